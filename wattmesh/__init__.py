@@ -1,0 +1,42 @@
+"""wattmesh: energy and carbon control for PyTorch training clusters.
+
+The map:
+    telemetry/     what is true now, with its unit and its age
+    reconfig/      how a job changes shape without changing its mathematics
+    policies/      what should be done: pure functions
+    integrations/  one file per outside system
+    controller/    when things happen, and remembering them
+    migrations/    the journal's past shapes
+
+Importing this package costs nothing: the names a training script uses
+(`attach`, `Session`, `State`, `Layout`, `Ranks`) are loaded on first touch, so that the daemon,
+which shares the package, never meets torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wattmesh.reconfig.layout import Layout, Ranks
+    from wattmesh.reconfig.session import Session, attach
+    from wattmesh.reconfig.state import Position, State
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "Layout": "wattmesh.reconfig.layout",
+    "Ranks": "wattmesh.reconfig.layout",
+    "Position": "wattmesh.reconfig.state",
+    "Session": "wattmesh.reconfig.session",
+    "State": "wattmesh.reconfig.state",
+    "attach": "wattmesh.reconfig.session",
+}
+
+__all__ = ["Layout", "Position", "Ranks", "Session", "State", "__version__", "attach"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load one of the hook's names on first use (PEP 562)."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

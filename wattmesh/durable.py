@@ -1,0 +1,70 @@
+"""The one way we write files that must survive a power cut.
+
+Invariant: a reader sees the old content or the new, never a part of either: write to a
+temporary name in the same folder, fsync the file, rename, fsync the folder.
+"""
+
+import os
+import secrets
+from pathlib import Path
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable (POSIX: a rename is only as durable as its parent)."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fsync_file(path: Path) -> None:
+    """Make the content of one finished file durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Replace the content of `path` by `data`, durably and in one step.
+
+    Raises:
+        OSError: the disk is full or the folder is not writable; `path` is unchanged.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    fsync_folder(path.parent)
+
+
+def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Replace the content of `path` by `text` (UTF-8), durably and in one step."""
+    write_bytes(path, text.encode(), mode=mode)
+
+
+def publish_folder(staging: Path, final: Path) -> None:
+    """Give a finished staging folder its final name, durably.
+
+    The files inside must have been fsynced by whoever wrote them.
+
+    Raises:
+        FileExistsError: `final` exists already and is not empty; nothing was changed.
+    """
+    fsync_folder(staging)
+    try:
+        staging.rename(final)
+    except OSError as error:
+        if final.exists():
+            raise FileExistsError(f"{final} exists already; it was not replaced") from error
+        raise
+    fsync_folder(final.parent)
