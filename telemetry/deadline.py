@@ -1,0 +1,69 @@
+"""Calls that may hang (a driver, a network) with a deadline, from one thread beside the caller's.
+
+Invariant: never more than one call is under way; while one hangs, every further one fails at once,
+so a hung driver costs one thread and no more. A late answer is thrown away.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Overdue(TimeoutError):
+    """No answer in time. `waited_s`: since the call that hangs began."""
+
+    def __init__(self, waited_s: float) -> None:
+        """Keep how long has been waited."""
+        self.waited_s = waited_s
+        super().__init__(f"no answer for {waited_s:.1f} s")
+
+
+class Worker:
+    """One thread that makes one call at a time; a daemon thread, so that it never holds an exit."""
+
+    def __init__(self, name: str) -> None:
+        """Prepare; the thread starts with the first call."""
+        self._name = name
+        self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._pending: Future[Any] | None = None
+        self._began_s = 0.0
+
+    def call(self, work: Callable[[], T], limit_s: float) -> T:
+        """Make a call and wait for its answer, at most `limit_s`.
+
+        Raises:
+            Overdue: no answer in time, or an earlier call still hangs; else what `work` raises.
+        """
+        if self._pending is not None and not self._pending.done():
+            raise Overdue(time.monotonic() - self._began_s)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        answer: Future[T] = Future()
+        self._pending, self._began_s = answer, time.monotonic()
+        self._calls.put((work, answer))
+        try:
+            return answer.result(limit_s)
+        except TimeoutError:
+            if answer.done():  # the work itself raised it
+                raise
+            raise Overdue(time.monotonic() - self._began_s) from None
+
+    def close(self) -> None:
+        """Let the thread end after the call it makes now."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        """Make calls until closed."""
+        while (task := self._calls.get()) is not None:
+            work, answer = task
+            try:
+                answer.set_result(work())
+            except BaseException as error:
+                answer.set_exception(error)

@@ -1,0 +1,102 @@
+"""The energy ledger: what its rows are, where its slots end, how amounts are split over them. Pure.
+
+Invariant: joules are whole millijoules and are neither lost nor counted twice when an interval is
+split at slot borders; what nobody observed is None with its seconds beside it, never zero. Lengths
+come from the monotonic clock; the wall clock only says in which slot an interval lies.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from wattmesh.telemetry.slots import border, index_at
+
+NO_COUNTER = -1
+"""Stands in a `CounterBaseline` of a device that has no energy counter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyRow:
+    """Joules of one GPU for one run in one slot; absolute, so that booking twice counts once.
+
+    Attributes:
+        run: "" when nobody used the GPU. `line`: run | idle | unattributed | idle_after_release |
+            profiling.
+        energy_mj: None when nothing of the slot was observed; unknown is never zero.
+        unobserved_ms: time of the slot in which nobody measured.
+        upper_mj: most that can have been drawn in that time (power limit x time).
+    """
+
+    gpu_uuid: str
+    run: str
+    incarnation: str
+    slot_start: datetime
+    slot_end: datetime
+    energy_mj: int | None
+    unobserved_ms: int
+    upper_mj: int
+    source: str
+    quality: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterBaseline:
+    """A GPU's energy counter up to which everything is booked.
+
+    Attributes:
+        energy_mj: what the counter showed, or would have shown; `NO_COUNTER` where there is none.
+        at, monotonic_s: the moment up to which time is booked; `monotonic_s` within `boot_id`.
+        boot_id: the life of the counter and of the monotonic clock.
+    """
+
+    gpu_uuid: str
+    energy_mj: int
+    at: datetime
+    monotonic_s: float
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotGrid:
+    """Where ledger slots begin and end: at the borders of the accounting signal's intervals."""
+
+    origin: datetime
+    interval_s: float
+
+    def slot(self, at: datetime) -> tuple[datetime, datetime]:
+        """Give the slot that holds `at`, half-open."""
+        index = index_at(self.origin, self.interval_s, at)
+        return (
+            border(self.origin, self.interval_s, index),
+            border(self.origin, self.interval_s, index + 1),
+        )
+
+    def parts(self, start: datetime, end: datetime) -> Iterator[tuple[datetime, datetime]]:
+        """Cut [start, end) at slot borders; an empty interval lies whole in its slot."""
+        at = start
+        while True:
+            until = min(self.slot(at)[1], end)
+            yield at, until
+            if until >= end:
+                return
+            at = until
+
+
+def share(total: int, weights: Sequence[int]) -> list[int]:
+    """Split a whole number in proportion to `weights` (each >= 0); the sum stays exact.
+
+    Each part is what is due up to its end less what is due up to its start, both rounded down; so
+    it is off by less than one, and rounding never adds up. Without any weight the last part gets
+    all.
+    """
+    whole, given, passed = sum(weights), 0, 0
+    shares = []
+    for weight in weights:
+        passed += weight
+        due = total * passed // whole if whole else 0
+        shares.append(due - given)
+        given = due
+    if shares:
+        shares[-1] += total - given
+    return shares
