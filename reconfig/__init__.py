@@ -1,0 +1,28 @@
+"""How a job changes shape without changing its mathematics.
+
+Shared with the daemon, torch-free:
+    layout      degrees of parallelism; which ranks take part
+    catalogue, catalogue_file    a job's operating points with their evidence
+    switch      the durable state machine of one switch
+    wire        what a run and the daemon say to each other
+
+What a training script touches:
+    session     attach, report, boundary, done
+    state       the handle that build fills and teardown empties
+
+Inside a rank (in the order in which a launch meets them):
+    board       what ranks tell each other through the launch's store
+    peers, watchdog, deadlines   phases with deadlines; ending what hangs
+    chair       global rank 0's office: claim, introduction, first generation
+    attempt, folder, start       identity and fence; names on disk; where to begin
+    generation, member           who trains in which layout; one rank's walk through them
+    group       the process group of one generation
+    boundary    the sequence at a save step: agree, checkpoint, switch
+    orders, orderbook            whether an order may be taken; what survives a crash
+    checkpoint, manifest, tensors, plain     saving, sealing, naming, plain values
+    digest, boxes                one number for a distributed state, equal in every layout
+    agreement   do all ranks stand at the same place after a rebuild?
+    caches      forgetting the meshes of a layout that is gone
+    job         what a session stands on; the telling of a switch
+    reporter, courier, outbox, link          who speaks to the daemon, without making training wait
+"""

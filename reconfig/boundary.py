@@ -1,0 +1,356 @@
+"""What happens at a save step: agree, checkpoint, and carry out an order if there is one.
+
+Invariant: every rank of the generation leaves this sequence on the same branch, because each
+choice is made from facts that all of them gathered.
+"""
+
+import logging
+import time
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from wattmesh.errors import CallHuman, Fenced, InputInvalid
+from wattmesh.reconfig import agreement, checkpoint, group
+from wattmesh.reconfig.attempt import highest_attempt
+from wattmesh.reconfig.checkpoint import CheckpointNotSaved
+from wattmesh.reconfig.deadlines import Phase
+from wattmesh.reconfig.digest import combine, pieces_of
+from wattmesh.reconfig.folder import write_json
+from wattmesh.reconfig.generation import Generation, Outcome, Purpose, SwitchNote
+from wattmesh.reconfig.job import Job, Story, boot_id
+from wattmesh.reconfig.member import LIVE_SHARE, Member
+from wattmesh.reconfig.orderbook import OrderBook
+from wattmesh.reconfig.state import Position, State
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.tensors import name_all
+from wattmesh.reconfig.wire import Finish, Order, SwitchMode
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreed:
+    """What all ranks agreed on at a save step.
+
+    Attributes:
+        deferred: some rank holds live gradients, so this is no boundary yet.
+        outcome: why training ends here; None when it goes on.
+    """
+
+    deferred: bool
+    outcome: Outcome | None
+    detail: str
+    order: Order | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A published checkpoint."""
+
+    name: str
+    step: int
+    digest: str
+    save_s: float
+
+
+class Boundary:
+    """The sequence at a save step, for one rank."""
+
+    def __init__(self, job: Job, member: Member) -> None:
+        """Work on behalf of `member`."""
+        self._job = job
+        self._member = member
+        self._orders = OrderBook(job.folder)
+        self._position = Position()
+        self.saved: Saved | None = None
+
+    @property
+    def _now(self) -> tuple[State, Generation]:
+        state, generation = self._member.state, self._member.generation
+        assert state is not None
+        assert generation is not None
+        return state, generation
+
+    def _phase(self, phase: Phase) -> AbstractContextManager[None]:
+        generation = self._member.generation
+        number = generation.number if generation else 0
+        return self._job.watchdog.phase(phase, generation=number, step=self._position.step)
+
+    def run(self, loss: float | None) -> Agreed:
+        """Do everything that is due at this step.
+
+        On return this rank trains on (perhaps in another generation), or the member's generation
+        is over. `deferred` in the answer asks to be called again at the next step.
+        """
+        began = time.monotonic()
+        state, _ = self._now
+        self._position = state.position
+        with self._phase(Phase.AGREE):
+            agreed = self._agree()
+        if agreed.deferred and agreed.outcome is None:
+            log.info(
+                "step %d is a save step, but gradients are live: the boundary waits for the first "
+                "step after zero_grad",
+                state.position.step,
+            )
+            return agreed
+        story = None
+        if agreed.order is not None:
+            with self._phase(Phase.AGREE):
+                story = self._announce(agreed.order, began)
+        saved = self._save(story)
+        if agreed.outcome is not None:
+            self._end(agreed.outcome, agreed.detail, loss)
+        elif story is not None and agreed.order is not None:
+            self._switch(story, agreed.order, saved, loss)
+        if self._member.state is state and self._job.seed is not None:
+            agreement.seed_at(self._job.seed, state.position.step)
+        return agreed
+
+    def _agree(self) -> Agreed:
+        """Compare positions, and learn what any rank was asked for and what the leader decided."""
+        state, generation = self._now
+        leads = self._job.leads(generation)
+        order = self._pick_order(state, generation) if leads else None
+        stop = self._job.stop_reason
+        if leads and not stop:
+            found = self._job.folder.stop_file.exists()
+            stop = "the stop file was found" if found else self._job.board.peek("stop") or ""
+        position = state.position
+        facts = group.gather(
+            {
+                "position": [position.step, position.samples, position.tokens],
+                "stop": stop,
+                "finish": self._job.finish_asked,
+                "live": any(each.grad is not None for each in state.parameters()),
+                "order": order.to_json() if order else None,
+            }
+        )
+        places = [fact["position"] for fact in facts]
+        if any(place != places[0] for place in places):
+            raise CallHuman(
+                f"ranks {list(generation.ranks)} disagree on (step, samples, tokens): {places}; "
+                "what they trained since the last checkpoint is not one run and was not saved."
+            )
+        outcome, detail = self._outcome(facts, position.tokens)
+        ordered = next((fact["order"] for fact in facts if fact["order"]), None)
+        return Agreed(
+            deferred=any(fact["live"] for fact in facts),
+            outcome=outcome,
+            detail=detail,
+            order=Order.from_json(ordered) if ordered and outcome is None else None,
+        )
+
+    def _outcome(self, facts: list[dict[str, Any]], tokens: int) -> tuple[Outcome | None, str]:
+        if 0 < self._job.tokens_total <= tokens or any(fact["finish"] for fact in facts):
+            return Outcome.DONE, f"{tokens} tokens trained"
+        stop = next((fact["stop"] for fact in facts if fact["stop"]), "")
+        return (Outcome.STOPPED, stop) if stop else (None, "")
+
+    def _pick_order(self, state: State, generation: Generation) -> Order | None:
+        """The leader's choice; the order book keeps what must survive a restart."""
+        heard = self._job.voice(generation).orders()
+        return self._orders.pick(
+            heard,
+            generation,
+            attempt=self._job.attempt(generation),
+            step=state.position.step,
+            launched=self._job.board.launched,
+            relaunched=self._job.relaunched,
+        )
+
+    def _announce(self, order: Order, began: float) -> Story | None:
+        """Begin the tale of a switch, durably; None when it cannot be noted, so is not begun."""
+        state, generation = self._now
+        note = SwitchNote(
+            plan=order.plan,
+            epoch=order.epoch,
+            point=order.point,
+            old_layout=generation.layout,
+            old_ranks=generation.ranks,
+            began_s=began,
+            boot=boot_id(),
+        )
+        here = replace(generation, step=state.position.step)
+        story = Story(self._job, here, note)
+        problem = ""
+        try:
+            if self._job.leads(generation):
+                self._orders.begin(order, step=state.position.step, attempt=generation.attempt)
+        except OSError as error:
+            problem = f"that order {order.plan} is begun cannot be noted on disk ({error})"
+        told = group.agree_on_problem(problem)
+        if told:
+            log.error("no switch at step %d: %s", state.position.step, told)
+            return None
+        story.tell(SwitchState.ANNOUNCED, detail=order.reason)
+        story.tell(SwitchState.CHECKPOINTING)
+        return story
+
+    def _save(self, story: Story | None) -> Saved | None:
+        """Checkpoint; None when it could not be written, which is no reason to stop training."""
+        state, generation = self._now
+        began = time.monotonic()
+        job = self._job
+        with self._phase(Phase.SAVE):
+            if story is not None:
+                with torch.no_grad():
+                    story.note.evidence["probe_before"] = float(job.probe(state))
+            try:
+                saved = self._write(state, generation, began)
+            except CheckpointNotSaved as error:
+                log.error("the checkpoint of step %d was not saved: %s", state.position.step, error)
+                if story:
+                    story.tell(SwitchState.ROLLED_BACK, detail=f"no checkpoint: {error}")
+                    self._orders.end()
+                return None
+        self.saved = saved
+        if story:
+            story.note.evidence.update(save_s=saved.save_s, digest_before=saved.digest)
+        return saved
+
+    def _write(self, state: State, generation: Generation, began: float) -> Saved:
+        job = self._job
+        problem = ""
+        try:
+            named = name_all(state)
+            pieces, facts = pieces_of(named.tensors), checkpoint.facts_of(state)
+        except InputInvalid as error:
+            problem = str(error)
+        told = group.agree_on_problem(problem)
+        if told:
+            raise CheckpointNotSaved(told)
+        digest = combine(pieces, facts)
+        header = checkpoint.header_of(
+            run=generation.run,
+            attempt=job.attempt(generation),
+            position=state.position,
+            layout=generation.layout,
+            ranks=generation.ranks,
+            digest=digest,
+        )
+        path = checkpoint.save(job.folder, named, state, header, self._check_fence)
+        if job.leads(generation):
+            with suppress(OSError):
+                checkpoint.prune(job.folder, keep=job.keep, protected={job.resumed_from, path.name})
+        seconds = round(time.monotonic() - began, 4)
+        return Saved(name=path.name, step=state.position.step, digest=digest, save_s=seconds)
+
+    def _check_fence(self) -> None:
+        """Refuse to publish behind a newer launch.
+
+        Raises:
+            Fenced: an attempt number was claimed that is not ours.
+        """
+        newest = highest_attempt(self._job.folder)
+        # Read after the folder: our own claims are announced before they are made.
+        ours = self._job.attempt(self._now[1])
+        if newest > ours:
+            raise Fenced(
+                f"attempt {newest} of this run exists, this is attempt {ours}: the checkpoint of "
+                f"step {self._position.step} was not published and this launch must end."
+            )
+
+    def _switch(self, story: Story, order: Order, saved: Saved | None, loss: float | None) -> None:
+        """Leave this layout for the ordered one."""
+        if saved is None:
+            return
+        if order.mode is SwitchMode.RESTART:
+            self._restart(story, order, saved, loss, "the order asks for it")
+            return
+        story.tell(SwitchState.REBUILDING)
+        began = time.monotonic()
+        state, generation = self._now
+        position = state.position
+        with self._phase(Phase.TEARDOWN):
+            share, name = self._member.tear_down()
+            worst = max(group.gather([share, name]))
+        story.note.evidence["teardown_s"] = round(time.monotonic() - began, 4)
+        if worst[0] > LIVE_SHARE:
+            why = f"{worst[0]:.0%} of the old layout is still held in memory ({worst[1]})"
+            if self._job.relaunched:
+                self._restart(story, order, saved, loss, why)
+                return
+        here = replace(
+            generation,
+            number=generation.number + 1,
+            checkpoint=saved.name,
+            step=position.step,
+            samples=position.samples,
+            tokens=position.tokens,
+            digest=saved.digest,
+            probe=float(story.note.evidence["probe_before"]),
+        )
+        if worst[0] > LIVE_SHARE:
+            # Nobody would launch this job again, so it stays in the layout that is known to fit.
+            story.tell(SwitchState.ROLLING_BACK, detail=why)
+            note = replace(story.note, why=why)
+            following = replace(here, purpose=Purpose.ROLLBACK, switch=note)
+        else:
+            following = replace(
+                here,
+                purpose=Purpose.SWITCH,
+                layout=order.layout,
+                ranks=order.ranks,
+                switch=story.note,
+            )
+        if self._job.leads(generation):
+            self._job.board.publish(following)
+        group.end()
+        self._member.follow(following.number)
+
+    def _restart(
+        self, story: Story, order: Order, saved: Saved, loss: float | None, why: str
+    ) -> None:
+        """Leave in band; the next launch begins in the ordered layout."""
+        log.info("the switch to %s goes by restart: %s", order.layout, why)
+        story.tell(SwitchState.STOPPING, detail=why)
+        generation = story.generation
+        if self._job.leads(generation):
+            write_json(
+                self._job.folder.next_file,
+                {
+                    "checkpoint": saved.name,
+                    "layout": order.layout.to_dict(),
+                    "ranks": list(order.ranks),
+                    "probe": story.note.evidence["probe_before"],
+                    "switch": story.note.to_json(),
+                    "tries": 0,
+                },
+            )
+        self._end(Outcome.RESTART, f"restart into {order.layout}", loss)
+
+    def _end(self, outcome: Outcome, detail: str, loss: float | None) -> None:
+        """Nobody trains any more in this launch: tell the daemon, the launcher and every rank."""
+        generation = self._member.generation
+        assert generation is not None
+        position = self._position
+        over = replace(
+            generation,
+            number=generation.number + 1,
+            purpose=Purpose.OVER,
+            step=position.step,
+            samples=position.samples,
+            tokens=position.tokens,
+            outcome=outcome,
+            detail=detail,
+            switch=None,
+        )
+        if self._job.leads(generation):
+            self._job.folder.stop_file.unlink(missing_ok=True)
+            self._job.voice(generation).finish(
+                Finish(
+                    run=generation.run,
+                    incarnation=generation.incarnation,
+                    attempt=generation.attempt,
+                    step=position.step,
+                    tokens=position.tokens,
+                    reason=outcome if outcome is not Outcome.STOPPED else f"stopped: {detail}",
+                    loss=loss,
+                )
+            )
+            self._job.board.publish(over)
+        self._member.generation = over

@@ -1,0 +1,72 @@
+"""Forgetting the meshes of a layout that is gone.
+
+torch caches how operations on sharded tensors are carried out, keyed by a mesh that compares equal
+to any later mesh of the same shape, and holding the old mesh with its process groups. Left alone,
+such an entry sends a rebuilt model's communication to a group that no longer exists, or to another
+group of the same name; and it keeps the old groups' sockets and threads alive.
+
+Invariant: after `forget` no cache of torch.distributed.tensor knows a mesh, in this thread and in
+the one that runs backward passes.
+"""
+
+import functools
+import gc
+from typing import Any
+
+import torch
+from torch.distributed.tensor import debug
+from torch.distributed.tensor._redistribute import clear_redistribute_planner_cache
+
+_LRU: Any = type(functools.lru_cache(lambda: None))
+_OWNER = "torch.distributed.tensor"
+
+
+class MeshCaches:
+    """The caches of torch.distributed.tensor in this process."""
+
+    def __init__(self) -> None:
+        """Find the caches that exist now, and freeze what has been imported.
+
+        What is alive here is set aside from later garbage collections (`gc.freeze`): a switch
+        collects garbage twice, and walking all of torch's modules would take most of its time.
+        """
+        gc.collect()
+        self._early = _find()
+        gc.freeze()
+
+    def forget(self, device: str) -> None:
+        """Empty every cache; those made since the last call are found again."""
+        for cache in (*self._early, *_find()):
+            cache.cache_clear()
+        _forget_in_thread()
+        if device != "cpu":
+            # Backward passes run in a thread per device, with caches of its own.
+            probe = torch.zeros(1, device=device, requires_grad=True)
+            torch.autograd.backward(_Forget.apply(probe))  # type: ignore[no-untyped-call]
+
+
+class _Forget(torch.autograd.Function):
+    """An identity whose backward pass empties the caches of the thread it runs in."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        _forget_in_thread()
+        return gradient
+
+
+def _forget_in_thread() -> None:
+    debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+    clear_redistribute_planner_cache()
+
+
+def _find() -> list[Any]:
+    """Every functools cache of torch.distributed.tensor, wherever it is kept."""
+    return [
+        each
+        for each in gc.get_objects()
+        if type(each) is _LRU and str(getattr(each, "__module__", "")).startswith(_OWNER)
+    ]

@@ -1,0 +1,150 @@
+"""The catalogue: a job's operating points with their evidence (DESIGN.md 5.3). Torch-free.
+
+Types only; reading and writing TOML is in `wattmesh.reconfig.catalogue_file`. Only points whose
+evidence is `validated` and whose equivalence the operator allowed may be switched to automatically.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.layout import Layout
+
+
+class Equivalence(StrEnum):
+    """How alike two points train: bitwise, to rounding, in distribution, or unknown."""
+
+    EXACT = "exact"
+    NUMERICAL = "numerical"
+    STATISTICAL = "statistical"
+    NONE = "none"
+
+
+class Evidence(StrEnum):
+    """Where a point's numbers come from, weakest first."""
+
+    ASSUMED = "assumed"
+    PREDICTED = "predicted"
+    MEASURED = "measured"
+    VALIDATED = "validated"
+
+
+class Release(StrEnum):
+    """What happens to GPUs that a smaller layout does not use."""
+
+    HELD = "held"
+    PARKED = "parked"
+    RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatingPoint:
+    """A layout and a clock: the thing that is profiled, validated and chosen.
+
+    Attributes:
+        tokens_per_s: throughput including the boundaries' checkpoints.
+        power_w: declared boundary, all GPUs and hosts in use; > 0.
+        sources: per number (`tokens_per_s`, `power_w`, `memory_gib`): "measured", "simulated" or
+            "assumed", as screens print it.
+    """
+
+    id: str
+    layout: Layout
+    gpus: int
+    tokens_per_s: float
+    power_w: float
+    clock_mhz: int | None = None
+    memory_gib: float | None = None
+    equivalence: Equivalence = Equivalence.NONE
+    evidence: Evidence = Evidence.ASSUMED
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse points that no arithmetic can use."""
+        if not (self.tokens_per_s > 0 and self.power_w > 0 and self.gpus > 0):
+            raise InputInvalid(
+                f"catalogue: point {self.id!r} needs gpus, tokens_per_s and power_w above 0, got "
+                f"{self.gpus}, {self.tokens_per_s}, {self.power_w}"
+            )
+
+    @property
+    def j_per_token(self) -> float:
+        """Joules per token when run alone, idle GPUs not counted."""
+        return self.power_w / self.tokens_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchCost:
+    """What a layout switch costs: seconds until speed is steady again, joules, and their source."""
+
+    layout_s: float = 300.0
+    layout_energy_j: float = 0.0
+    clock_s: float = 0.0
+    source: str = "assumed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """Everything known about how one job may run.
+
+    Attributes:
+        reference: id of the point that equivalence is measured against and the baseline.
+        idle_power_w_per_gpu: a GPU and its host share, idle but held (or parked).
+        digest: sha256 of the file it was read from; "" when built in memory.
+    """
+
+    job: str
+    tokens_total: int
+    reference: str
+    points: tuple[OperatingPoint, ...]
+    release: Release = Release.HELD
+    idle_power_w_per_gpu: float = 0.0
+    embodied_g_per_gpu_hour: float = 0.0
+    global_batch: int = 0
+    seq_len: int = 0
+    switch: SwitchCost = field(default_factory=SwitchCost)
+    simulated: tuple[str, ...] = ()
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a catalogue whose reference is missing or whose ids repeat."""
+        ids = [point.id for point in self.points]
+        if len(set(ids)) != len(ids):
+            raise InputInvalid(f"catalogue {self.job!r}: point ids repeat: {', '.join(ids)}")
+        if self.reference not in ids:
+            raise InputInvalid(
+                f"catalogue {self.job!r}: reference {self.reference!r} is not one of its points: "
+                f"{', '.join(ids) or 'none'}"
+            )
+
+    def point(self, point_id: str) -> OperatingPoint:
+        """Find a point by id.
+
+        Raises:
+            InputInvalid: no such point; the message lists those there are.
+        """
+        for point in self.points:
+            if point.id == point_id:
+                return point
+        known = ", ".join(point.id for point in self.points)
+        raise InputInvalid(f"catalogue {self.job!r} has no point {point_id!r}; it has {known}")
+
+    def find(self, layout: Layout, clock_mhz: int | None = None) -> OperatingPoint | None:
+        """Find the point a run reports itself to be at; None when it is not in the catalogue.
+
+        A `clock_mhz` of None matches any clock.
+        """
+        for point in self.points:
+            if point.layout == layout and clock_mhz in (None, point.clock_mhz):
+                return point
+        return None
+
+    def held_power_w(self, point: OperatingPoint, gpus_held: int) -> float:
+        """Watts charged to the job at `point` while it holds `gpus_held` GPUs.
+
+        Released GPUs are not charged here; held and parked ones draw the idle power.
+        """
+        unused = max(0, gpus_held - point.gpus)
+        if self.release is Release.RELEASED:
+            unused = 0
+        return point.power_w + unused * self.idle_power_w_per_gpu

@@ -1,0 +1,248 @@
+"""The catalogue's file (TOML, DESIGN.md 5.3): what `configs` writes and everybody reads.
+
+Invariant: what was written reads back equal, and a file with mistakes is refused with all of them
+named; a catalogue is never half read. Its digest is the sha256 of the file's bytes.
+"""
+
+import hashlib
+import json
+import math
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+from wattmesh import durable
+from wattmesh.errors import InputInvalid, SettingsInvalid
+from wattmesh.reconfig.catalogue import (
+    Catalogue,
+    Equivalence,
+    Evidence,
+    OperatingPoint,
+    Release,
+    SwitchCost,
+)
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.tables import Table
+
+NUMBERS = ("tokens_per_s", "power_w", "memory_gib")
+"""The numbers of a point that name their source."""
+
+SOURCES = ("measured", "simulated", "predicted", "assumed")
+
+_MAX_BYTES = 1 << 20
+_NO_LAYOUT = Layout()
+
+# Keys of DESIGN.md 5.3 that a file may hold and that nothing here uses yet.
+_UNUSED_IN_SWITCH = ("reacquire_s",)
+_UNUSED_IN_POINT = ("gpu_power_w", "host_power_w", "samples", "spread", "fingerprint")
+
+
+def load(path: Path) -> Catalogue:
+    """Read a catalogue file.
+
+    Raises:
+        InputInvalid: the file cannot be read, or is no TOML.
+        SettingsInvalid: it has mistakes; all of them are named with their key path.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise InputInvalid(f"catalogue {path} cannot be read: {error.strerror}") from error
+    if len(data) > _MAX_BYTES:
+        raise InputInvalid(f"catalogue {path} is larger than {_MAX_BYTES} bytes; is it the file?")
+    return parse(data, str(path))
+
+
+def parse(data: bytes, where: str) -> Catalogue:
+    """Read a catalogue from the bytes of a file; `where` names it in messages.
+
+    Raises:
+        InputInvalid: not TOML.
+        SettingsInvalid: mistakes, all of them.
+    """
+    try:
+        document = tomllib.loads(data.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputInvalid(f"catalogue {where} is not TOML: {error}") from error
+    mistakes: list[tuple[str, str]] = []
+    top = Table(document, "", mistakes)
+    points = [_point(each) for each in top.tables("point")]
+    switch = _switch(top.table("switch", required=False))
+    job = top.table("job")
+    top.finish()
+    _check_points(job, points)
+    catalogue = _job(job, points, switch)
+    if catalogue is None:
+        raise SettingsInvalid(where, mistakes)
+    return replace(catalogue, digest=hashlib.sha256(data).hexdigest())
+
+
+def save(catalogue: Catalogue, path: Path) -> Catalogue:
+    """Write a catalogue durably; give it back as the file now reads, digest included.
+
+    Raises:
+        InputInvalid: it holds something a file cannot carry back.
+        OSError: the disk is full or the folder not writable; what was there stays.
+    """
+    try:
+        data = render(catalogue).encode()
+    except UnicodeEncodeError as error:
+        raise InputInvalid(f"catalogue {catalogue.job!r} holds text that is no text") from error
+    written = parse(data, str(path))
+    durable.write_bytes(path, data)
+    return written
+
+
+def render(catalogue: Catalogue) -> str:
+    """Give the file's text.
+
+    Raises:
+        InputInvalid: a number that is not finite.
+    """
+    lines = [
+        "# Operating points of one job, with the source of every number: measured on this",
+        "# machine, simulated (a modelled device), predicted or assumed.",
+        "[job]",
+        _line("name", catalogue.job),
+        _line("tokens_total", catalogue.tokens_total),
+        _line("global_batch", catalogue.global_batch),
+        _line("seq_len", catalogue.seq_len),
+        _line("reference", catalogue.reference),
+        _line("release", str(catalogue.release)),
+        _line("idle_power_w_per_gpu", catalogue.idle_power_w_per_gpu),
+        _line("embodied_g_per_gpu_hour", catalogue.embodied_g_per_gpu_hour),
+        _line("simulated", list(catalogue.simulated)),
+        "",
+        "[switch]",
+        _line("layout_s", catalogue.switch.layout_s),
+        _line("layout_energy_j", catalogue.switch.layout_energy_j),
+        _line("clock_s", catalogue.switch.clock_s),
+        _line("source", catalogue.switch.source),
+    ]
+    for point in catalogue.points:
+        lines += ["", *_point_lines(point)]
+    return "\n".join(lines) + "\n"
+
+
+def _point_lines(point: OperatingPoint) -> list[str]:
+    """Give the lines of one point."""
+    lines = ["[[point]]", _line("id", point.id), _line("gpus", point.gpus)]
+    if point.clock_mhz is not None:
+        lines.append(_line("clock_mhz", point.clock_mhz))
+    lines.append(_line("layout", point.layout.to_dict()))
+    lines.append(_line("tokens_per_s", point.tokens_per_s))
+    lines.append(_line("power_w", point.power_w))
+    if point.memory_gib is not None:
+        lines.append(_line("memory_gib", point.memory_gib))
+    lines.append(_line("equivalence", str(point.equivalence)))
+    lines.append(_line("evidence", str(point.evidence)))
+    if point.sources:
+        lines.append(_line("sources", point.sources))
+    return lines
+
+
+def _line(key: str, value: object) -> str:
+    """Give `key = value`."""
+    return f"{key} = {_value(key, value)}"
+
+
+def _value(key: str, value: object) -> str:
+    """Write one value as TOML. A JSON string is a TOML basic string once DEL is escaped."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InputInvalid(f"catalogue: {key} = {value} is not a finite number")
+        return repr(value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, list):
+        return f"[{', '.join(_value(key, each) for each in value)}]"
+    if isinstance(value, dict):
+        return f"{{ {', '.join(_line(name, each) for name, each in value.items())} }}"
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _job(job: Table, points: list[OperatingPoint], switch: SwitchCost) -> Catalogue | None:
+    """Read `[job]` and put everything together; None when anything read so far is wrong."""
+    name, reference = job.text("name"), job.text("reference")
+    tokens_total = job.whole("tokens_total")
+    global_batch, seq_len = job.whole("global_batch", 0), job.whole("seq_len", 0)
+    release = job.choice("release", Release, Release.HELD)
+    idle_power_w = job.number("idle_power_w_per_gpu", 0.0)
+    embodied_g = job.number("embodied_g_per_gpu_hour", 0.0)
+    simulated = job.texts("simulated")
+    job.finish()
+    if job.mistakes:
+        return None
+    return Catalogue(
+        job=name,
+        tokens_total=tokens_total,
+        reference=reference,
+        points=tuple(points),
+        release=release,
+        idle_power_w_per_gpu=idle_power_w,
+        embodied_g_per_gpu_hour=embodied_g,
+        global_batch=global_batch,
+        seq_len=seq_len,
+        switch=switch,
+        simulated=simulated,
+    )
+
+
+def _switch(table: Table) -> SwitchCost:
+    """Read `[switch]`."""
+    default = SwitchCost()
+    cost = SwitchCost(
+        layout_s=table.number("layout_s", default.layout_s),
+        layout_energy_j=table.number("layout_energy_j", default.layout_energy_j),
+        clock_s=table.number("clock_s", default.clock_s),
+        source=table.text("source", default.source),
+    )
+    table.finish(also=_UNUSED_IN_SWITCH)
+    return cost
+
+
+def _point(table: Table) -> OperatingPoint:
+    """Read one `[[point]]`."""
+    layout = _layout(table)
+    point = OperatingPoint(
+        id=table.text("id"),
+        layout=layout,
+        gpus=table.whole("gpus", layout.world_size, least=1),
+        tokens_per_s=table.number("tokens_per_s", above=0),
+        power_w=table.number("power_w", above=0),
+        clock_mhz=table.whole("clock_mhz", least=1) if "clock_mhz" in table.values else None,
+        memory_gib=table.number("memory_gib", above=0) if "memory_gib" in table.values else None,
+        equivalence=table.choice("equivalence", Equivalence, Equivalence.NONE),
+        evidence=table.choice("evidence", Evidence, Evidence.ASSUMED),
+        sources=table.words("sources", NUMBERS, SOURCES),
+    )
+    table.finish(also=("clock_mhz", "memory_gib", *_UNUSED_IN_POINT))
+    return point
+
+
+def _layout(table: Table) -> Layout:
+    """Read a point's layout; the rules are those of `Layout`."""
+    values = table.table("layout").values
+    try:
+        layout = Layout.from_dict(values)
+    except InputInvalid as error:
+        table.note("layout", str(error).removeprefix("layout: "))
+        return _NO_LAYOUT
+    gpus = table.values.get("gpus", layout.world_size)
+    if gpus != layout.world_size and isinstance(gpus, int):
+        table.note("gpus", f"{gpus} must equal the layout's world size, {layout.world_size}")
+    return layout
+
+
+def _check_points(job: Table, points: list[OperatingPoint]) -> None:
+    """Check what only shows over all points: repeated ids, a reference that is not there."""
+    ids = [point.id for point in points]
+    for index, point_id in enumerate(ids):
+        if point_id and point_id in ids[:index]:
+            job.mistakes.append((f"point[{index}].id", f'"{point_id}" is taken by an earlier one'))
+    reference = job.values.get("reference")
+    if isinstance(reference, str) and ids and reference not in ids:
+        job.note("reference", f'"{reference}" is not one of the points: {", ".join(ids)}')

@@ -1,0 +1,145 @@
+"""What global rank 0 does for its launch: claim it, introduce it, decide how it begins.
+
+Invariant: nothing is published and no generation begins before the run folder's lock is held.
+"""
+
+import logging
+import os
+import socket
+import time
+
+from wattmesh.reconfig.attempt import Claim
+from wattmesh.reconfig.board import POLL_S, Board
+from wattmesh.reconfig.courier import Courier
+from wattmesh.reconfig.folder import RunFolder, read_json
+from wattmesh.reconfig.generation import Generation
+from wattmesh.reconfig.job import Job
+from wattmesh.reconfig.link import Link
+from wattmesh.reconfig.outbox import Outbox
+from wattmesh.reconfig.reporter import Reporter, Silent
+from wattmesh.reconfig.start import Begun, Wanted, first_generation
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import Register, Transition
+
+log = logging.getLogger(__name__)
+
+CAPABILITIES = ("in_place", "parking")
+
+
+class Chair:
+    """Global rank 0's office for one launch."""
+
+    def __init__(self, board: Board, folder: RunFolder, name: str) -> None:
+        """Claim the run.
+
+        Raises:
+            Refused: another live launch holds it.
+        """
+        self._board = board
+        self._folder = folder
+        self._claim = Claim(folder, name)
+        self.voice: Reporter = Silent()
+
+    def open(self, wanted: Wanted, job: Job) -> Generation:
+        """Decide how this launch begins, tell the daemon, and announce generation 1."""
+        self._folder.stop_file.unlink(missing_ok=True)
+        begun = first_generation(self._folder, self._claim.identity, wanted)
+        generation = begun.generation
+        self._board.put("attempt", self._claim.identity.attempt)
+        link = Link.from_environment()
+        if link is not None:
+            self.voice = self._courier(link, generation, job)
+        self._tell_what_was(begun)
+        self._board.publish(generation)
+        return generation
+
+    def accepted(self) -> None:
+        """Remember that the daemon knows this launch (the courier says so)."""
+        self._claim.accepted()
+
+    def close(self) -> None:
+        """Give the run up."""
+        self._claim.close()
+
+    def _courier(self, link: Link, generation: Generation, job: Job) -> Courier:
+        identity = self._claim.identity
+        peers = self._all_peers()
+        courier = Courier(
+            link,
+            Register(
+                run=identity.run,
+                name=identity.name,
+                incarnation=identity.incarnation,
+                attempt=identity.attempt,
+                layout=generation.layout,
+                ranks=generation.ranks,
+                world_size=self._board.launched,
+                gpus=tuple(peers),
+                supersedes=identity.supersedes,
+                step=generation.step,
+                tokens=generation.tokens,
+                tokens_total=job.tokens_total,
+                boundary_every=job.boundary_every,
+                checkpoint_digest=generation.digest,
+                capabilities=(*CAPABILITIES, *(("restart",) if job.relaunched else ())),
+                pid=os.getpid(),
+                host=socket.gethostname(),
+            ),
+            Outbox(self._folder.outbox),
+            self,
+        )
+        courier.start()
+        return courier
+
+    def _all_peers(self) -> list[str]:
+        """GPU of every rank, once all have introduced themselves."""
+        while len(found := self._board.peers()) < self._board.launched:
+            time.sleep(POLL_S)
+        return [found[rank].gpu for rank in sorted(found)]
+
+    def raise_above(self, floor: int) -> int:
+        """Take a higher attempt number (the courier asks) and let the other ranks know."""
+        board = self._board.separate(5.0)
+        attempt = self._claim.raise_above(floor, lambda number: board.put("attempt", number))
+        log.warning("the daemon knows of later launches: this is attempt %d now", attempt)
+        return attempt
+
+    def _tell_what_was(self, begun: Begun) -> None:
+        """Report what became of a switch that an earlier launch began."""
+        generation, note = begun.generation, begun.generation.switch
+        why = self._last_words()
+        if note is not None:
+            self._transition(generation, note.plan, note.epoch, SwitchState.LAUNCHING, why)
+        elif begun.died_in is not None:
+            plan, epoch = str(begun.died_in.get("plan")), int(begun.died_in.get("epoch", 0))
+            detail = f"restarted in the layout of {generation.checkpoint or 'the start'}: {why}"
+            self._transition(generation, plan, epoch, SwitchState.ROLLED_BACK, detail)
+            self._folder.switch_file.unlink(missing_ok=True)
+
+    def _transition(
+        self, generation: Generation, plan: str, epoch: int, state: SwitchState, detail: str
+    ) -> None:
+        self.voice.transition(
+            Transition(
+                run=generation.run,
+                incarnation=generation.incarnation,
+                attempt=generation.attempt,
+                plan=plan,
+                epoch=epoch,
+                state=state,
+                step=generation.step,
+                elapsed_s=0.0,
+                layout=generation.layout,
+                ranks=generation.ranks,
+                detail=detail,
+            )
+        )
+
+    def _last_words(self) -> str:
+        """Collect, and clear, the sentences of ranks that were ended in the launch before."""
+        words = []
+        if self._folder.failures.is_dir():
+            for path in sorted(self._folder.failures.glob("*.json")):
+                words.append(str((read_json(path) or {}).get("sentence", "")))
+                path.unlink(missing_ok=True)
+        return " ".join(filter(None, words)) or "the launch before ended without a word"

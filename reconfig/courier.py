@@ -1,0 +1,268 @@
+"""The threads that talk to the daemon for a job, on global rank 0; training never waits for them.
+
+One thread posts (leftovers of earlier launches, the registration, transitions and the end in
+order, the newest progress), another asks for the newest order.
+
+Invariant: nothing here raises into training or blocks it; a daemon that is absent, slow, or makes
+no sense changes nothing but that no order is known.
+"""
+
+import logging
+import queue
+import threading
+import time
+from dataclasses import replace
+from typing import Any, Protocol
+
+from wattmesh.errors import InputInvalid, SourceUnavailable
+from wattmesh.reconfig.link import Answer, Link
+from wattmesh.reconfig.outbox import Outbox
+from wattmesh.reconfig.wire import Finish, Orders, Progress, Register, Transition
+
+log = logging.getLogger(__name__)
+
+CALL_LIMIT_S = 3.0
+ORDER_WAIT_S = 1.0
+PROGRESS_EVERY_S = 0.5
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 5.0
+CLAIMS = 20
+"""How often a higher attempt number is claimed when the daemon knows of a higher one."""
+
+
+class Fence(Protocol):
+    """What a courier needs of whoever holds the run's attempt numbers."""
+
+    def raise_above(self, floor: int) -> int:
+        """Take an attempt number above `floor` and above every one known."""
+        ...
+
+    def accepted(self) -> None:
+        """Remember that the daemon knows this launch now."""
+        ...
+
+
+class Courier:
+    """Carries one launch's reports to the daemon, and its orders back."""
+
+    def __init__(
+        self,
+        link: Link,
+        register: Register,
+        outbox: Outbox,
+        fence: Fence,
+    ) -> None:
+        """Prepare to speak for the launch that `register` introduces.
+
+        Args:
+            link: the way to the daemon.
+            register: the introduction; sent again whenever the daemon has forgotten us.
+            outbox: where reports are kept until acknowledged.
+            fence: what stands behind the attempt number.
+        """
+        self._link = link
+        self._register = register
+        self._outbox = outbox
+        self._fence = fence
+        self._new: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
+        self._progress: Progress | None = None
+        self._orders = Orders()
+        self._seq = 0
+        self._claims_left = CLAIMS
+        self._registered = threading.Event()
+        self._once_registered = False
+        self._silenced = threading.Event()
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._idle = threading.Event()
+        self._poster = threading.Thread(target=self._post, name="wattmesh-post", daemon=True)
+        self._asker = threading.Thread(target=self._ask, name="wattmesh-order", daemon=True)
+
+    def start(self) -> None:
+        """Begin to talk."""
+        self._poster.start()
+        self._asker.start()
+
+    def progress(self, message: Progress) -> None:
+        """Replace the newest progress."""
+        self._progress = message
+
+    def transition(self, message: Transition) -> None:
+        """Queue one step of a switch."""
+        self._queue("transitions", message.to_json())
+
+    def finish(self, message: Finish) -> None:
+        """Queue the end of this launch."""
+        self._queue("finish", message.to_json())
+
+    def orders(self) -> Orders:
+        """Give what the daemon said last."""
+        return self._orders
+
+    def pump(self) -> None:
+        """Have nothing to pass on from here."""
+
+    def close(self, patience_s: float) -> None:
+        """Let what is queued go out, for at most `patience_s`; the rest stays on disk."""
+        until = time.monotonic() + patience_s
+        while time.monotonic() < until and not self._silenced.is_set():
+            self._wake.set()
+            if self._new.empty() and self._idle.wait(0.05):
+                break
+        self._stop.set()
+        self._wake.set()
+        self._poster.join(CALL_LIMIT_S)
+
+    def _queue(self, kind: str, body: dict[str, Any]) -> None:
+        self._idle.clear()
+        self._new.put((kind, body))
+        self._wake.set()
+
+    def _post(self) -> None:
+        """Post until told to stop; pause longer after every failure in a row."""
+        pause_s, told = FIRST_PAUSE_S, False
+        while not self._stop.is_set():
+            self._take_new()
+            try:
+                self._post_next()
+                if told:
+                    log.info("the daemon answers again")
+                pause_s, told = FIRST_PAUSE_S, False
+            except SourceUnavailable as error:
+                if not told:
+                    log.warning("%s", error)
+                told = True
+                self._stop.wait(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            except OSError as error:
+                log.warning("a report could not be kept on disk: %s", error)
+                self._stop.wait(pause_s)
+        self._take_new()
+
+    def _take_new(self) -> None:
+        while not self._new.empty():
+            self._outbox.add(*self._new.get())
+
+    def _post_next(self) -> None:
+        """Send whatever is due first; wait a moment when nothing is."""
+        entry = self._outbox.head()
+        if self._silenced.is_set():
+            self._stop.wait(LONGEST_PAUSE_S)
+        elif entry is not None and (self._registered.is_set() or self._foreign(entry.body)):
+            self._settle(entry.kind, self._call(entry.kind, self._stamped(entry.body)))
+        elif not self._registered.is_set():
+            self._introduce()
+        elif self._progress is not None:
+            self._send_progress()
+        else:
+            self._idle.set()
+            self._wake.wait(PROGRESS_EVERY_S)
+            self._wake.clear()
+
+    def _send_progress(self) -> None:
+        message, self._progress = self._progress, None
+        if message is None:
+            return
+        self._seq += 1
+        body = self._stamped(replace(message, seq=self._seq).to_json())
+        answer = self._call("progress", body)
+        if answer.status == 404:
+            self._forgotten()
+        if _fenced(answer):
+            self._be_silent()
+        if self._outbox.head() is None and self._new.empty():
+            self._idle.set()
+        self._wake.wait(PROGRESS_EVERY_S)
+        self._wake.clear()
+
+    def _introduce(self) -> None:
+        answer = self._call("register", self._register.to_json())
+        if answer.accepted:
+            self._once_registered = True
+            self._registered.set()
+            self._fence.accepted()
+        elif _fenced(answer) and not self._once_registered and self._claims_left > 0:
+            self._claims_left -= 1
+            self._register = replace(self._register, attempt=self._fence.raise_above(0))
+            raise SourceUnavailable(f"the daemon did not let this launch in: {_words(answer)}")
+        elif _fenced(answer) and self._once_registered:
+            self._be_silent()
+        else:
+            raise SourceUnavailable(
+                f"the daemon answered {answer.status} to register: {_words(answer)}"
+            )
+
+    def _settle(self, kind: str, answer: Answer) -> None:
+        """Drop the head of the outbox when its answer is final."""
+        if not answer.accepted and not answer.final:
+            raise SourceUnavailable(f"the daemon answered {answer.status} to {kind}.")
+        head = self._outbox.head()
+        ours = head is not None and not self._foreign(head.body)
+        if answer.status == 404 and ours:
+            self._forgotten()
+        self._outbox.done()
+        if answer.final:
+            log.warning("the daemon refused %s (%d): %s", kind, answer.status, _words(answer))
+            if _fenced(answer) and ours:
+                self._be_silent()
+
+    def _forgotten(self) -> None:
+        """The daemon does not know this run (another journal): introduce ourselves again.
+
+        Raises:
+            SourceUnavailable: always, so that the message is kept and a pause is made.
+        """
+        self._registered.clear()
+        raise SourceUnavailable("the daemon does not know this run any more; registering again.")
+
+    def _be_silent(self) -> None:
+        """A newer launch reports for this run: train on, without reports or orders."""
+        log.error(
+            "a newer launch of this run is known to the daemon; this one trains on without "
+            "reporting or taking orders. Stop it unless it is the one you want."
+        )
+        self._orders = Orders()
+        self._silenced.set()
+
+    def _call(self, kind: str, body: dict[str, Any]) -> Answer:
+        path = f"/v1/runs/{self._register.run}/{kind}"
+        return self._link.call("POST", path, body, CALL_LIMIT_S)
+
+    def _foreign(self, body: dict[str, Any]) -> bool:
+        """Whether an earlier launch left this message; those go out before we register."""
+        return bool(body.get("incarnation") != self._register.incarnation)
+
+    def _stamped(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Give our own messages the attempt number that the daemon accepted."""
+        return body if self._foreign(body) else {**body, "attempt": self._register.attempt}
+
+    def _ask(self) -> None:
+        """Ask for the newest order until told to stop."""
+        pause_s = FIRST_PAUSE_S
+        path = f"/v1/runs/{self._register.run}/order?wait={ORDER_WAIT_S:g}"
+        while not self._stop.is_set():
+            if self._silenced.is_set() or not self._registered.wait(ORDER_WAIT_S):
+                self._stop.wait(FIRST_PAUSE_S)
+                continue
+            began = time.monotonic()
+            try:
+                answer = self._link.call("GET", path, None, CALL_LIMIT_S + ORDER_WAIT_S)
+                if answer.accepted:
+                    self._orders = Orders.from_json(answer.body)
+                elif answer.status == 404:
+                    self._registered.clear()
+                pause_s = FIRST_PAUSE_S if answer.accepted else min(2 * pause_s, LONGEST_PAUSE_S)
+            except (SourceUnavailable, InputInvalid):
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            # A daemon that answers at once is asked again after the pause, not in a tight loop.
+            self._stop.wait(max(0.0, pause_s - (time.monotonic() - began)))
+
+
+def _words(answer: Answer) -> str:
+    """The daemon's own sentence, cut to a length that a log bears."""
+    return str(answer.body.get("error", ""))[:300]
+
+
+def _fenced(answer: Answer) -> bool:
+    """Whether a newer attempt is known."""
+    return answer.status == 409 and answer.body.get("kind") == "fenced"

@@ -1,0 +1,72 @@
+"""The process group of one generation: made from the launch's store, ended at teardown.
+
+Invariant: at most one exists in a process, and each has its own part of the store, so that no
+generation meets the leavings of another.
+"""
+
+import json
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from wattmesh.reconfig.board import Board
+from wattmesh.reconfig.layout import Ranks
+
+
+def begin(board: Board, number: int, ranks: Ranks, *, device: str, timeout_s: float) -> None:
+    """Make the process group of generation `number`; returns when all its ranks are in."""
+    backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
+    dist.init_process_group(
+        backend,
+        store=board.under(f"group/{number}"),
+        rank=ranks.group_rank,
+        world_size=ranks.world_size,
+        timeout=timedelta(seconds=timeout_s),
+    )
+
+
+def end() -> None:
+    """End the process group, if there is one; peers that wait in it are set free with an error."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def interrupt() -> None:
+    """Abort what runs on devices; callable from another thread.
+
+    Gloo needs none (and heeds none): its calls end when a peer's connections close.
+    """
+    world = dist.group.WORLD if dist.is_initialized() else None
+    if world is not None and torch.cuda.is_available():
+        with suppress(RuntimeError, ValueError, AttributeError):
+            world._get_backend(torch.device("cuda")).abort()
+
+
+def gather(fact: Any) -> list[Any]:
+    """Give every rank's JSON value to every rank, in group order; no pickle on the way."""
+    data = torch.frombuffer(bytearray(json.dumps(fact).encode()), dtype=torch.uint8)
+    world = dist.get_world_size()
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
+    dist.all_gather(sizes, torch.tensor([data.numel()], dtype=torch.int64))
+    widest = int(max(int(size) for size in sizes))
+    padded = torch.zeros(widest, dtype=torch.uint8)
+    padded[: data.numel()] = data
+    rows = [torch.zeros(widest, dtype=torch.uint8) for _ in range(world)]
+    dist.all_gather(rows, padded)
+    return [
+        json.loads(row[: int(size)].numpy().tobytes())
+        for row, size in zip(rows, sizes, strict=True)
+    ]
+
+
+def agree_on_problem(problem: str) -> str:
+    """Give every rank the first rank's problem that is not ""; "" when all is well."""
+    problems = [(rank, each) for rank, each in enumerate(gather(problem)) if each]
+    if not problems:
+        return ""
+    rank, text = problems[0]
+    more = f" (and {len(problems) - 1} more ranks)" if len(problems) > 1 else ""
+    return f"{text} [group rank {rank}{more}]"

@@ -1,0 +1,137 @@
+"""What one rank's session stands on: its store, watchdog, folder, callbacks and voice.
+
+Invariant: nothing here holds a tensor; tensors live in the `State` handle alone.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.board import Board
+from wattmesh.reconfig.deadlines import Deadlines
+from wattmesh.reconfig.folder import RunFolder
+from wattmesh.reconfig.generation import Generation, SwitchNote
+from wattmesh.reconfig.layout import Layout, Ranks
+from wattmesh.reconfig.reporter import Pump, Relay, Reporter
+from wattmesh.reconfig.state import State
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.watchdog import Watchdog
+from wattmesh.reconfig.wire import Transition
+
+Build = Callable[[Layout, Ranks], State]
+Probe = Callable[[State], float]
+Evidence = dict[str, float | str]
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """One rank's surroundings, for the life of the process.
+
+    Attributes:
+        courier: on global rank 0, speaks to the daemon. `pump`: carries for other leaders there.
+        relaunched: whether somebody launches this job again after it left to restart.
+        seed: of the random stream; None leaves torch's random state alone.
+        resumed_from: name of the checkpoint this launch began with, never pruned by it.
+        stop_reason, finish_asked: what this process was asked for; heeded at the next save step.
+    """
+
+    name: str
+    board: Board
+    watchdog: Watchdog
+    folder: RunFolder
+    deadlines: Deadlines
+    build: Build
+    probe: Probe
+    device: str
+    seed: int | None
+    boundary_every: int
+    tokens_total: int
+    keep: int
+    courier: Reporter
+    relaunched: bool
+    pump: Pump | None = None
+    resumed_from: str = ""
+    stop_reason: str = ""
+    finish_asked: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that nothing can be done every so often with."""
+        if self.boundary_every < 1 or self.keep < 1:
+            raise InputInvalid(
+                f"attach: boundary_every = {self.boundary_every} and keep = {self.keep} must be 1 "
+                "or more."
+            )
+
+    @property
+    def rank(self) -> int:
+        """This process's global rank."""
+        return self.board.rank
+
+    def ranks(self, generation: Generation) -> Ranks:
+        """Who takes part in `generation`, seen from here."""
+        return Ranks(participants=generation.ranks, global_rank=self.rank)
+
+    def voice(self, generation: Generation) -> Reporter:
+        """Who speaks for this rank while it leads `generation`."""
+        return self.courier if self.rank == 0 else Relay(self.board)
+
+    def attempt(self, generation: Generation) -> int:
+        """This launch's attempt number; global rank 0 may have had to claim a higher one."""
+        return int(self.board.peek("attempt") or generation.attempt)
+
+    def leads(self, generation: Generation) -> bool:
+        """Whether this rank speaks for `generation`."""
+        return generation.leader == self.rank
+
+
+@dataclass(slots=True)
+class Story:
+    """One switch as this rank tells it: states with their seconds and evidence."""
+
+    job: Job
+    generation: Generation
+    note: SwitchNote
+    heard: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the boundary began, also across processes of one host."""
+        began = self.note.began_s if self.note.boot == boot_id() else self.heard
+        return time.monotonic() - began
+
+    def tell(
+        self, state: SwitchState, *, detail: str = "", evidence: Evidence | None = None
+    ) -> None:
+        """Report one state; only the leader's voice is heard."""
+        self.note.evidence.update(evidence or {})
+        if not self.job.leads(self.generation):
+            return
+        if self.job.pump is not None:
+            # What the leader before left to be passed on was said earlier than this.
+            self.job.pump.run()
+        self.job.voice(self.generation).transition(
+            Transition(
+                run=self.generation.run,
+                incarnation=self.generation.incarnation,
+                attempt=self.generation.attempt,
+                plan=self.note.plan,
+                epoch=self.note.epoch,
+                state=state,
+                step=self.generation.step,
+                elapsed_s=round(self.elapsed_s, 4),
+                layout=self.generation.layout,
+                ranks=self.generation.ranks,
+                detail=detail,
+                evidence=dict(self.note.evidence),
+            )
+        )
+
+
+def boot_id() -> str:
+    """Which boot of which kernel the monotonic clock belongs to; "" where nothing says so."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,142 @@
+"""The shape of a job: degrees of parallelism, and which ranks take part.
+
+Names and rules follow torchtitan's ParallelDims. "axis" is of the mesh, "dim" is of a tensor.
+Torch-free, so that the daemon can read what the hook writes.
+
+Invariant: `dp_replicate * dp_shard * cp * tp * pp == world_size`; `ep` divides
+`dp_shard * cp * tp` and is not a factor of the world size.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from wattmesh.errors import InputInvalid
+
+AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+"""The axes of the dense mesh, outermost first."""
+
+_SHORT = {
+    "dp_replicate": "rep",
+    "dp_shard": "dp",
+    "cp": "cp",
+    "tp": "tp",
+    "pp": "pp",
+    "ep": "ep",
+}
+
+SCHEDULES = ("1F1B", "GPipe", "Interleaved1F1B", "ZBVZeroBubble")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Degrees of parallelism of one job, with the choices that change its memory and speed.
+
+    Attributes:
+        pp, dp_replicate, dp_shard, cp, tp: factors of the world size, each >= 1.
+        ep: expert parallel degree, carved out of dp_shard * cp * tp.
+        schedule: pipeline schedule; read only when pp > 1.
+        micro_batch: samples per microbatch; 0 leaves the choice to the trainer.
+        recompute: activation checkpointing on.
+    """
+
+    pp: int = 1
+    dp_replicate: int = 1
+    dp_shard: int = 1
+    cp: int = 1
+    tp: int = 1
+    ep: int = 1
+    schedule: str = "1F1B"
+    micro_batch: int = 0
+    recompute: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse degrees that no mesh can have, naming the rule and the numbers."""
+        for name in (*AXES, "ep"):
+            degree = getattr(self, name)
+            if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
+                raise InputInvalid(f"layout: {name} = {degree!r} must be a whole number >= 1")
+        carved = self.dp_shard * self.cp * self.tp
+        if carved % self.ep:
+            raise InputInvalid(
+                f"layout: ep = {self.ep} must divide dp_shard * cp * tp = "
+                f"{self.dp_shard} * {self.cp} * {self.tp} = {carved}"
+            )
+        if self.schedule not in SCHEDULES:
+            raise InputInvalid(
+                f"layout: schedule = {self.schedule!r} is not one of {', '.join(SCHEDULES)}"
+            )
+        if isinstance(self.micro_batch, bool) or not isinstance(self.micro_batch, int):
+            raise InputInvalid(f"layout: micro_batch = {self.micro_batch!r} must be a whole number")
+        if self.micro_batch < 0:
+            raise InputInvalid(f"layout: micro_batch = {self.micro_batch} must be >= 0")
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks take part."""
+        return math.prod(getattr(self, axis) for axis in AXES)
+
+    @property
+    def data_parallel(self) -> int:
+        """How many different samples are worked on at once."""
+        return self.dp_replicate * self.dp_shard
+
+    def __str__(self) -> str:
+        """Give the short name that screens show, e.g. `dp2 tp2 pp2`; `1 rank` when all are 1."""
+        degrees = [(name, getattr(self, axis)) for axis, name in _SHORT.items()]
+        return " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "1 rank"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give every field, as the catalogue and the wire carry it."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read a layout from a catalogue or the wire.
+
+        Raises:
+            InputInvalid: an unknown key or an impossible degree.
+        """
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(data) - known)
+        if unknown:
+            raise InputInvalid(
+                f"layout: unknown key {unknown[0]!r}; allowed: {', '.join(sorted(known))}"
+            )
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Who takes part in one generation of a job, seen from one process.
+
+    Attributes:
+        participants: global ranks in mesh order; position in the tuple = rank in the group.
+        global_rank: this process, as the launcher numbered it.
+    """
+
+    participants: tuple[int, ...]
+    global_rank: int
+
+    def __post_init__(self) -> None:
+        """Refuse an empty or repeating list."""
+        if not self.participants or len(set(self.participants)) != len(self.participants):
+            raise InputInvalid(
+                f"ranks: {list(self.participants)} must name at least one rank, and none twice"
+            )
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks take part."""
+        return len(self.participants)
+
+    @property
+    def taking_part(self) -> bool:
+        """Whether this process trains in this generation (else it is parked)."""
+        return self.global_rank in self.participants
+
+    @property
+    def group_rank(self) -> int:
+        """This process's rank in the generation's process group; -1 when parked."""
+        return self.participants.index(self.global_rank) if self.taking_part else -1

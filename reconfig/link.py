@@ -1,0 +1,116 @@
+"""HTTP to the daemon over its Unix socket, with a hard limit on every call.
+
+Invariant: a call ends within its limit whatever the other side does (silence, one byte a second,
+an endless answer), and every failure is a `RetryLater` or an `Answer` with a status.
+"""
+
+import http.client
+import json
+import os
+import socket
+import threading
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from wattmesh.errors import InputInvalid, SourceUnavailable
+
+LONGEST_ANSWER = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the daemon said: HTTP status and JSON object."""
+
+    status: int
+    body: dict[str, Any]
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the message was taken."""
+        return 200 <= self.status < 300
+
+    @property
+    def final(self) -> bool:
+        """Whether asking again cannot change the answer (4xx, but for "too early" and such)."""
+        return 400 <= self.status < 500 and self.status not in (408, 425, 429)
+
+
+class Link:
+    """The way to one daemon."""
+
+    def __init__(self, path: str) -> None:
+        """Talk over the Unix socket at `path`; nothing is opened yet."""
+        self._path = path
+
+    @classmethod
+    def from_environment(cls) -> "Link | None":
+        """Find the daemon in WATTMESH_URL; None when the job runs without one.
+
+        Raises:
+            InputInvalid: WATTMESH_URL is set to something else than unix:///path.
+        """
+        url = os.environ.get("WATTMESH_URL", "")
+        if not url:
+            return None
+        parts = urlsplit(url)
+        if parts.scheme != "unix" or not parts.path:
+            raise InputInvalid(
+                f"WATTMESH_URL = {url!r} is not understood; write unix:///path/to/wattmesh.sock."
+            )
+        return cls(parts.path)
+
+    def call(
+        self, method: str, path: str, message: dict[str, Any] | None, limit_s: float
+    ) -> Answer:
+        """Make one call.
+
+        Raises:
+            SourceUnavailable: nobody answered within `limit_s`, or the answer is not a JSON object.
+        """
+        connection = _UnixConnection(self._path, limit_s)
+        # A socket timeout bounds each read; this bounds them all together.
+        limit = threading.Timer(limit_s, connection.cut)
+        limit.daemon = True
+        limit.start()
+        try:
+            data = None if message is None else json.dumps(message).encode()
+            connection.request(method, path, data, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            text = response.read(LONGEST_ANSWER)
+            body = json.loads(text)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise SourceUnavailable(
+                f"the daemon at {self._path} gave no usable answer ({type(error).__name__}: "
+                f"{error}); training goes on, the call is made again."
+            ) from error
+        finally:
+            limit.cancel()
+            connection.close()
+        if not isinstance(body, dict):
+            raise SourceUnavailable(f"the daemon at {self._path} answered no JSON object.")
+        return Answer(response.status, body)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """http.client over a Unix socket."""
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        """Prepare a connection to the socket at `path`."""
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the Unix socket."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+    def cut(self) -> None:
+        """End the call from another thread: reads that wait return at once."""
+        sock = self.sock
+        if sock is not None:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                return

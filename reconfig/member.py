@@ -1,0 +1,328 @@
+"""One rank's walk through the generations: build, load, prove, vote; or wait, parked.
+
+Invariant: a generation trains only after its leader has seen a good vote of every rank in it; else
+all go back to the layout before, from the same checkpoint, or the launch ends to be restarted.
+"""
+
+import gc
+import hashlib
+import logging
+import time
+import traceback
+import weakref
+from dataclasses import dataclass, replace
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+
+from wattmesh.errors import InputInvalid, SwitchFailed
+from wattmesh.reconfig import agreement, checkpoint, group
+from wattmesh.reconfig.board import POLL_S
+from wattmesh.reconfig.caches import MeshCaches
+from wattmesh.reconfig.deadlines import Phase
+from wattmesh.reconfig.digest import logical_digest
+from wattmesh.reconfig.generation import Generation, Purpose
+from wattmesh.reconfig.job import Evidence, Job, Story
+from wattmesh.reconfig.state import State
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.tensors import name_all, name_model
+
+log = logging.getLogger(__name__)
+
+
+class Member:
+    """This rank as a member of the job, in whatever generation is running."""
+
+    def __init__(self, job: Job) -> None:
+        """Begin before the first generation."""
+        self.job = job
+        self.state: State | None = None
+        self.generation: Generation | None = None
+        self._caches = MeshCaches()
+
+    def follow(self, number: int) -> Generation:
+        """Follow the generations from `number` on until this rank trains or all is over."""
+        phase = Phase.WAKE
+        while True:
+            generation = self._await(number, phase)
+            if generation.purpose is Purpose.OVER or self._join(generation):
+                self.generation = generation
+                return generation
+            parked = not self.job.ranks(generation).taking_part
+            phase = Phase.PARKED if parked else Phase.WAKE
+            number += 1
+
+    def tear_down(self) -> tuple[float, str]:
+        """Empty the state; gives the share of its bytes that something still holds, and a name."""
+        state, self.state = self.state, None
+        if state is None:
+            return 0.0, ""
+        held = _Held.of(state)
+        state.close()
+        del state
+        gc.collect()
+        self._caches.forget(self.job.device)
+        gc.collect()
+        if self.job.device != "cpu":
+            torch.cuda.empty_cache()
+        return held.share(self.job.device)
+
+    def _await(self, number: int, phase: Phase) -> Generation:
+        """Wait for the record of generation `number`; global rank 0 carries messages meanwhile."""
+        with self.job.watchdog.phase(phase, generation=number, step=0):
+            while (found := self.job.board.generation(number)) is None:
+                if phase is Phase.PARKED:
+                    self._idle(number)
+                time.sleep(POLL_S)
+            return found
+
+    def _idle(self, number: int) -> None:
+        """Do a parked rank's chores: carry messages, pass a wish to stop on to the leader.
+
+        Raises:
+            SwitchFailed: those who trained have left without a word of what comes next.
+        """
+        if self.job.pump is not None:
+            self.job.pump.run()
+        if self.job.stop_reason and not self.job.board.peek("stop"):
+            log.info("parked, asked to stop (%s): the leader is told", self.job.stop_reason)
+            self.job.board.put("stop", self.job.stop_reason)
+        board = self.job.board
+        before = board.generation(number - 1)
+        gone = before is not None and board.has_left(before.leader)
+        # A leader says what comes next before it leaves, so the record is read after the leaving.
+        if before is not None and gone and board.generation(number) is None:
+            raise SwitchFailed(
+                f"rank {before.leader}, which led, has left without ending the run; "
+                f"rank {self.job.rank}, parked, leaves too."
+            )
+
+    def _join(self, generation: Generation) -> bool:
+        """Take part in `generation`; False when parked in it or when it was given up."""
+        ranks = self.job.ranks(generation)
+        if not ranks.taking_part:
+            log.info("rank %d is parked in generation %d", self.job.rank, generation.number)
+            return False
+        story = Story(self.job, generation, generation.switch) if generation.switch else None
+        cause: BaseException | None = None
+        problem = ""
+        try:
+            self._bring_up(generation, story)
+        except (Exception, CheckpointException) as error:
+            cause, problem = error, f"{type(error).__name__}: {error}"
+            self.job.board.spoil(generation.number, problem)
+            self._set_peers_free(generation, error)
+        self.job.board.vote(generation.number, problem)
+        verdict = self._verdict(generation, story, cause)
+        if verdict:
+            self._give_up(generation)
+            return False
+        self._confirmed(generation, story)
+        return True
+
+    def _bring_up(self, generation: Generation, story: Story | None) -> None:
+        """Build, load and prove this generation; any problem is raised."""
+        watch, step = self.job.watchdog, generation.step
+        began = time.monotonic()
+        with watch.phase(Phase.REBUILD, generation=generation.number, step=step):
+            ranks = self.job.ranks(generation)
+            group.begin(
+                self.job.board,
+                generation.number,
+                ranks,
+                device=self.job.device,
+                timeout_s=self.job.deadlines.longest_s,
+            )
+            self.state = self.job.build(generation.layout, ranks)
+            if not isinstance(self.state, State):
+                raise InputInvalid(f"build gave a {type(self.state).__name__}, not a State.")
+            self.state.position = generation.position
+        built = time.monotonic()
+        with watch.phase(Phase.LOAD, generation=generation.number, step=step):
+            if generation.checkpoint:
+                self._load(generation)
+        loaded = time.monotonic()
+        told = story if generation.purpose is not Purpose.ROLLBACK else None
+        if told:
+            seconds: Evidence = {
+                "build_s": round(built - began, 4),
+                "load_s": round(loaded - built, 4),
+            }
+            told.tell(SwitchState.LOADED, evidence=seconds)
+        with watch.phase(Phase.VERIFY, generation=generation.number, step=step):
+            probe, digest = self._prove(generation)
+        if told:
+            verify_s = round(time.monotonic() - loaded, 4)
+            proof: Evidence = {
+                "verify_s": verify_s,
+                "probe_after": probe,
+                "digest_after": digest,
+            }
+            told.tell(SwitchState.VERIFIED, evidence=proof)
+
+    def _set_peers_free(self, generation: Generation, error: BaseException) -> None:
+        """Close this rank's connections, so that peers waiting in a collective come out.
+
+        They close when nothing refers to the groups: neither the state, nor the frames that the
+        error remembers, nor torch's caches.
+        """
+        with self.job.watchdog.phase(
+            Phase.TEARDOWN, generation=generation.number, step=generation.step
+        ):
+            if generation.retreats:
+                traceback.clear_frames(error.__traceback__)
+                self.tear_down()
+                group.end()
+
+    def _load(self, generation: Generation) -> None:
+        """Load the generation's checkpoint into the fresh state."""
+        assert self.state is not None
+        folder = self.job.folder.path / generation.checkpoint
+        header = checkpoint.load(folder, name_all(self.state), self.state)
+        if header.run != generation.run or header.position != generation.position:
+            raise SwitchFailed(
+                f"{folder.name} is of run {header.run} at {header.position}, the generation's "
+                f"record says run {generation.run} at {generation.position}."
+            )
+
+    def _prove(self, generation: Generation) -> tuple[float, str]:
+        """Compare this rank with the record and with its peers, from memory as it is now."""
+        state = self.state
+        assert state is not None
+        # Before the first optimizer step there are no slots, and asking for them would make some.
+        tensors = name_all(state).tensors if generation.checkpoint else name_model(state)
+        extra = checkpoint.facts_of(state)
+        digest = logical_digest(tensors, extra)
+        if self.job.seed is not None:
+            agreement.seed_at(self.job.seed, generation.step)
+        random = agreement.random_hash() if self.job.seed is not None else ""
+        with torch.no_grad():
+            probe = float(self.job.probe(state))
+        if self.job.seed is not None:
+            agreement.seed_at(self.job.seed, generation.step)
+        facts = agreement.Facts(
+            step=state.position.step,
+            samples=state.position.samples,
+            tokens=state.position.tokens,
+            digest=digest,
+            extra=hashlib.sha256(extra.encode()).hexdigest()[:16],
+            random=random,
+            probe=probe,
+        )
+        dtypes = [each.dtype for each in state.parameters()]
+        problem = agreement.disagreement(
+            group.gather(facts.to_json()), generation, agreement.tolerance(dtypes)
+        )
+        if problem:
+            raise SwitchFailed(problem)
+        return probe, digest
+
+    def _verdict(
+        self, generation: Generation, story: Story | None, cause: BaseException | None
+    ) -> str:
+        """Learn whether this generation stands; "" when it does, else why it was given up."""
+        board, number = self.job.board, generation.number
+        # Nowhere to go back to: whoever failed says so aloud, and everybody ends.
+        if cause is not None and not generation.retreats:
+            board.fail(f"rank {self.job.rank} could not begin to train ({cause}).")
+            raise cause
+        with self.job.watchdog.phase(Phase.AGREE, generation=number, step=generation.step):
+            if self.job.leads(generation):
+                votes = {rank: board.wait(f"vote/{number}/{rank}") for rank in generation.ranks}
+                why = board.spoiler(number) if any(votes.values()) else ""
+                if why and story is not None and generation.retreats:
+                    log.warning("the switch to %s is taken back: %s", generation.layout, why)
+                    story.tell(SwitchState.ROLLING_BACK, detail=why)
+                    board.publish(_back(generation, why))
+                board.put(f"verdict/{number}", why)
+            return str(board.wait(f"verdict/{number}"))
+
+    def _give_up(self, generation: Generation) -> None:
+        """Drop what was built of a generation that does not stand."""
+        step = generation.step
+        watch = self.job.watchdog
+        with watch.phase(Phase.TEARDOWN, generation=generation.number, step=step):
+            group.end()
+            share, name = self.tear_down()
+        if share > LIVE_SHARE:
+            self.job.board.fail(
+                f"rank {self.job.rank} still holds {share:.0%} of the layout it left ({name}); "
+                "the launcher restarts in the layout before."
+            )
+
+    def _confirmed(self, generation: Generation, story: Story | None) -> None:
+        """This generation stands: say so, and forget the switch as one in progress."""
+        if story is None or not self.job.leads(generation):
+            return
+        back = generation.purpose is Purpose.ROLLBACK
+        story.tell(
+            SwitchState.ROLLED_BACK if back else SwitchState.CONFIRMED,
+            detail=story.note.why if back else "",
+            evidence={"total_s": round(story.elapsed_s, 4)},
+        )
+        self.job.folder.switch_file.unlink(missing_ok=True)
+        self.job.folder.next_file.unlink(missing_ok=True)
+        log.info(
+            "%s %s on ranks %s at step %d in %.2f s",
+            "back in" if back else "now in",
+            generation.layout,
+            list(generation.ranks),
+            generation.step,
+            story.elapsed_s,
+        )
+
+
+LIVE_SHARE = 0.05
+"""Above this share of the old state still alive, old and new would be in memory at once."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """Weak references to a state's tensors, to see after teardown which of them live on."""
+
+    tensors: list[tuple[str, int, "weakref.ref[torch.Tensor]"]]
+    allocated: int
+
+    @classmethod
+    def of(cls, state: State) -> "_Held":
+        """Remember every parameter and optimizer slot of `state`."""
+        found: list[tuple[str, int, weakref.ref[torch.Tensor]]] = []
+        for module in state.modules:
+            for name, parameter in module.named_parameters():
+                found.append((name, _bytes(parameter), weakref.ref(parameter)))
+        for optimizer in state.optimizers:
+            for slots in optimizer.state.values():
+                for name, slot in slots.items():
+                    if isinstance(slot, torch.Tensor):
+                        found.append((name, _bytes(slot), weakref.ref(slot)))
+        allocated = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+        return cls(found, allocated)
+
+    def share(self, device: str) -> tuple[float, str]:
+        """Share of the bytes still alive, and the name of one tensor that is."""
+        total = sum(size for _, size, _ in self.tensors) or 1
+        alive = [(name, size) for name, size, ref in self.tensors if ref() is not None]
+        share = sum(size for _, size in alive) / total
+        if device != "cpu" and self.allocated:
+            share = max(share, torch.cuda.memory_allocated() / self.allocated)
+        return share, alive[0][0] if alive else "device memory"
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    """Bytes of this rank's piece."""
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return int(local.numel() * local.element_size())
+
+
+def _back(generation: Generation, why: str) -> Generation:
+    """The generation that undoes `generation`, from the same checkpoint."""
+    note = generation.switch
+    assert note is not None
+    return replace(
+        generation,
+        number=generation.number + 1,
+        purpose=Purpose.ROLLBACK,
+        layout=note.old_layout,
+        ranks=note.old_ranks,
+        switch=replace(note, why=why),
+    )

@@ -1,0 +1,95 @@
+"""Whether an order may be taken at this boundary. Pure.
+
+Invariant: an order acts at most once, inside its window, for this run and this launch, and never
+from an epoch older than one already seen.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.wire import Order, SwitchMode
+
+
+class Answer(StrEnum):
+    """What to do with an order now."""
+
+    TAKE = "take"
+    WAIT = "wait"
+    VOID = "void"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where this run stands, as far as orders care.
+
+    Attributes:
+        launched: how many ranks the launcher started; orders name some of 0 .. launched - 1.
+        relaunched: whether this job is launched again when it leaves to restart.
+        epoch: the highest epoch seen. `done`: plans already begun.
+    """
+
+    run: str
+    attempt: int
+    step: int
+    layout: Layout
+    ranks: tuple[int, ...]
+    launched: int
+    relaunched: bool
+    epoch: int
+    done: frozenset[str]
+
+
+def judge(order: Order, standing: Standing) -> tuple[Answer, str]:
+    """Decide on one order; the sentence says why it is not taken, "" when it is."""
+    void = _void_reason(order, standing)
+    if void:
+        return Answer.VOID, void
+    if standing.step < order.not_before_step:
+        return Answer.WAIT, f"not before step {order.not_before_step}"
+    return Answer.TAKE, ""
+
+
+def _void_reason(order: Order, standing: Standing) -> str:
+    """Say why this order can never be taken; "" when it can."""
+    checks = (
+        (order.run != standing.run, f"it is for run {order.run}"),
+        (
+            order.attempt != standing.attempt,
+            f"it is for attempt {order.attempt}, this is attempt {standing.attempt}",
+        ),
+        (
+            order.epoch < standing.epoch,
+            f"its epoch {order.epoch} is older than {standing.epoch}, already seen",
+        ),
+        (order.plan in standing.done, "it was carried out before"),
+        (
+            standing.step > order.valid_until_step,
+            f"step {standing.step} is past its last step {order.valid_until_step}",
+        ),
+        (_ranks_problem(order, standing.launched) != "", _ranks_problem(order, standing.launched)),
+        (
+            order.mode is SwitchMode.RESTART and not standing.relaunched,
+            "it asks for a restart, but nobody would launch this job again",
+        ),
+        (
+            order.layout == standing.layout and order.ranks == standing.ranks,
+            "the run is in that layout already",
+        ),
+    )
+    return next((reason for wrong, reason in checks if wrong), "")
+
+
+def _ranks_problem(order: Order, launched: int) -> str:
+    """Say what is wrong with the list of ranks; "" when nothing is."""
+    if len(order.ranks) != order.layout.world_size:
+        return (
+            f"it names {len(order.ranks)} ranks for layout {order.layout}, which needs "
+            f"{order.layout.world_size}"
+        )
+    if len(set(order.ranks)) != len(order.ranks):
+        return f"it names a rank twice: {list(order.ranks)}"
+    outside = [rank for rank in order.ranks if not 0 <= rank < launched]
+    if outside:
+        return f"it names rank {outside[0]}, but only 0 to {launched - 1} were launched"
+    return ""

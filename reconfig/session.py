@@ -1,0 +1,390 @@
+"""What a training script touches: `attach`, `session.state`, `report`, `boundary`, `done`.
+
+    session = wattmesh.attach(name, build=build, probe=probe, layout=default, checkpoint_dir=...)
+    while not session.done:
+        metrics = train_step(session.state)
+        session.report(tokens=..., samples=..., loss=...)
+        session.boundary()
+
+Invariant: `attach` and `boundary` return only when this rank has a state to train or when
+`session.done`; a parked rank waits inside. Training position comes from the checkpoint and the
+session alone.
+"""
+
+import atexit
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+from wattmesh.errors import CallHuman, FixInput, Refused
+from wattmesh.reconfig import group
+from wattmesh.reconfig.board import POLL_S, Board
+from wattmesh.reconfig.boundary import Boundary
+from wattmesh.reconfig.chair import Chair
+from wattmesh.reconfig.deadlines import Deadlines, Phase
+from wattmesh.reconfig.folder import OUTCOME_VARIABLE, RunFolder, write_json
+from wattmesh.reconfig.generation import Generation, Outcome, Purpose
+from wattmesh.reconfig.job import Build, Job, Probe
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.member import Member
+from wattmesh.reconfig.reporter import Pump, Silent
+from wattmesh.reconfig.start import Wanted
+from wattmesh.reconfig.state import Position, State
+from wattmesh.reconfig.watchdog import Watchdog
+from wattmesh.reconfig.wire import Progress
+
+log = logging.getLogger(__name__)
+
+FLUSH_S = 3.0
+"""How long the end of a job waits for the daemon to take its last reports."""
+
+RATE_REPORTS = 32
+"""Tokens per second are averaged over this many reports."""
+
+
+class Session:
+    """One rank's handle on a run; made by `attach`."""
+
+    def __init__(self, job: Job, chair: Chair | None) -> None:
+        """Begin before the first generation; `attach` does the rest."""
+        self._job = job
+        self._chair = chair
+        self._member = Member(job)
+        self._boundary = Boundary(job, self._member)
+        self._rate: deque[tuple[float, int]] = deque(maxlen=RATE_REPORTS)
+        self._loss: float | None = None
+        self._due = False
+        self._handled_step = 0
+        self._reports = 0
+        self._over: Generation | None = None
+        self._closed = False
+
+    @property
+    def state(self) -> State:
+        """What this rank trains with.
+
+        Raises:
+            RuntimeError: the session is done and nothing is left to train.
+        """
+        if self._member.state is None:
+            raise RuntimeError("session.state: the session is done; there is nothing to train.")
+        return self._member.state
+
+    @property
+    def done(self) -> bool:
+        """Whether this launch's training has ended; see `outcome` for how."""
+        return self._over is not None
+
+    @property
+    def outcome(self) -> str:
+        """How this launch ended: "done", "restart" (another launch follows), "stopped"; else ""."""
+        over = self._over
+        return str(over.outcome) if over is not None and over.outcome is not None else ""
+
+    @property
+    def generation(self) -> Generation:
+        """The record of what trains now: layout, ranks, where it began."""
+        assert self._member.generation is not None
+        return self._member.generation
+
+    @property
+    def position(self) -> Position:
+        """Where training stands; at the end, where it ended."""
+        return self._over.position if self._over is not None else self.state.position
+
+    def report(self, *, tokens: int, samples: int = 0, loss: float | None = None) -> None:
+        """Say that one optimizer step was done; never blocks.
+
+        Args:
+            tokens: consumed by this step, over all ranks.
+            samples: consumed by this step, over all ranks.
+            loss: of this step, the same on every rank; None when this rank does not know it.
+        """
+        state = self.state
+        before = state.position
+        state.position = Position(
+            step=before.step + 1, samples=before.samples + samples, tokens=before.tokens + tokens
+        )
+        self._loss = loss
+        self._rate.append((time.monotonic(), state.position.tokens))
+        self._rest()
+        if self._job.leads(self.generation):
+            self._job.voice(self.generation).progress(self._progress(state.position))
+
+    def boundary(self) -> None:
+        """Do what is due after a step: at a save step a checkpoint, and a switch if ordered.
+
+        Call it after optimizer.step and zero_grad. A collective call at save steps.
+        """
+        if self.done:
+            return
+        position = self.state.position
+        total = self._job.tokens_total
+        due = position.step % self._job.boundary_every == 0 or 0 < total <= position.tokens
+        fresh = position.step > self._handled_step
+        if not fresh or not (due or self._due):
+            return
+        with self._last_words():
+            agreed = self._boundary.run(self._loss)
+        self._due = agreed.deferred and agreed.outcome is None
+        if not self._due:
+            self._handled_step = position.step
+        self._settle()
+
+    def finish(self) -> None:
+        """Ask for the end of the run at the next save step; one rank's asking is enough."""
+        self._job.finish_asked = True
+
+    def close(self) -> None:
+        """Let go of everything; called by itself at exit. Safe to repeat."""
+        # Set by the interpreter when an error that nobody caught ends it.
+        self._close(getattr(sys, "last_value", None))
+
+    def __enter__(self) -> Self:
+        """Use the session as a context."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let go of everything."""
+        self._close(error)
+
+    def _close(self, error: BaseException | None) -> None:
+        """End this rank's part; an `error` before the end is told to every rank."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._job.watchdog.stop()
+        clean = error is None or self.done or isinstance(error, SystemExit)
+        with suppress(RuntimeError):
+            if clean:
+                self._job.board.leave()
+            else:
+                self._job.watchdog.give_reason(f"rank {self._job.rank} failed: {error!r}")
+        if clean:
+            # In a group that failed a peer may hang; its end is left to the process's.
+            group.end()
+        self._member.tear_down()
+        self._job.courier.close(FLUSH_S)
+        if self._chair is not None:
+            if clean:
+                self._await_others()
+            self._chair.close()
+
+    def begin(self) -> None:
+        """Wait for generation 1 and follow it; part of `attach`."""
+        with self._last_words():
+            self._member.follow(1)
+        self._settle()
+        self._end_if_trained()
+        if self._job.rank == 0 and not self.done:
+            _write_outcome("training", f"as {self.generation.layout}", self.generation.step)
+
+    def _end_if_trained(self) -> None:
+        """End at once when the checkpoint already holds the whole run: not a step too many."""
+        total = self._job.tokens_total
+        if not self.done and 0 < total <= self.position.tokens:
+            self._handled_step = self.position.step - 1
+            self.boundary()
+
+    def _settle(self) -> None:
+        """Take note of the generation that this rank is in now."""
+        generation = self.generation
+        if generation.purpose is Purpose.OVER:
+            self._end(generation)
+            return
+        self._job.resumed_from = self._job.resumed_from or generation.checkpoint
+        self._handled_step = max(self._handled_step, generation.step)
+        self._rate.clear()
+        self._rest()
+
+    def _rest(self) -> None:
+        self._job.watchdog.resting(
+            Phase.TRAIN, generation=self.generation.number, step=self.state.position.step
+        )
+
+    def _end(self, over: Generation) -> None:
+        """This launch is over for every rank."""
+        if self._job.pump is not None:
+            self._job.pump.run()
+        self._over = over
+        if self._job.rank == 0:
+            _write_outcome(over.outcome or Outcome.DONE, over.detail, over.step)
+        with suppress(RuntimeError):
+            self._job.board.leave()
+        group.end()
+        self._job.watchdog.stop()
+        self._job.courier.close(FLUSH_S)
+
+    def _await_others(self) -> None:
+        """Where rank 0 hosts the store it leaves last, or others could not hear the end."""
+        until = time.monotonic() + self._job.deadlines.leave_s
+        board = self._job.board
+        with suppress(RuntimeError):
+            while time.monotonic() < until:
+                if all(board.has_left(rank) for rank in range(board.launched)):
+                    return
+                time.sleep(POLL_S)
+
+    def _progress(self, position: Position) -> Progress:
+        generation, saved = self.generation, self._boundary.saved
+        self._reports += 1
+        return Progress(
+            run=generation.run,
+            incarnation=generation.incarnation,
+            attempt=generation.attempt,
+            seq=self._reports,
+            step=position.step,
+            samples=position.samples,
+            tokens=position.tokens,
+            tokens_per_s=self._tokens_per_s(),
+            loss=self._loss,
+            layout=generation.layout,
+            ranks=generation.ranks,
+            boundary_every=self._job.boundary_every,
+            checkpoint_step=saved.step if saved else generation.step,
+            checkpoint_digest=saved.digest if saved else generation.digest,
+        )
+
+    def _tokens_per_s(self) -> float:
+        """Mean over the last reports of this generation; 0 until there are two."""
+        if len(self._rate) < 2:
+            return 0.0
+        (began, first), (ended, last) = self._rate[0], self._rate[-1]
+        return (last - first) / (ended - began) if ended > began else 0.0
+
+    @contextmanager
+    def _last_words(self) -> Iterator[None]:
+        """Let every rank, and a supervisor, know why this rank cannot go on."""
+        try:
+            yield
+        except (Refused, CallHuman, FixInput) as error:
+            _refuse(self._job.board, error)
+            raise
+
+
+def attach(
+    name: str,
+    *,
+    build: Build,
+    probe: Probe,
+    layout: Layout,
+    checkpoint_dir: str | Path,
+    boundary_every: int = 20,
+    tokens_total: int = 0,
+    device: str = "cpu",
+    deadlines: Deadlines | None = None,
+    gpu_uuid: str = "",
+    initial_ranks: tuple[int, ...] | None = None,
+    seed: int | None = 0,
+    keep: int = 3,
+) -> Session:
+    """Join a run as one of its ranks; returns when this rank has a state to train, or at the end.
+
+    Args:
+        name: what people call the run; chooses its section in the daemon's settings.
+        build: makes meshes, model, optimizers for a layout; the process group stands by then.
+        probe: loss of a fixed batch, forward only; the same number on every rank.
+        layout: where to begin when no checkpoint says otherwise.
+        checkpoint_dir: the run's folder, on a file system that every rank sees.
+        boundary_every: optimizer steps between save steps.
+        tokens_total: the run is done at this many tokens; 0 leaves it to `Session.finish`.
+        device: "cpu" or "cuda"; chooses the process group's backends.
+        deadlines: seconds per phase before the watchdog ends a rank.
+        gpu_uuid: this rank's device, for the daemon's accounting; "" where it has none.
+        initial_ranks: who begins; None takes the first `layout.world_size` ranks.
+        seed: sets torch's random stream from (seed, step) at every save step and rebuild; None
+            leaves it alone.
+        keep: how many checkpoints stay.
+
+    Raises:
+        InputInvalid: no launcher, or a layout that the launched ranks cannot carry.
+        Refused: another live launch holds this run.
+        CallHuman: every checkpoint is damaged.
+    """
+    deadlines = deadlines or Deadlines()
+    folder = RunFolder(Path(checkpoint_dir).absolute())
+    board = Board.connect(deadlines.wake_s)
+    board.introduce(gpu_uuid)
+    job = Job(
+        name=name,
+        board=board,
+        watchdog=Watchdog(board, deadlines=deadlines, folder=folder, interrupt=group.interrupt),
+        folder=folder,
+        deadlines=deadlines,
+        build=build,
+        probe=probe,
+        device=device,
+        seed=seed,
+        boundary_every=boundary_every,
+        tokens_total=tokens_total,
+        keep=keep,
+        courier=Silent(),
+        relaunched=OUTCOME_VARIABLE in os.environ,
+    )
+    return _join(job, Wanted(layout=layout, ranks=initial_ranks, launched=board.launched))
+
+
+def _join(job: Job, wanted: Wanted) -> Session:
+    """Begin to watch, claim the run on global rank 0, and follow the first generation."""
+    job.folder.path.mkdir(parents=True, exist_ok=True)
+    _heed_sigterm(job)
+    job.watchdog.start()
+    session = Session(job, _take_chair(job, wanted) if job.rank == 0 else None)
+    atexit.register(session.close)
+    session.begin()
+    return session
+
+
+def _take_chair(job: Job, wanted: Wanted) -> Chair:
+    """Do global rank 0's part of a launch; a refusal is told to every rank."""
+    try:
+        chair = Chair(job.board, job.folder, job.name)
+        chair.open(wanted, job)
+    except (Refused, CallHuman, FixInput) as error:
+        _refuse(job.board, error)
+        job.watchdog.stop()
+        raise
+    job.courier = chair.voice
+    if not isinstance(chair.voice, Silent):
+        job.pump = Pump(job.board, chair.voice)
+    return chair
+
+
+def _refuse(board: Board, error: Exception) -> None:
+    """Say that starting again would not help, to the supervisor and to the other ranks."""
+    _write_outcome("refused", str(error), 0)
+    with suppress(RuntimeError):
+        board.fail(str(error))
+
+
+def _write_outcome(outcome: str, sentence: str, step: int) -> None:
+    """Tell a supervisor how this launch goes, where it asked to be told."""
+    path = os.environ.get(OUTCOME_VARIABLE, "")
+    if path:
+        with suppress(OSError):
+            write_json(Path(path), {"outcome": outcome, "sentence": sentence, "step": step})
+
+
+def _heed_sigterm(job: Job) -> None:
+    """Turn SIGTERM into an in-band stop at the next save step."""
+
+    def heed(number: int, frame: FrameType | None) -> None:
+        job.stop_reason = f"SIGTERM to rank {job.rank}"
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, heed)

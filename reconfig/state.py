@@ -1,0 +1,69 @@
+"""What one rank trains with: a handle that the session can empty.
+
+Invariant: nothing outside this handle keeps tensors of the model alive, so that after a teardown
+the old model's memory is gone before the new one is built.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+
+class Stateful(Protocol):
+    """Anything with a state that a checkpoint carries whole, equal on every rank."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the state."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take the state back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where training stands, in units that no layout changes.
+
+    Attributes:
+        step: optimizer steps done. `samples`, `tokens`: consumed globally, over all ranks.
+    """
+
+    step: int = 0
+    samples: int = 0
+    tokens: int = 0
+
+
+@dataclass(slots=True)
+class State:
+    """Everything `build` made for one rank; emptied by the session at teardown.
+
+    Attributes:
+        modules: the parts of the model on this rank (one, or one per pipeline stage). Parameter
+            names are global: a layer keeps its number on whatever stage it sits.
+        optimizers: one per part, same order.
+        extra: schedules and the like, by name; replicated, carried whole.
+        parts: whatever `train_step` needs beside (meshes, a pipeline schedule, a loader).
+        position: where training stands; the session sets it, the loader reads it.
+    """
+
+    modules: list[nn.Module]
+    optimizers: list[torch.optim.Optimizer]
+    extra: dict[str, Stateful] = field(default_factory=dict)
+    parts: SimpleNamespace = field(default_factory=SimpleNamespace)
+    position: Position = field(default_factory=Position)
+
+    def parameters(self) -> Sequence[nn.Parameter]:
+        """List this rank's parameters over all parts."""
+        return [each for module in self.modules for each in module.parameters()]
+
+    def close(self) -> None:
+        """Let go of everything; the handle stays, empty."""
+        self.modules.clear()
+        self.optimizers.clear()
+        self.extra.clear()
+        self.parts = SimpleNamespace()

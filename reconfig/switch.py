@@ -1,0 +1,78 @@
+"""The durable state machine of one switch. Pure: states, legal steps, and what each one means.
+
+    ordered -> announced -> checkpointing -> rebuilding -> loaded -> verified -> confirmed
+    restart path:           checkpointing -> stopping -> launching -> loaded -> ...
+    anything that fails:    -> rolling_back -> rolled_back | failed
+    never begun:            -> abandoned
+
+Invariant: the run reports every step after `ordered`; the daemon never infers one. A step that is
+repeated or arrives late changes nothing (`advance` says so), so every report may be sent twice.
+"""
+
+from enum import StrEnum
+
+
+class SwitchState(StrEnum):
+    """Where one switch stands."""
+
+    ORDERED = "ordered"
+    ANNOUNCED = "announced"
+    CHECKPOINTING = "checkpointing"
+    REBUILDING = "rebuilding"
+    STOPPING = "stopping"
+    LAUNCHING = "launching"
+    LOADED = "loaded"
+    VERIFIED = "verified"
+    CONFIRMED = "confirmed"
+    ROLLING_BACK = "rolling_back"
+    ROLLED_BACK = "rolled_back"
+    ABANDONED = "abandoned"
+    FAILED = "failed"
+
+
+FINAL = frozenset(
+    {
+        SwitchState.CONFIRMED,
+        SwitchState.ROLLED_BACK,
+        SwitchState.ABANDONED,
+        SwitchState.FAILED,
+    }
+)
+"""States that nothing leaves."""
+
+UNSUCCESSFUL = FINAL - {SwitchState.CONFIRMED}
+
+# How far along a state is. A report may skip states (messages get lost) but never go back.
+_ORDER = {
+    SwitchState.ORDERED: 0,
+    SwitchState.ANNOUNCED: 1,
+    SwitchState.CHECKPOINTING: 2,
+    SwitchState.REBUILDING: 3,
+    SwitchState.STOPPING: 3,
+    SwitchState.LAUNCHING: 4,
+    SwitchState.LOADED: 5,
+    SwitchState.VERIFIED: 6,
+    SwitchState.ROLLING_BACK: 7,
+    SwitchState.CONFIRMED: 8,
+    SwitchState.ROLLED_BACK: 8,
+    SwitchState.ABANDONED: 8,
+    SwitchState.FAILED: 8,
+}
+
+
+def advance(current: SwitchState, reported: SwitchState) -> bool:
+    """Say whether `reported` moves a switch on from `current`.
+
+    False for a repeat, for a late report of an earlier state, and for anything after a final
+    state: such a report is acknowledged and changes nothing.
+    """
+    if current in FINAL:
+        return False
+    if reported is SwitchState.CONFIRMED and current is SwitchState.ROLLING_BACK:
+        return False
+    return _ORDER[reported] > _ORDER[current]
+
+
+def position(state: SwitchState) -> tuple[int, int]:
+    """Give (n, of) for a screen: `loaded (5 of 8)`."""
+    return min(_ORDER[state], 7), 7

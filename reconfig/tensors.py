@@ -1,0 +1,100 @@
+"""A rank's state as named tensors and plain values, under names that no layout changes.
+
+    model.<parameter or buffer>                 optim.state.<parameter>.<slot>
+    optim.param_groups.<parameter>.<setting>    (plain values, not tensors)
+
+Invariant: two parts of a model never define the same name; that would lose one of them silently.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.state import State
+
+_FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What one rank holds: tensors (DTensor where sharded) and plain values, by global name.
+
+    `parts`: per model part, the names of its model entries and of its optimizer entries.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    plain: dict[str, Any]
+    parts: list[tuple[list[str], list[str]]]
+
+
+def name_all(state: State) -> Named:
+    """Name every tensor and value of a rank's model parts and optimizers.
+
+    Raises:
+        InputInvalid: two parts define one name, or a trainable parameter has no optimizer.
+    """
+    named = Named({}, {}, [])
+    for module, optimizer in zip(state.modules, state.optimizers, strict=True):
+        # First, for it also puts parameters back that a forward left gathered (FSDP).
+        model = dict(get_model_state_dict(module))
+        _need_optimizer(module, optimizer)
+        optim = dict(get_optimizer_state_dict(module, optimizer, options=_FLAT))
+        for prefix, values in (("model", model), ("optim", optim)):
+            for key, value in values.items():
+                _add(named, f"{prefix}.{key}", value)
+        named.parts.append((list(model), list(optim)))
+    return named
+
+
+def name_model(state: State) -> dict[str, torch.Tensor]:
+    """Name the tensors of the model parts alone, leaving the optimizers untouched."""
+    return {
+        f"model.{key}": value
+        for module in state.modules
+        for key, value in get_model_state_dict(module).items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def give_back(state: State, named: Named) -> None:
+    """Put loaded tensors and values into the modules and optimizers they were named from."""
+    everything: dict[str, Any] = {**named.tensors, **named.plain}
+    for module, optimizer, (model, optim) in zip(
+        state.modules, state.optimizers, named.parts, strict=True
+    ):
+        set_model_state_dict(module, {key: everything[f"model.{key}"] for key in model})
+        flat = {key: everything[f"optim.{key}"] for key in optim}
+        set_optimizer_state_dict(module, optimizer, optim_state_dict=flat, options=_FLAT)
+
+
+def _add(named: Named, key: str, value: Any) -> None:
+    if key in named.tensors or key in named.plain:
+        raise InputInvalid(
+            f"checkpoint: two parts of the model on this rank both define {key!r}; one would "
+            "overwrite the other. Keep global layer numbers in the names of pipeline stages."
+        )
+    if isinstance(value, torch.Tensor):
+        named.tensors[key] = value
+    else:
+        named.plain[key] = value
+
+
+def _need_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse a trainable parameter that no optimizer of its part updates."""
+    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and id(parameter) not in held:
+            raise InputInvalid(
+                f"checkpoint: {name!r} is trainable but in no parameter group of its part's "
+                "optimizer; add it there or freeze it with requires_grad_(False)."
+            )
