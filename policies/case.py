@@ -1,0 +1,155 @@
+"""One run in one cycle, with what every rule needs to know about it: menu, guard, what is missing.
+
+Invariant: pure; a fact that is not known makes the guard None and is named by `missing`, it is
+never guessed.
+"""
+
+from dataclasses import dataclass
+from math import isfinite
+
+from wattmesh.policies.decision import Action, Decision, Observation, RunView
+from wattmesh.policies.guard import Guard
+from wattmesh.policies.menu import menu
+from wattmesh.policies.words import point as named
+from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
+
+SETTLING_INTERVALS = 2
+"""Boundary intervals after a start or a switch whose measured speed says nothing yet."""
+
+STANDSTILL = 0.01
+"""Share of its catalogue speed below which a run is not slow but stands; time stays finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A run, the observation it is in, and what follows from both.
+
+    Attributes:
+        menu: points it may be switched to.
+        guard: None while `missing` says what it lacks: (kind of the hold, clause).
+    """
+
+    seen: Observation
+    run: RunView
+    menu: tuple[OperatingPoint, ...]
+    guard: Guard | None
+    missing: tuple[str, str] = ("", "")
+
+    @property
+    def here(self) -> str:
+        """What the run is at, for a sentence."""
+        return named(self.run.current) if self.run.current else f"its layout ({self.run.layout})"
+
+    @property
+    def gpus_held(self) -> int:
+        """GPUs the job keeps, used or not."""
+        return max(self.run.gpus_held, self.run.world_size)
+
+    @property
+    def slack_s(self) -> float | None:
+        """What the guard has to spare; None when there is no guard or the point is unknown."""
+        if self.guard is None or self.run.current is None:
+            return None
+        return self.guard.slack_s(self.run.current)
+
+    def hold(self, kind: str, why: str) -> Decision:
+        """Stay, for a reason that reads on after "staying at A (tp2 on 2 GPUs): "."""
+        return self.say(Action.HOLD, kind, f"staying at {self.here}: {why}.")
+
+    def switch(self, kind: str, target: OperatingPoint, why: str) -> Decision:
+        """Go to `target`, for a reason that reads on after "switching from A to B: "."""
+        reason = f"switching from {self.here} to {named(target)}: {why}."
+        return self.say(Action.SWITCH, kind, reason, target=target.id)
+
+    def say(self, action: Action, kind: str, reason: str, *, target: str = "") -> Decision:
+        """Build a decision on this run; without a target it is the run's own point."""
+        current = self.run.current.id if self.run.current else ""
+        return Decision(
+            run=self.run.run,
+            action=action,
+            kind=kind,
+            reason=reason,
+            current=current,
+            target=target or current,
+            slack_s=self.slack_s,
+        )
+
+
+def examine(seen: Observation, run: RunView) -> Case:
+    """Collect what the rules need to know about one run."""
+    points = menu(run, seen.policy)
+    missing = _missing(run)
+    guard = None if missing[0] else _guard(seen, run, points)
+    return Case(seen=seen, run=run, menu=points, guard=guard, missing=missing)
+
+
+def switch_s(run: RunView, catalogue: Catalogue) -> float:
+    """Seconds of one switch: measured on this run, else as the catalogue says."""
+    return catalogue.switch.layout_s if run.switch_s is None else run.switch_s
+
+
+def _missing(run: RunView) -> tuple[str, str]:
+    """Name what keeps the deadline guard from being reckoned."""
+    if run.tokens_total <= 0:
+        return "no_target", (
+            "nobody said how many tokens it is to train, so no plan can be made; give tokens_total "
+            "in its catalogue"
+        )
+    if run.deadline is None:
+        return "no_deadline", (
+            "it has no deadline, so nobody said how much slower it may get; set "
+            f"runs.{run.name}.deadline"
+        )
+    if run.boundary_every > 0 and _tokens_per_step(run) <= 0:
+        return "no_progress", "it has not finished its first step yet"
+    return "", ""
+
+
+def _tokens_per_step(run: RunView) -> float:
+    """Tokens of one step, from the catalogue or from what was trained; 0 when not known."""
+    catalogue = run.catalogue
+    if catalogue and catalogue.global_batch * catalogue.seq_len > 0:
+        return float(catalogue.global_batch * catalogue.seq_len)
+    return run.tokens / run.step if run.step > 0 else 0.0
+
+
+def _guard(seen: Observation, run: RunView, points: tuple[OperatingPoint, ...]) -> Guard | None:
+    """Reckon the guard; None without a catalogue, a deadline or any point to go to or be at."""
+    known = points or ((run.current,) if run.current else ())
+    if run.catalogue is None or run.deadline is None or not known:
+        return None
+    catalogue, held = run.catalogue, max(run.gpus_held, run.world_size)
+    interval_tokens = run.boundary_every * _tokens_per_step(run)
+    limit = seen.policy.failed_limit
+    return Guard(
+        tokens_left=float(run.tokens_total - run.tokens),
+        time_left_s=(run.deadline - seen.now).total_seconds(),
+        counted_on=_counted_on(seen, run, interval_tokens),
+        # Of equally fast points the one on the hull.
+        fastest=max(known, key=lambda p: (p.tokens_per_s, -catalogue.held_power_w(p, held))),
+        switch_s=switch_s(run, catalogue),
+        interval_tokens=interval_tokens,
+        cycle_s=seen.cycle_s,
+        attempts=max(1, limit - run.failed_switches),
+        attempts_after=limit,
+    )
+
+
+def _counted_on(seen: Observation, run: RunView, interval_tokens: float) -> float:
+    """Share of catalogue speed to count on: the reserve, or less where the run is slower still.
+
+    What was measured at the current point is taken for all points, once it has settled.
+    """
+    reserve = 1.0 - seen.policy.guard_margin
+    measured = run.tokens_per_s
+    if run.current is None or run.catalogue is None or measured is None:
+        return reserve
+    if not (isfinite(measured) and measured > 0):
+        return reserve
+    settled_s = (seen.now - run.started_at).total_seconds()
+    if run.since_switch_s is not None:
+        settled_s = min(settled_s, run.since_switch_s)
+    interval_s = interval_tokens / run.current.tokens_per_s
+    if settled_s < SETTLING_INTERVALS * interval_s + switch_s(run, run.catalogue):
+        return reserve
+    return min(reserve, max(STANDSTILL, measured / run.current.tokens_per_s))

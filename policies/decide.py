@@ -1,0 +1,155 @@
+"""The decision of one cycle: for every live run one act or a hold, and one sentence that says why.
+
+Rules are asked in the order of priorities (safety > operator > deadline > grams) and the first that
+has something to say decides. Level-triggered: nothing is remembered between two calls.
+
+Invariant: law 7: without carbon data nothing is done for carbon's sake, and everything else works.
+"""
+
+from math import isfinite
+
+from wattmesh.policies.automatic import automatic
+from wattmesh.policies.case import Case, examine
+from wattmesh.policies.decision import Action, Decision, Observation, RunView
+from wattmesh.policies.orders import ordered
+from wattmesh.policies.words import clause, duration, moment
+
+COVERAGE_FLOOR = 0.9
+"""Share of the devices that must have been read lately for an act that is to save grams."""
+
+
+def decide(observation: Observation) -> tuple[Decision, ...]:
+    """Decide about every live run that still has work to do."""
+    return tuple(
+        _decide_run(observation, run) for run in observation.runs if run.live and not _finished(run)
+    )
+
+
+def _finished(run: RunView) -> bool:
+    """Say whether a run has trained all it was to train."""
+    return 0 < run.tokens_total <= run.tokens
+
+
+def _decide_run(seen: Observation, run: RunView) -> Decision:
+    """Ask the rules in the order of priorities."""
+    case = examine(seen, run)
+    decision = _hands_off(case) or _no_catalogue(case)
+    if decision:
+        return decision
+    order = ordered(case)
+    if order and order.action is Action.SWITCH:
+        return order
+    return _deadline(case) or order or _unready(case) or _blind(case) or automatic(case)
+
+
+def _hands_off(case: Case) -> Decision | None:
+    """Leave a run alone that is frozen, has failed too often, or is in a switch already."""
+    seen, run = case.seen, case.run
+    if seen.frozen or run.frozen:
+        what, command = (
+            ("all runs are", "`wattmesh thaw`")
+            if seen.frozen
+            else ("it is", f"`wattmesh thaw {run.name}`")
+        )
+        why = clause(seen.frozen or run.frozen)
+        undo = "" if "wattmesh thaw" in why else f"; {command} ends it"
+        return case.hold("frozen", f"{what} frozen ({why}) and trains on unswitched{undo}")
+    if run.failed_switches >= seen.policy.failed_limit:
+        return case.say(
+            Action.FREEZE,
+            "failed_switches",
+            f"freezing at {case.here}: {run.failed_switches} switches failed in a row, so a person "
+            f"has to look: read `wattmesh why {run.name}`, mend the cause, then "
+            f"`wattmesh thaw {run.name}`.",
+        )
+    if run.open_switch:
+        switch = run.open_switch
+        state = "waits for its next boundary" if switch.state == "ordered" else f"is {switch.state}"
+        return case.hold(
+            "switching",
+            f"the switch to {switch.target} was ordered {duration(switch.age_s)} ago and {state}",
+        )
+    return None
+
+
+def _no_catalogue(case: Case) -> Decision | None:
+    """Hold a run of which no points are known."""
+    if case.run.catalogue is not None:
+        return None
+    order = f", nor can the order to {case.run.ordered_point} be" if case.run.ordered_point else ""
+    return case.hold(
+        "no_catalogue",
+        f"it has no catalogue, so nothing can be chosen{order}; name one in the settings as "
+        f"runs.{case.run.name}.catalogue",
+    )
+
+
+def _deadline(case: Case) -> Decision | None:
+    """Go to the fastest point when the deadline needs it; needs no carbon data."""
+    guard, current, now = case.guard, case.run.current, case.seen.now
+    if guard is None or current is None or case.run.deadline is None or guard.may_stay(current):
+        return None
+    fastest = guard.fastest
+    at = moment(case.run.deadline, now)
+    rest = duration(guard.finish_s(current))
+    late_s = guard.finish_s(current) - guard.time_left_s
+    lag_s = guard.lag_s(current)
+    gone = guard.finish_s(fastest) - lag_s * current.tokens_per_s / fastest.tokens_per_s
+    by_switch_s = lag_s + guard.switch_s + max(0.0, gone)
+    if fastest.tokens_per_s <= current.tokens_per_s or by_switch_s >= guard.finish_s(current):
+        return case.hold(
+            "deadline",
+            f"no switch can make it faster, the rest takes {rest} and the deadline at {at} is "
+            f"likely to be missed by {duration(late_s)}; move runs.{case.run.name}.deadline if "
+            "that is not acceptable",
+        )
+    late_s = by_switch_s - guard.time_left_s
+    end = f"{duration(late_s)} late" if late_s > 0 else f"{duration(-late_s)} early"
+    return case.switch(
+        "deadline",
+        fastest,
+        f"the deadline at {at} needs the fastest point from now on, which ends the run about {end}",
+    )
+
+
+def _unready(case: Case) -> Decision | None:
+    """Hold while the run, its target or its deadline is unknown."""
+    run = case.run
+    if run.current is None:
+        return case.hold(
+            "unknown_point",
+            f"the layout is not a point of its catalogue ({', '.join(_ids(case))}), so nothing can "
+            "be compared; add it, or order a point with "
+            f"`wattmesh switch {run.name} POINT`",
+        )
+    return case.hold(*case.missing) if case.missing[0] else None
+
+
+def _ids(case: Case) -> list[str]:
+    """Name the points of the catalogue."""
+    return [each.id for each in case.run.catalogue.points] if case.run.catalogue else []
+
+
+def _blind(case: Case) -> Decision | None:
+    """Do nothing for carbon's sake while grid or power are not seen."""
+    carbon, now = case.seen.carbon, case.seen.now
+    trouble = clause(carbon.trouble)
+    if not trouble and not (carbon.slots and carbon.slots[0].start <= now < carbon.slots[0].end):
+        trouble = f"{carbon.signal or 'it'} gives no value for now"
+    if not trouble and not all(isfinite(s.g_per_kwh) and s.g_per_kwh > 0 for s in carbon.slots):
+        trouble = f"{carbon.signal} gives a value that is no intensity"
+    if trouble:
+        age = "never heard" if carbon.age_s is None else f"last heard {duration(carbon.age_s)} ago"
+        return case.hold(
+            "stale_signal",
+            f"the grid signal cannot be used, {age} ({trouble}), so nothing is done for carbon's "
+            "sake; `wattmesh doctor` checks the provider",
+        )
+    seen, expected = case.seen.coverage
+    if seen < COVERAGE_FLOOR * expected:
+        return case.hold(
+            "coverage",
+            f"the power of only {seen} of {expected} devices is seen, so nothing is done for "
+            "carbon's sake; `wattmesh doctor` checks the power source",
+        )
+    return None

@@ -1,0 +1,183 @@
+"""What the cycle sees and what it decides: frozen facts in, one decision per run out. Types only.
+
+Invariant: everything a decision depends on is in these types, `now` included; the same observation
+always gives the same decision.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from wattmesh.reconfig.catalogue import Catalogue, Equivalence, OperatingPoint
+from wattmesh.reconfig.layout import Layout
+
+
+class Mode(StrEnum):
+    """The trust ladder."""
+
+    OBSERVE = "observe"
+    ADVISE = "advise"
+    ACT = "act"
+
+
+class Action(StrEnum):
+    """What a decision asks for."""
+
+    HOLD = "hold"
+    SWITCH = "switch"
+    CLOCK = "clock"
+    SUSPEND = "suspend"
+    RESUME = "resume"
+    FREEZE = "freeze"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntensitySlot:
+    """Intensity of [start, end) as known or forecast now, grams per kWh."""
+
+    start: datetime
+    end: datetime
+    g_per_kwh: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarbonView:
+    """The decision signal as it stands.
+
+    Attributes:
+        slots: the current slot first, then the forecast, without gaps, as far as it reaches.
+        age_s: seconds since the newest successful fetch; None when there never was one.
+        trouble: why no carbon-motivated act is allowed; "" when the signal is usable.
+    """
+
+    signal: str
+    slots: tuple[IntensitySlot, ...]
+    age_s: float | None
+    trouble: str = ""
+
+    @property
+    def now_g_per_kwh(self) -> float | None:
+        """Intensity of the current slot; None when unknown."""
+        return self.slots[0].g_per_kwh if self.slots else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchView:
+    """The switch a run is in, if any. `target`: point id. `age_s`: since it was ordered."""
+
+    plan: str
+    target: str
+    state: str
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """One run as the journal and its own reports show it.
+
+    Attributes:
+        current: the catalogue point it reports itself to be at; None when it is at none.
+        tokens_per_s: measured over whole boundary intervals; None until one has passed.
+        last_seen_s: since its newest report. `live`: reporting, not finished.
+        since_switch_s: since its last layout change; None when it never switched.
+        switch_s, switch_energy_j: measured cost of its own switches (p95); None until measured.
+        failed_switches: in a row, since the last confirmed one or thaw.
+        switches_today: layout switches begun in the last 24 h.
+        gpus_held: devices this run keeps whether it uses them or not.
+        ordered_point: what an operator asked for and nobody has carried out yet.
+    """
+
+    run: str
+    name: str
+    attempt: int
+    live: bool
+    last_seen_s: float
+    step: int
+    tokens: int
+    tokens_total: int
+    layout: Layout
+    world_size: int
+    gpus_held: int
+    boundary_every: int
+    started_at: datetime
+    catalogue: Catalogue | None = None
+    current: OperatingPoint | None = None
+    baseline: str = ""
+    deadline: datetime | None = None
+    tokens_per_s: float | None = None
+    frozen: str = ""
+    open_switch: SwitchView | None = None
+    ordered_point: str = ""
+    failed_switches: int = 0
+    switches_today: int = 0
+    since_switch_s: float | None = None
+    switch_s: float | None = None
+    switch_energy_j: float | None = None
+    capabilities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """The operator's limits on automatic switching.
+
+    Attributes:
+        dwell_s: least time between two layout changes.
+        gain_factor: a switch must save at least this many times what it costs.
+        guard_margin: share of speed kept in reserve by the deadline guard, in [0, 1).
+        equivalence: classes the operator allows.
+    """
+
+    dwell_s: float = 4 * 3600.0
+    gain_factor: float = 2.0
+    guard_margin: float = 0.02
+    max_switches_per_day: int = 6
+    failed_limit: int = 2
+    equivalence: tuple[Equivalence, ...] = (Equivalence.EXACT, Equivalence.NUMERICAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """Everything one cycle saw.
+
+    Attributes:
+        coverage: (devices whose power was read lately, devices expected); (0, 0) when not known.
+        cycle_s: longest time until the next cycle looks; the deadline guard reckons with it.
+    """
+
+    now: datetime
+    mode: Mode
+    runs: tuple[RunView, ...]
+    carbon: CarbonView
+    frozen: str = ""
+    coverage: tuple[int, int] = (0, 0)
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    cycle_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What should be done with one run, and why, in one sentence a person understands.
+
+    Attributes:
+        kind: stable short key of the reason ("dwell", "stale_signal", "gain_too_small", ...);
+            consecutive holds of one kind and target are one row in the journal.
+        target: point id the run should be at (its own when holding); "" when unknown.
+        reason: the sentence.
+        predicted_g: grams expected to be saved by acting now, against staying, until the plan
+            changes again. `switch_cost_g`: what the switch itself costs.
+        price_mu: grams per token: the one carbon price of the plan.
+        plan_bound_g: lower bound on the grams still to come, under the forecast used.
+        slack_s: what the deadline guard has to spare; None without a deadline.
+    """
+
+    run: str
+    action: Action
+    kind: str
+    reason: str
+    current: str = ""
+    target: str = ""
+    predicted_g: float | None = None
+    switch_cost_g: float | None = None
+    price_mu: float | None = None
+    plan_bound_g: float | None = None
+    slack_s: float | None = None

@@ -1,0 +1,147 @@
+"""The deadline guard: no act of ours makes a run late, whatever the grid or the forecast does.
+
+Words. `rho(i)`: tokens/s of point i that can be counted on: catalogue speed x (1 - z) x the drift
+measured. `f`: the fastest point that may be switched to. `lag(i)`: longest time from a look at a
+run that trains at i to the switch that an order written at the next look begins: one cycle plus
+one boundary interval. `S`: seconds of a switch, without a token; a failed one costs up to
+FAILED_SWITCH x S until the old layout trains again. `n`: attempts left before the run is frozen.
+
+    alone(i)    = w / rho(i)                                   finish where we are
+    reach(i, n) = n lag(i) + (1 + FAILED_SWITCH (n - 1)) S     finish at f, n - 1 attempts failing
+                  + max(0, w - n lag(i) rho(i)) / rho(f)
+    safe(i, n)  : min(alone, reach) <= time left               (n = 0: alone only)
+
+Rule. At each look, with w tokens and D seconds left: unless safe(i, n), order f. Another point j
+may be ordered only if, for a wait x of 0 and of lag(i) alike, safe(j, N) holds after x + S and
+safe(i, n - 1) after x + FAILED_SWITCH S (on the same side of the `min` for both x).
+
+Theorem. If safe held at the first look, the run finishes by its deadline for every carbon series
+and every forecast, provided that speed at i is at least rho(i), no switch takes longer than
+stated, N switches never fail in a row, looks and boundaries come as often as stated, and nobody
+outside stops the run.
+
+Proof. Let safe(i, n) hold at the last event (a look that ordered nothing, or the end of a switch).
+*Staying*: if alone held it holds for ever, since w falls by at least rho(i) a second. If reach
+held and the next look, at most one cycle later, finds safe broken, it orders f. Its switch begins
+at most lag(i) after the last event; rho(i) <= rho(f), so reach is not shorter for a longer wait:
+after success the rest fits at f, where alone = reach holds for ever; after failure the time left
+is at least reach(i, n - 1) and safe(i, n - 1) holds. n - 1 failures leave n = 1, whose attempt
+does not fail. *Going to j*: the switch begins after some wait x in [0, lag(i)] and succeeds or
+fails. The slack of either side is concave in x (a line minus max(0, line)), so a side that holds
+at both ends holds between: safe(j, N) or safe(i, n - 1) holds at that event. After n = 1 a failure
+freezes the run, and safe(i, 0) = alone(i) lets it finish frozen. Induction over events.
+"""
+
+from dataclasses import dataclass
+
+from wattmesh.reconfig.catalogue import OperatingPoint
+
+FAILED_SWITCH = 2.0
+"""A failed switch costs this many times a switch: the attempt, and as long to be back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """What the rule needs to know about one run now.
+
+    Attributes:
+        tokens_left, time_left_s: work and time to the deadline.
+        counted_on: share of a point's catalogue speed that can be counted on, in (0, 1].
+        fastest: the fastest point that may be switched to, or that the run is at.
+        switch_s: seconds of one switch.
+        interval_tokens: tokens from one boundary to the next.
+        cycle_s: longest time between two looks.
+        attempts: switches that may be tried before the run is frozen, now; `attempts_after`: the
+            same after one that was confirmed.
+    """
+
+    tokens_left: float
+    time_left_s: float
+    counted_on: float
+    fastest: OperatingPoint
+    switch_s: float
+    interval_tokens: float
+    cycle_s: float
+    attempts: int
+    attempts_after: int
+
+    def slack_s(self, point: OperatingPoint) -> float:
+        """Give the seconds a run at `point` could lose now and still be in time."""
+        return max(self._sides(point, self.attempts, self.tokens_left, self.time_left_s))
+
+    def may_stay(self, point: OperatingPoint) -> bool:
+        """Say whether the run may go on at `point` until the next look."""
+        return self.slack_s(point) >= 0.0
+
+    def may_go(self, current: OperatingPoint | None, target: OperatingPoint) -> bool:
+        """Say whether the run may be ordered from `current` to `target`.
+
+        `current` is None when nobody knows where it is: nothing it trains there is counted on.
+        """
+        return self.slack_after_s(current, target) >= 0.0
+
+    def slack_after_s(self, current: OperatingPoint | None, target: OperatingPoint) -> float:
+        """Give the slack that an order from `current` to `target` leaves in the worst case."""
+        wait_s = self.lag_s(current) if current else self.cycle_s
+        success = self._worst_s(target, self.attempts_after, current, wait_s, self.switch_s)
+        if current is None:
+            return success
+        failed_s = FAILED_SWITCH * self.switch_s
+        return min(success, self._worst_s(current, self.attempts - 1, current, wait_s, failed_s))
+
+    def finish_s(self, point: OperatingPoint) -> float:
+        """Give the seconds that the rest takes at `point`."""
+        return self.tokens_left / self._rho(point)
+
+    def reserve_s(self, point: OperatingPoint) -> float:
+        """Give the seconds that must be kept free while a run is at `point`, to be back in time."""
+        if point.tokens_per_s >= self.fastest.tokens_per_s:
+            return 0.0
+        lost = 1.0 - point.tokens_per_s / self.fastest.tokens_per_s
+        waits = self.attempts_after * self.lag_s(point) * lost
+        return waits + self._switching_s(self.attempts_after)
+
+    def lag_s(self, point: OperatingPoint) -> float:
+        """Give the longest time from a look to the switch that the next look orders."""
+        return self.cycle_s + self.interval_tokens / self._rho(point)
+
+    def _rho(self, point: OperatingPoint) -> float:
+        """Tokens per second that can be counted on."""
+        return point.tokens_per_s * self.counted_on
+
+    def _switching_s(self, attempts: int) -> float:
+        """Seconds of `attempts` switches, all but the last failing."""
+        return (1.0 + FAILED_SWITCH * (attempts - 1)) * self.switch_s
+
+    def _worst_s(
+        self,
+        point: OperatingPoint,
+        attempts: int,
+        trained_at: OperatingPoint | None,
+        wait_s: float,
+        lost_s: float,
+    ) -> float:
+        """Give the slack at `point` after a wait of 0 to `wait_s` and `lost_s` without a token."""
+        trained = self._rho(trained_at) * wait_s if trained_at else 0.0
+        soon = self._sides(point, attempts, self.tokens_left, self.time_left_s - lost_s)
+        late = self._sides(
+            point,
+            attempts,
+            max(0.0, self.tokens_left - trained),
+            self.time_left_s - wait_s - lost_s,
+        )
+        return max(min(soon[0], late[0]), min(soon[1], late[1]))
+
+    def _sides(
+        self, point: OperatingPoint, attempts: int, tokens: float, seconds: float
+    ) -> tuple[float, float]:
+        """Give the slack of finishing at `point`, and of finishing at the fastest."""
+        alone_s = seconds - tokens / self._rho(point)
+        if point.tokens_per_s >= self.fastest.tokens_per_s:
+            return alone_s, alone_s
+        if attempts < 1:
+            return alone_s, float("-inf")
+        lag_s = attempts * self.lag_s(point)
+        rest = max(0.0, tokens - lag_s * self._rho(point))
+        reach_s = lag_s + self._switching_s(attempts) + rest / self._rho(self.fastest)
+        return alone_s, seconds - reach_s

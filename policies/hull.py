@@ -1,0 +1,147 @@
+"""Which operating points are ever worth running: the lower convex hull of speed and power.
+
+Between two points a run can share its time, so a point is useful at some carbon intensity only
+when no such mixture gives its speed for fewer watts (research: any schedule of least carbon uses
+hull vertices only).
+
+Invariant: along the hull speed, power and the marginal joules per token all rise strictly.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from wattmesh.policies.words import count, figures
+from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
+
+FLAT = 1e-9
+"""Relative difference under which two slopes are the same: sharing time is then as good."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vertex:
+    """A point on the hull.
+
+    Attributes:
+        power_w: everything the job is charged while it runs here, idle GPUs it holds included.
+        marginal_j_per_token: joules for each token more than at the vertex before; for the slowest
+            vertex its joules per token against not running at all.
+        ratio: how many times lower the intensity must be than where the vertex before became
+            worth running; None for the slowest.
+    """
+
+    point: OperatingPoint
+    tokens_per_s: float
+    power_w: float
+    marginal_j_per_token: float
+    ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dominated:
+    """A point that is never worth running, and the sentence that says why."""
+
+    point: OperatingPoint
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hull:
+    """The useful points, slowest first, and those that are not."""
+
+    vertices: tuple[Vertex, ...]
+    dominated: tuple[Dominated, ...] = ()
+
+    def index(self, point: OperatingPoint) -> int | None:
+        """Give the position of `point` on the hull; None when it is not on it."""
+        for position, vertex in enumerate(self.vertices):
+            if vertex.point.id == point.id:
+                return position
+        return None
+
+
+def lower_hull(catalogue: Catalogue, points: Iterable[OperatingPoint], gpus_held: int) -> Hull:
+    """Find the lower convex hull of (tokens per second, watts while `gpus_held` GPUs are held).
+
+    Watts include the idle power of unused GPUs as the catalogue's `release` says. The hull starts
+    at the point of least power: what is slower than that and draws more is never useful.
+    """
+    measured = [(each, catalogue.held_power_w(each, gpus_held)) for each in points]
+    # Slowest first; of equal speeds the thriftiest, of equal points the first by name.
+    measured.sort(key=lambda each: (each[0].tokens_per_s, each[1], each[0].id))
+    chain: list[tuple[OperatingPoint, float]] = []
+    for each in measured:
+        if chain and each[0].tokens_per_s <= chain[-1][0].tokens_per_s:
+            continue
+        while chain and each[1] <= chain[-1][1]:
+            chain.pop()
+        while len(chain) > 1 and _above(chain[-2], chain[-1], each):
+            chain.pop()
+        chain.append(each)
+    kept = {point.id for point, _ in chain}
+    return Hull(
+        vertices=_vertices(chain),
+        dominated=tuple(
+            Dominated(point=point, reason=_why(point, power_w, chain))
+            for point, power_w in measured
+            if point.id not in kept
+        ),
+    )
+
+
+def _slope(low: tuple[OperatingPoint, float], high: tuple[OperatingPoint, float]) -> float:
+    """Joules per token gained between two points."""
+    return (high[1] - low[1]) / (high[0].tokens_per_s - low[0].tokens_per_s)
+
+
+def _above(
+    low: tuple[OperatingPoint, float],
+    middle: tuple[OperatingPoint, float],
+    high: tuple[OperatingPoint, float],
+) -> bool:
+    """Say whether sharing time between `low` and `high` is at least as good as `middle`."""
+    return _slope(low, middle) >= _slope(middle, high) * (1 - FLAT)
+
+
+def _vertices(chain: Sequence[tuple[OperatingPoint, float]]) -> tuple[Vertex, ...]:
+    """Give each vertex its marginal joules per token and its ratio to the one before."""
+    vertices: list[Vertex] = []
+    for position, (point, power_w) in enumerate(chain):
+        if position:
+            marginal = _slope(chain[position - 1], chain[position])
+            ratio = marginal / vertices[-1].marginal_j_per_token
+        else:
+            marginal, ratio = power_w / point.tokens_per_s, None
+        vertices.append(
+            Vertex(
+                point=point,
+                tokens_per_s=point.tokens_per_s,
+                power_w=power_w,
+                marginal_j_per_token=marginal,
+                ratio=ratio,
+            )
+        )
+    return tuple(vertices)
+
+
+def _why(
+    point: OperatingPoint, power_w: float, chain: Sequence[tuple[OperatingPoint, float]]
+) -> str:
+    """Say in one sentence what is better than `point`."""
+    have = f"{point.id} draws {figures(power_w, 4)} W for {count(point.tokens_per_s)} tokens/s"
+    for other, other_w in chain:
+        if other.tokens_per_s >= point.tokens_per_s and other_w <= power_w:
+            return (
+                f"{have}, {other.id} gives {count(other.tokens_per_s)} tokens/s for "
+                f"{figures(other_w, 4)} W, so {point.id} is never worth running."
+            )
+    low, high = next(
+        (low, high)
+        for low, high in pairwise(chain)
+        if low[0].tokens_per_s <= point.tokens_per_s <= high[0].tokens_per_s
+    )
+    mixed_w = low[1] + _slope(low, high) * (point.tokens_per_s - low[0].tokens_per_s)
+    return (
+        f"{have}, sharing time between {low[0].id} and {high[0].id} gives the same for "
+        f"{figures(mixed_w, 4)} W, so {point.id} is never worth running."
+    )

@@ -1,0 +1,39 @@
+"""Which points a run may be switched to at all. Pure.
+
+Invariant: a point nobody validated, or whose equivalence the operator did not allow, is on no menu.
+"""
+
+from wattmesh.policies.decision import PolicySettings, RunView
+from wattmesh.reconfig.catalogue import Evidence, OperatingPoint
+
+
+def why_not(point: OperatingPoint, run: RunView, policy: PolicySettings) -> str:
+    """Say why `run` may not be switched to `point`, as a clause; "" when it may."""
+    if point.evidence is not Evidence.VALIDATED:
+        return (
+            f"{point.id} is {point.evidence}, not validated; prove it first with "
+            "`wattmesh configs profile`"
+        )
+    if point.equivalence not in policy.equivalence:
+        allowed = ", ".join(policy.equivalence) or "none"
+        return (
+            f"{point.id} trains with equivalence {point.equivalence} and the settings allow "
+            f"{allowed} (policy.equivalence)"
+        )
+    held = max(run.gpus_held, run.world_size)
+    if max(point.gpus, point.layout.world_size) > held:
+        return f"{point.id} needs {point.gpus} GPUs and the run holds {held}"
+    if point.layout.world_size < run.world_size and "parking" not in run.capabilities:
+        return (
+            f"{point.id} leaves {run.world_size - point.layout.world_size} of {run.world_size} "
+            "ranks without work and the run cannot park ranks"
+        )
+    if run.current is not None and point.clock_mhz != run.current.clock_mhz:
+        return f"{point.id} needs another GPU clock and no actuator sets clocks yet"
+    return ""
+
+
+def menu(run: RunView, policy: PolicySettings) -> tuple[OperatingPoint, ...]:
+    """List the points that `run` may be switched to, in the catalogue's order."""
+    points = run.catalogue.points if run.catalogue else ()
+    return tuple(point for point in points if not why_not(point, run, policy))
