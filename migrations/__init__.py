@@ -1,0 +1,14 @@
+"""The journal's past shapes (Alembic), and how to bring an old one up to date.
+
+The map:
+    __init__.py        the head revision, readable without alembic
+    upgrade.py         run what is missing (imports alembic: never inside the daemon)
+    __main__.py        the same as a process: `python -m wattmesh.migrations URL`
+    env.py             what alembic runs
+    versions/          one file per change
+"""
+
+REVISIONS = ("0001",)
+"""Every revision, oldest first."""
+
+HEAD = REVISIONS[-1]

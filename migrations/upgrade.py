@@ -1,0 +1,45 @@
+"""Bring a journal's schema up to date. Imports alembic: the daemon runs this as a child process."""
+
+from importlib.resources import as_file, files
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import create_engine, text
+
+LOCK_KEY = 0x77617474
+"""PostgreSQL advisory lock that two upgrading processes queue for."""
+
+
+def upgrade(url: str) -> None:
+    """Run every migration that the database at `url` lacks; safe when two processes do."""
+    with as_file(files("wattmesh.migrations")) as folder:
+        config = Config()
+        config.set_main_option("script_location", str(folder))
+        engine = create_engine(url)
+        try:
+            with engine.connect() as connection:
+                if engine.dialect.name == "sqlite":
+                    # In the file's own journal mode: SQLite never waits for a lock to change it.
+                    connection.exec_driver_sql("PRAGMA busy_timeout=30000")
+                    connection.connection.driver_connection.isolation_level = None  # type: ignore[union-attr]
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+                else:
+                    connection.execute(
+                        text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY}
+                    )
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+                connection.commit()
+        finally:
+            engine.dispose()
+
+
+def current(url: str) -> str | None:
+    """Give the revision of the database at `url`; None when it has none."""
+    engine = create_engine(url)
+    try:
+        with engine.connect() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+    finally:
+        engine.dispose()
