@@ -1,0 +1,76 @@
+"""Which intensities are believed, whoever provides them.
+
+Providers publish false zeros, empty values and jumps (five false half hours in the first half of
+2023 in the NESO series alone).
+
+Pure. Invariant: a value that is refused never becomes a point, and each refusal is one sentence
+with the moment and the number.
+"""
+
+import math
+from collections import deque
+from datetime import UTC, datetime, timedelta
+
+HIGHEST_G_PER_KWH = 2000.0
+"""No grid reaches it: lignite alone emits about 1100."""
+
+PROFILE = timedelta(days=7)
+"""The lowest accepted value of so long a time is the profile's minimum."""
+
+JUMP_SHARE = 0.25
+"""A fall below this share of the profile's minimum is not believed at first sight."""
+
+BELIEVED_AFTER = 3
+"""So many intervals in a row at the new level are believed: then the grid did change."""
+
+PROFILE_VALUES = 4
+"""Fewer values make no profile."""
+
+
+def fault(value: float | None) -> str:
+    """Say why a single value cannot be an intensity in g/kWh; "" when it can."""
+    if value is None:
+        return "is missing at the source"
+    if not math.isfinite(value):
+        return f"is {value}, not a number"
+    if value < 0:
+        return f"is {value:g} g/kWh, less than nothing"
+    if value == 0:
+        return "is 0 g/kWh, which no grid reaches (an outage at the source looks like this)"
+    if value > HIGHEST_G_PER_KWH:
+        return f"is {value:g} g/kWh, above {HIGHEST_G_PER_KWH:g}: check the unit at the source"
+    return ""
+
+
+class Judge:
+    """Judges the measured values of one series, oldest first."""
+
+    def __init__(self) -> None:
+        """Begin without a profile: the first values are judged one by one."""
+        self._profile: deque[tuple[datetime, float]] = deque()
+        self._falls = 0
+
+    def fault(self, start: datetime, value: float | None) -> str:
+        """Say why the value of the interval that begins at `start` is refused; "" when believed."""
+        why = fault(value)
+        if why or value is None:
+            return why
+        while self._profile and self._profile[0][0] < start - PROFILE:
+            self._profile.popleft()
+        lowest = min((each for _, each in self._profile), default=0.0)
+        fell = len(self._profile) >= PROFILE_VALUES and value < JUMP_SHARE * lowest
+        self._falls = self._falls + 1 if fell else 0
+        if fell and self._falls < BELIEVED_AFTER:
+            return (
+                f"is {value:g} g/kWh, under {JUMP_SHARE:.0%} of {lowest:g}, the lowest of the days "
+                f"before (believed when {BELIEVED_AFTER} intervals in a row say so)"
+            )
+        if fell:
+            self._profile.clear()
+        self._profile.append((start, value))
+        return ""
+
+
+def refusal(start: datetime, why: str) -> str:
+    """Write the sentence for one refused value."""
+    return f"The value of {start.astimezone(UTC):%Y-%m-%d %H:%M} UTC {why}."

@@ -1,0 +1,310 @@
+"""A supervisor around torchrun: launches a job, and launches it again when that helps.
+
+    python -m wattmesh.integrations.torchrun --nproc 4 --checkpoint-dir DIR -- script.py args...
+
+A launch that asks for a restart (a switch that cannot be made in place) is followed by the next at
+once; one that failed, after a pause; one that was refused (two live launches, damaged checkpoints),
+by none. SIGTERM becomes an in-band stop: the job checkpoints at its next boundary and leaves.
+
+Invariant: exit status 0 means that the run is finished, and no process of a launch is left behind
+when the next one starts. This process never imports torch.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from wattmesh.reconfig.folder import OUTCOME_VARIABLE, RunFolder, read_json, step_of
+
+log = logging.getLogger(__name__)
+
+EXIT_FINISHED = 0
+EXIT_GAVE_UP = 1
+EXIT_REFUSED = 3
+EXIT_STOPPED = 75
+"""Stopped on request after a checkpoint (sysexits' EX_TEMPFAIL: start again to go on)."""
+
+TOKEN_VARIABLE = "WATTMESH_LAUNCH"
+POLL_S = 0.05
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+END_GRACE_S = 5.0
+
+
+class Launch(Protocol):
+    """One launch that is running."""
+
+    def poll(self) -> int | None:
+        """Exit status; None while it runs."""
+        ...
+
+    def end(self) -> None:
+        """End it now, by force where it must be."""
+        ...
+
+
+class Launcher(Protocol):
+    """Something that starts every rank of a job."""
+
+    def launch(self, environment: Mapping[str, str]) -> Launch:
+        """Start the job with `environment` added to its ranks' own."""
+        ...
+
+
+class Torchrun:
+    """Launches through `torch.distributed.run --standalone`, in a session of its own."""
+
+    def __init__(self, nproc: int, command: Sequence[str]) -> None:
+        """Run `command` (a script with its arguments, or -m module ...) on `nproc` ranks."""
+        self._arguments = [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", str(nproc), "--max-restarts", "0"),
+            *command,
+        ]
+
+    def launch(self, environment: Mapping[str, str]) -> Launch:
+        """Start the agent, which starts the ranks."""
+        process = subprocess.Popen(
+            self._arguments, env={**os.environ, **environment}, start_new_session=True
+        )
+        return _Agent(process, environment[TOKEN_VARIABLE])
+
+
+class _Agent:
+    """A torchrun agent and the ranks it started (each of which leads a session of its own)."""
+
+    def __init__(self, process: subprocess.Popen[bytes], token: str) -> None:
+        """Watch `process`; its ranks are known by `token` in their environment."""
+        self._process = process
+        self._token = token
+
+    def poll(self) -> int | None:
+        """Exit status of the agent, once no rank is left either."""
+        status = self._process.poll()
+        if status is not None:
+            end_all_with(self._token)
+        return status
+
+    def end(self) -> None:
+        """SIGTERM to the agent, then SIGKILL to whatever is left."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_GRACE_S)
+        end_all_with(self._token)
+        self._process.wait()
+
+
+def end_all_with(token: str) -> int:
+    """End (SIGKILL) every process that carries `token` in its environment; gives how many."""
+    wanted = f"{TOKEN_VARIABLE}={token}".encode()
+    ended = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            mine = wanted in (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if mine:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(int(folder.name), signal.SIGKILL)
+                ended += 1
+    return ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How one launch ended. `outcome`: done | restart | stopped | refused | failed."""
+
+    outcome: str
+    sentence: str
+    status: int
+
+
+class Supervisor:
+    """Keeps a run going over launches until it is finished, stopped or refused."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        checkpoint_dir: Path,
+        *,
+        max_restarts: int = 5,
+        stop_grace_s: float = 600.0,
+        say: Callable[[str], None] = log.info,
+    ) -> None:
+        """Prepare to supervise.
+
+        Args:
+            launcher: starts the ranks.
+            checkpoint_dir: the run's folder, the same that the script gives to `attach`.
+            max_restarts: failed launches in a row, without a new checkpoint, before giving up.
+            stop_grace_s: seconds that an in-band stop may take before ranks are ended.
+            say: where sentences for people go.
+        """
+        self._launcher = launcher
+        self._folder = RunFolder(checkpoint_dir)
+        self._max_restarts = max_restarts
+        self._stop_grace_s = stop_grace_s
+        self._say = say
+        self._stop = threading.Event()
+        self._stop_now = threading.Event()
+
+    def ask_to_stop(self) -> None:
+        """Ask the job to checkpoint at its next boundary and leave; twice ends it at once."""
+        if self._stop.is_set():
+            self._stop_now.set()
+        self._stop.set()
+
+    def run(self) -> int:
+        """Launch until there is nothing left to launch; gives the exit status."""
+        failures, reached = 0, self._newest_step()
+        pause_s, lost_at = 0.0, None
+        while True:
+            ended = self._one_launch(lost_at)
+            lost_at = time.monotonic()
+            step = self._newest_step()
+            failures = 0 if step > reached else failures
+            reached = max(step, reached)
+            if ended.outcome == "restart" and not self._stop.is_set():
+                self._say(f"the job left at step {step} to restart: {ended.sentence}")
+                continue
+            if ended.outcome != "failed":
+                return self._finish(ended)
+            failures += 1
+            if self._stop.is_set() or failures > self._max_restarts:
+                self._say(f"giving up after {failures} failed launches without a new checkpoint.")
+                return EXIT_GAVE_UP
+            pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
+            self._say(
+                f"the launch ended with status {ended.status} ({ended.sentence}); launching again "
+                f"from step {step} in {pause_s:g} s ({failures} of {self._max_restarts})."
+            )
+            self._stop.wait(pause_s)
+
+    def _one_launch(self, lost_at: float | None) -> Ended:
+        """Run one launch to its end, and say when a lost job trains again."""
+        token = str(uuid.uuid4())
+        with tempfile.TemporaryDirectory(prefix="wattmesh-launch-") as scratch:
+            note = Path(scratch) / "outcome.json"
+            launch = self._launcher.launch({TOKEN_VARIABLE: token, OUTCOME_VARIABLE: str(note)})
+            try:
+                status = self._watch(launch, note, lost_at)
+            except BaseException:
+                launch.end()
+                raise
+            told = read_json(note) or {}
+        outcome = str(told.get("outcome", ""))
+        sentence = str(told.get("sentence", ""))
+        if outcome in ("done", "restart", "stopped", "refused"):
+            return Ended(outcome=outcome, sentence=sentence, status=status)
+        if self._stop_now.is_set():
+            return Ended(outcome="stopped", sentence="ended by force", status=status)
+        return Ended(outcome="failed", sentence=self._last_words(), status=status)
+
+    def _watch(self, launch: Launch, note: Path, lost_at: float | None) -> int:
+        """Wait for the end of a launch, passing on a request to stop."""
+        asked_at: float | None = None
+        while (status := launch.poll()) is None:
+            if lost_at is not None and (told := read_json(note)) is not None:
+                self._say(
+                    f"training again {told.get('sentence', '')} from step {told.get('step')}, "
+                    f"{time.monotonic() - lost_at:.1f} s after the launch before had ended."
+                )
+                lost_at = None
+            if self._stop.is_set():
+                if asked_at is None:
+                    asked_at = time.monotonic()
+                    self._say("asked to stop: the job checkpoints at its next boundary and leaves.")
+                self._ask_in_band()
+            overdue = asked_at is not None and time.monotonic() - asked_at > self._stop_grace_s
+            if overdue or self._stop_now.is_set():
+                self._say("the job did not stop by itself; its processes are ended.")
+                self._stop_now.set()
+                launch.end()
+            time.sleep(POLL_S)
+        return status
+
+    def _ask_in_band(self) -> None:
+        """Leave the stop file; again and again, for a launch that begins clears old ones."""
+        try:
+            self._folder.path.mkdir(parents=True, exist_ok=True)
+            self._folder.stop_file.touch()
+        except OSError as error:
+            self._say(f"the stop file cannot be written ({error}); the job is ended instead.")
+            self._stop_now.set()
+
+    def _finish(self, ended: Ended) -> int:
+        if ended.outcome == "done":
+            self._say(f"the run is finished: {ended.sentence}.")
+            return EXIT_FINISHED
+        if ended.outcome == "refused":
+            self._say(f"the run cannot go on: {ended.sentence}")
+            return EXIT_REFUSED
+        step = self._newest_step()
+        self._say(f"the run was stopped ({ended.sentence}) and resumes from step {step}.")
+        return EXIT_STOPPED
+
+    def _newest_step(self) -> int:
+        """The step of the newest checkpoint; -1 when there is none."""
+        with suppress(OSError):
+            return max((step_of(each) for each in self._folder.checkpoints()), default=-1)
+        return -1
+
+    def _last_words(self) -> str:
+        """What a rank that was ended left as its reason."""
+        with suppress(OSError):
+            for path in sorted(self._folder.failures.glob("*.json")):
+                return str((read_json(path) or {}).get("sentence", ""))
+        return "no rank said why"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Supervise a job from the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m wattmesh.integrations.torchrun",
+        description="Launch a training script with torchrun, and again when it asks or fails.",
+    )
+    parser.add_argument("--nproc", type=int, required=True, help="ranks to start on this host")
+    parser.add_argument("--checkpoint-dir", type=Path, required=True, help="as given to attach")
+    parser.add_argument("--max-restarts", type=int, default=5, help="failures in a row")
+    parser.add_argument("--stop-grace", type=float, default=600.0, help="seconds to stop in band")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- script.py args...")
+    chosen = parser.parse_args(arguments)
+    command = chosen.command[1:] if chosen.command[:1] == ["--"] else chosen.command
+    if not command:
+        parser.error("name the training script after --")
+    supervisor = Supervisor(
+        Torchrun(chosen.nproc, command),
+        chosen.checkpoint_dir,
+        max_restarts=chosen.max_restarts,
+        stop_grace_s=chosen.stop_grace,
+        say=_say,
+    )
+
+    def heed(number: int, frame: FrameType | None) -> None:
+        supervisor.ask_to_stop()
+
+    signal.signal(signal.SIGTERM, heed)
+    signal.signal(signal.SIGINT, heed)
+    return supervisor.run()
+
+
+def _say(sentence: str) -> None:
+    print(f"wattmesh: {sentence}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
