@@ -1,0 +1,45 @@
+"""When things happen, and remembering them: the daemon, its cycle, its journal, its screens.
+
+The daemon's life:
+    daemon.py            start, signals, reload, stop; what systemd is told
+    wiring.py            every part made from the settings, started in order, stopped in reverse
+    loops.py             loops on monotonic time: cycle, sampler, leases, accounts
+    scheduler.py         jobs on wall time: polls, retention
+    duties.py            what each loop and job does in one turn
+    lease.py             one daemon leads, the others stand by
+    schema.py            a SQLite journal brought up to date in a child process
+    wall_clock.py        noticing that the wall clock was stepped
+    notify.py            the service manager's protocol
+
+Deciding (the same code live, in replay and in the demo):
+    cycle.py             observe, decide, act; one English sentence per turn
+    observe.py           journal rows become one frozen observation
+    act.py               a decision becomes an intent row
+    states.py            when an open switch is given up
+
+Remembering and accounting:
+    journal/             everything that survives, in SQLite or PostgreSQL
+    accounts.py          joules become grams; the baseline beside every run
+    budget.py            both ledgers added up for people, and laid open for auditors
+
+Telling:
+    pulse.py             the newest facts of the daemon's own loops
+    bell.py              waking whoever waits for news
+    views.py             the answers of the API as documented dataclasses
+    status.py            the whole daemon on one screen
+    trouble.py           what needs a human, and what to do
+    metrics.py           the figures for Prometheus
+    figures.py           what they need of the journal
+    api/                 HTTP over a Unix socket
+    cli/                 the command line
+    demo/                `wattmesh demo`
+
+Settings:
+    settings.py          read the file and name every mistake at once
+    settings_model.py    every key, its default and its meaning
+    settings_checks.py   what only several keys together can tell
+    settings_words.py    mistakes as sentences
+    settings_text.py     the sample, and the keys for the manual
+
+Profiling a job into a catalogue: profile.py and its neighbours profile_*.py.
+"""

@@ -1,0 +1,175 @@
+"""The table of routes, and the application made of it.
+
+Invariant: the served calls and the published description come from this one table.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from wattmesh.controller.api import jobs, operators, reading
+from wattmesh.controller.api.calls import Handler, endpoint, failure, success
+from wattmesh.controller.api.desk import Call, Desk
+from wattmesh.controller.api.openapi import describe
+from wattmesh.controller.api.orders import order_endpoint, orders
+from wattmesh.controller.budget import Audit, BudgetView
+from wattmesh.controller.views import Done, Problem, StatusView, as_json
+from wattmesh.errors import RetryLater
+from wattmesh.reconfig.wire import Finish, Orders, Progress, Register, Registered, Transition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSpec:
+    """One call of the API.
+
+    Attributes:
+        who: "anyone" on the socket, the run's "owner" (or an operator), or an "operator".
+        body, answer: the types of what is sent and what comes back; None: a plain object.
+        query: names of the parameters, each with its meaning.
+        light: answered from memory on the server's own thread.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    who: str = "anyone"
+    body: type | None = None
+    answer: type | None = None
+    query: tuple[tuple[str, str], ...] = ()
+    light: bool = False
+
+    @property
+    def summary(self) -> str:
+        """What the call is for: its handler's first line."""
+        return (self.handler.__doc__ or "").strip().splitlines()[0]
+
+
+LIMIT = ("limit", "most rows to give, 1 to 1000")
+SINCE = ("since", "only from this time on, e.g. 2026-12-01T00:00:00Z")
+
+CALLS = (
+    CallSpec(
+        method="POST",
+        path="/v1/runs/{run}/register",
+        handler=jobs.register,
+        who="owner",
+        body=Register,
+        answer=Registered,
+    ),
+    CallSpec(
+        method="POST",
+        path="/v1/runs/{run}/progress",
+        handler=jobs.progress,
+        who="owner",
+        body=Progress,
+    ),
+    CallSpec(
+        method="POST",
+        path="/v1/runs/{run}/transitions",
+        handler=jobs.transition,
+        who="owner",
+        body=Transition,
+    ),
+    CallSpec(
+        method="POST", path="/v1/runs/{run}/finish", handler=jobs.finish, who="owner", body=Finish
+    ),
+    CallSpec(
+        method="GET",
+        path="/v1/runs/{run}/order",
+        handler=orders,
+        who="owner",
+        answer=Orders,
+        query=(
+            ("wait", "seconds to wait for an order, 0 to 60"),
+            ("plan", "the plan already known; wait for another one"),
+        ),
+    ),
+    CallSpec(
+        method="POST",
+        path="/v1/runs/{run}/switch",
+        handler=operators.switch,
+        who="owner",
+        answer=Done,
+    ),
+    CallSpec(method="POST", path="/v1/freeze", handler=operators.freeze, who="owner", answer=Done),
+    CallSpec(method="POST", path="/v1/thaw", handler=operators.thaw, who="owner", answer=Done),
+    CallSpec(method="GET", path="/v1/status", handler=reading.read_status, answer=StatusView),
+    CallSpec(method="GET", path="/v1/runs", handler=reading.runs),
+    CallSpec(method="GET", path="/v1/runs/{run}", handler=reading.run, query=(LIMIT,)),
+    CallSpec(method="GET", path="/v1/runs/{run}/why", handler=reading.why, query=(LIMIT,)),
+    CallSpec(
+        method="GET",
+        path="/v1/decisions",
+        handler=reading.decisions,
+        query=(("run", "only of this run, by name or id"), LIMIT, SINCE),
+    ),
+    CallSpec(method="GET", path="/v1/budget", handler=reading.budget, answer=BudgetView),
+    CallSpec(method="GET", path="/v1/runs/{run}/audit", handler=reading.audit, answer=Audit),
+    CallSpec(method="GET", path="/v1/events", handler=reading.events, query=(LIMIT, SINCE)),
+    CallSpec(method="GET", path="/v1/carbon/now", handler=reading.carbon_now),
+    CallSpec(
+        method="GET",
+        path="/v1/carbon/history",
+        handler=reading.carbon_history,
+        query=(("hours", "how far back, default 24"),),
+    ),
+    CallSpec(method="GET", path="/healthz", handler=reading.healthz, light=True),
+    CallSpec(method="GET", path="/readyz", handler=reading.readyz, light=True),
+)
+
+
+def build(desk: Desk, workers: ThreadPoolExecutor) -> Starlette:
+    """Make the application; `workers` run the handlers."""
+    routes = [Route("/v1/openapi.json", _published, methods=["GET"])]
+    for call in CALLS:
+        if call.handler is orders:
+            serve = order_endpoint(desk, workers)
+        elif call.light:
+            serve = _light(desk, call.handler)
+        else:
+            serve = endpoint(desk, workers, call.handler)
+        routes.append(Route(call.path, serve, methods=[call.method]))
+    return Starlette(routes=routes, exception_handlers={HTTPException: _no_such_page})
+
+
+async def _published(request: Request) -> Response:
+    """Give the description of this API."""
+    return JSONResponse(describe(CALLS))
+
+
+def _light(desk: Desk, handler: Handler) -> Callable[[Request], Any]:
+    """Make an endpoint that neither blocks nor needs a worker thread."""
+
+    async def answer(request: Request) -> Response:
+        call = Call(peer=request.state.peer, path={}, query={}, body={})
+        try:
+            return success(handler(desk, call))
+        except RetryLater as error:
+            return failure(error, request.url.path)
+
+    return answer
+
+
+async def _no_such_page(request: Request, error: Exception) -> Response:
+    """Answer a wrong address or method like every other mistake."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    known = sorted(call.path for call in CALLS if _like(call.path, request.url.path))
+    hint = f"did you mean {known[0]}?" if known else "/v1/openapi.json lists every call"
+    sentence = f"There is no {request.method} {request.url.path}; {hint}"
+    return JSONResponse(
+        as_json(Problem(error=sentence, kind="not_found" if status == 404 else "invalid")),
+        status_code=status,
+    )
+
+
+def _like(known: str, asked: str) -> bool:
+    """Whether two addresses have their beginning in common and the same depth."""
+    ours, theirs = known.split("/"), asked.split("/")
+    return len(ours) == len(theirs) and ours[:3] == theirs[:3]

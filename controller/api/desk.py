@@ -1,0 +1,183 @@
+"""Everything a handler may reach, and on whose behalf it acts.
+
+Invariant: the right to act is decided here, from the kernel's word on the caller, in one place.
+"""
+
+import pwd
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from wattmesh.controller.api.peers import Peer, is_operator
+from wattmesh.controller.bell import Bell
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs import RunPlan, RunRow
+from wattmesh.controller.pulse import Pulse
+from wattmesh.errors import FixInput, InputInvalid, Refused, RetryLater
+
+
+class NotFound(FixInput):
+    """There is no such run, or no such page."""
+
+
+class StandsBy(RetryLater):
+    """Another daemon leads; this one takes no reports and no orders."""
+
+
+class Conflict(FixInput):
+    """What was asked does not fit what is; the sentence says what to do first."""
+
+
+class Owned(Protocol):
+    """Something that belongs to a user."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    @property
+    def owner_uid(self) -> int:
+        """Whose it is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """What handlers share.
+
+    Attributes:
+        plan_for: what the settings say of a run, by its name; frozen at its first registration.
+        wake: make the next control cycle due now.
+    """
+
+    journal: Journal
+    pulse: Pulse
+    bell: Bell
+    plan_for: Callable[[str], RunPlan]
+    wake: Callable[[], None]
+
+    @property
+    def now(self) -> datetime:
+        """The wall time."""
+        return self.pulse.clock.now()
+
+    def lead(self) -> int:
+        """Give the epoch under which this daemon may write.
+
+        Raises:
+            StandsBy: the caller should ask the leader.
+        """
+        epoch = self.pulse.epoch
+        if epoch is None:
+            leader = self.pulse.leader or "nobody yet"
+            raise StandsBy(
+                f"This daemon stands by and takes no reports or orders ({leader} leads); ask the "
+                "leader, or wait until this one takes over."
+            )
+        return epoch
+
+    def run(self, name: str) -> RunRow:
+        """Find a run by id or name.
+
+        Raises:
+            NotFound: there is none.
+        """
+        row = self.journal.runs.find(name, self.now)
+        if row is None:
+            raise NotFound(f"There is no run {name!r}; `wattmesh runs` lists those there are.")
+        return row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request.
+
+    Attributes:
+        path, query: parameters of the address, decoded.
+        body: the JSON object that was sent; empty for reading calls.
+    """
+
+    peer: Peer
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    body: Mapping[str, Any]
+
+    @property
+    def who(self) -> str:
+        """Name the caller for the journal."""
+        try:
+            return f"{pwd.getpwuid(self.peer.uid).pw_name} (uid {self.peer.uid})"
+        except KeyError:
+            return f"uid {self.peer.uid}"
+
+    def as_operator(self, desk: Desk, act: str) -> None:
+        """Let only operators pass.
+
+        Raises:
+            Refused: the caller is none.
+        """
+        group = desk.pulse.settings.api.operators_group
+        if not is_operator(self.peer, group):
+            raise Refused(
+                f"uid {self.peer.uid} may not {act}: only members of {group} may; ask one of them."
+            )
+
+    def as_owner(self, desk: Desk, row: Owned, act: str) -> None:
+        """Let only a run's owner and operators pass.
+
+        Raises:
+            Refused: the caller is neither.
+        """
+        group = desk.pulse.settings.api.operators_group
+        if self.peer.uid != row.owner_uid and not is_operator(self.peer, group):
+            raise Refused(
+                f"uid {self.peer.uid} may not {act} {row.name}: it belongs to uid {row.owner_uid}; "
+                f"only that user and members of {group} may."
+            )
+
+    def text(self, key: str, *, default: str | None = None) -> str:
+        """Read one text field of the body.
+
+        Raises:
+            InputInvalid: missing, empty or no text.
+        """
+        value = self.body.get(key, default)
+        if value is None and default is not None:
+            value = default
+        if not isinstance(value, str) or not value.strip():
+            raise InputInvalid(f'the field "{key}" must be text, got {value!r}')
+        return value.strip()
+
+    def number(self, key: str, *, default: float, lowest: float, highest: float) -> float:
+        """Read one number of the query.
+
+        Raises:
+            InputInvalid: no number, or out of range.
+        """
+        text = self.query.get(key)
+        try:
+            value = default if text is None else float(text)
+        except ValueError:
+            raise InputInvalid(f"{key}={text!r} is not a number") from None
+        if not lowest <= value <= highest:
+            raise InputInvalid(f"{key}={text} must be between {lowest:g} and {highest:g}")
+        return value
+
+    def moment(self, key: str) -> datetime | None:
+        """Read one time of the query; None when it is not there.
+
+        Raises:
+            InputInvalid: no time, or one without a zone.
+        """
+        text = self.query.get(key)
+        if text is None:
+            return None
+        try:
+            value = datetime.fromisoformat(text)
+        except ValueError:
+            value = datetime.min
+        if value.tzinfo is None:
+            raise InputInvalid(f"{key}={text!r} is not a time; write 2026-12-01T00:00:00Z")
+        return value

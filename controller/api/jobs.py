@@ -1,0 +1,114 @@
+"""What a training run reports: register, progress, transitions, finish.
+
+Thin: read the wire type, let the journal decide (owner, fence, idempotence), wake who waits.
+Invariant: an answer of success means the journal has it.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from wattmesh.controller.api.desk import Call, Desk
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.switch import FINAL
+from wattmesh.reconfig.wire import PROTOCOL, Finish, Message, Progress, Register, Transition
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Message)
+
+SERVED = (PROTOCOL - 1, PROTOCOL)
+"""Hooks live for weeks: the version before is served too."""
+
+
+def register(desk: Desk, call: Call) -> dict[str, Any]:
+    """Introduce one incarnation of a run; the first one binds the run to its owner."""
+    message = _read(Register, call)
+    if message.protocol not in SERVED:
+        raise InputInvalid(
+            f"This daemon speaks protocol {SERVED[0]} and {SERVED[1]}, the run speaks "
+            f"{message.protocol}; it trains on unswitched until one of the two is upgraded."
+        )
+    epoch = desk.lead()
+    answer = desk.journal.runs.register(
+        message,
+        owner_uid=call.peer.uid,
+        now=desk.now,
+        epoch=epoch,
+        plan=desk.plan_for(message.name),
+    )
+    log.info(
+        "%s: incarnation %d registered at step %d by uid %d",
+        message.name,
+        message.attempt,
+        message.step,
+        call.peer.uid,
+    )
+    desk.wake()
+    mode = desk.pulse.settings.mode
+    welcome: dict[str, Any] = replace(answer, mode=mode.value).to_json()
+    return welcome
+
+
+def progress(desk: Desk, call: Call) -> dict[str, Any]:
+    """Take a report of where training stands."""
+    message = _read(Progress, call)
+    desk.lead()
+    with _known(desk, message.run):
+        desk.journal.runs.progress(message, owner_uid=call.peer.uid, now=desk.now)
+    return {"ok": True}
+
+
+def transition(desk: Desk, call: Call) -> dict[str, Any]:
+    """Take one step of a switch, as the run lived it; repeats are free."""
+    message = _read(Transition, call)
+    desk.lead()
+    with _known(desk, message.run):
+        row = desk.journal.switches.record(message, owner_uid=call.peer.uid, now=desk.now)
+    log.info("switch %s: %s at step %d", message.plan[:8], message.state.value, message.step)
+    if row.state in FINAL:
+        desk.wake()
+    return {"ok": True, "state": row.state.value}
+
+
+def finish(desk: Desk, call: Call) -> dict[str, Any]:
+    """Take note that a run, or one incarnation of it, has ended."""
+    message = _read(Finish, call)
+    desk.lead()
+    with _known(desk, message.run):
+        desk.journal.runs.finish(message, owner_uid=call.peer.uid, now=desk.now)
+    log.info("run %s: incarnation %d ended: %s", message.run, message.attempt, message.reason)
+    desk.wake()
+    return {"ok": True}
+
+
+@contextmanager
+def _known(desk: Desk, run: str) -> Iterator[None]:
+    """Tell a run that nobody knows apart from a message that is wrong: it will register again.
+
+    Raises:
+        NotFound: this journal has never heard of the run (it was replaced, or restored).
+    """
+    try:
+        yield
+    except InputInvalid:
+        desk.run(run)
+        raise
+
+
+def _read(kind: type[M], call: Call) -> M:
+    """Read a wire type whose run must be the one of the address.
+
+    Raises:
+        InputInvalid: a field is missing or wrong, or the two differ.
+    """
+    message = kind.from_json(call.body)
+    run = getattr(message, "run", "")
+    if run != call.path["run"]:
+        raise InputInvalid(
+            f"the address names run {call.path['run']!r}, the message names {run!r}; send the "
+            "report to its own run"
+        )
+    return message

@@ -1,0 +1,106 @@
+"""What a person asks for: hands off (freeze), hands on (thaw), and one switch.
+
+Invariant: who asked and why is in the journal before the answer; nothing here acts by itself, the
+next cycle does.
+"""
+
+from wattmesh.controller.api.desk import Call, Conflict, Desk
+from wattmesh.controller.journal.runs import RunRow
+from wattmesh.controller.views import Done
+from wattmesh.errors import InputInvalid
+from wattmesh.policies.decision import Mode
+
+
+def freeze(desk: Desk, call: Call) -> Done:
+    """Take hands off one run, or everything."""
+    desk.lead()
+    reason = call.text("reason", default="by hand")
+    row = _named(desk, call, "freeze")
+    desk.journal.runs.freeze(row.run if row else None, reason=reason, by=call.who, now=desk.now)
+    desk.bell.ring()
+    desk.wake()
+    what = row.name if row else "everything"
+    verb = "trains on" if row else "train on"
+    return Done(
+        done=(
+            f"Froze {what} ({reason}): {'it' if row else 'runs'} {verb} unswitched and "
+            f"{'is' if row else 'are'} accounted; end it with `wattmesh thaw"
+            f"{f' {row.name}' if row else ''}`."
+        ),
+        changed=(row.run,) if row else (),
+    )
+
+
+def thaw(desk: Desk, call: Call) -> Done:
+    """End a freeze, and forget the failed switches that caused it."""
+    desk.lead()
+    row = _named(desk, call, "thaw")
+    everything = desk.journal.runs.frozen_all()
+    was_frozen = row.frozen if row else everything
+    desk.journal.runs.thaw(row.run if row else None, by=call.who, now=desk.now)
+    desk.bell.ring()
+    desk.wake()
+    what = row.name if row else "Everything"
+    if not was_frozen:
+        done = f"{what} was not frozen; failed switches in a row count from 0 again."
+    else:
+        done = f"{what} is acted upon again; it was frozen: {was_frozen}."
+    if row and everything:
+        done += f" But everything is frozen ({everything}): `wattmesh thaw` ends that."
+    return Done(done=done, changed=(row.run,) if row else ())
+
+
+def switch(desk: Desk, call: Call) -> Done:
+    """Order one run to a point of its catalogue."""
+    desk.lead()
+    row = desk.run(call.path["run"])
+    call.as_owner(desk, row, "switch")
+    point, reason = call.text("point"), call.text("reason")
+    _check_switchable(desk, row, point)
+    desk.journal.runs.order_point(row.run, point, reason=reason, by=call.who, now=desk.now)
+    desk.wake()
+    every = f" (every {row.boundary_every} steps)" if row.boundary_every else ""
+    return Done(
+        done=(
+            f"Ordered {row.name} to {point}: it switches at a coming boundary{every}, if the "
+            f"deadline guard permits; follow it with `wattmesh status`."
+        ),
+        changed=(row.run,),
+    )
+
+
+def _named(desk: Desk, call: Call, act: str) -> RunRow | None:
+    """Find the run that the body names; None means everything, which only operators may ask."""
+    name = call.body.get("run")
+    if name is None:
+        call.as_operator(desk, f"{act} everything")
+        return None
+    row = desk.run(call.text("run"))
+    call.as_owner(desk, row, act)
+    return row
+
+
+def _check_switchable(desk: Desk, row: RunRow, point: str) -> None:
+    """Say at once what would make the order wait for ever.
+
+    Raises:
+        Conflict: what has to be done first.
+        InputInvalid: no such point.
+    """
+    if row.catalogue is None:
+        raise InputInvalid(
+            f"{row.name} has no catalogue, so there is no point to switch to; name one in "
+            f"runs.{row.name}.catalogue and restart the run"
+        )
+    row.catalogue.point(point)
+    mode = desk.pulse.settings.mode
+    frozen = row.frozen or desk.journal.runs.frozen_all()
+    if mode is not Mode.ACT:
+        raise Conflict(
+            f"The daemon's mode is {mode.value}, so no switch is carried out; set mode = "
+            '"act" in the settings and reload it first.'
+        )
+    if frozen:
+        raise Conflict(f"{row.name} is frozen ({frozen}); thaw it first.")
+    if row.state != "live":
+        raise Conflict(f"{row.name} is {row.state}; only a run that reports can be switched.")

@@ -1,0 +1,128 @@
+"""`GET /v1/runs/{run}/order?wait=`: the newest order of a run, or none.
+
+A waiting run holds no thread: it sleeps on the bell, which rings when orders may have changed; and
+"none" is answered from memory until it does. Invariant: an order is the journal's open switch row
+and nothing else, read at that moment; while the journal does not answer there is no order, and the
+run trains on.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from wattmesh.controller.api.calls import failure, plain, read_call, success
+from wattmesh.controller.api.desk import Call, Desk
+from wattmesh.errors import RetryLater
+from wattmesh.reconfig.wire import Orders
+
+LONGEST_WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the journal said about one run. `owner_uid`: bound for ever at its first register."""
+
+    run: str
+    name: str
+    owner_uid: int
+    orders: Orders
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quiet:
+    """A run without an order, as of so many rings of the bell in this epoch."""
+
+    rings: int
+    found: Found
+
+
+def orders(desk: Desk, call: Call) -> Orders:
+    """Read the newest order of a run; only its owner and operators may."""
+    found = find(desk, call)
+    call.as_owner(desk, found, READ)
+    return found.orders
+
+
+READ = "read the orders of"
+
+
+def find(desk: Desk, call: Call) -> Found:
+    """Ask the journal, whoever asks.
+
+    Raises:
+        NotFound: there is no such run.
+    """
+    row = desk.run(call.path["run"])
+    switch = desk.journal.switches.open(row.run)
+    return Found(
+        run=row.run,
+        name=row.name,
+        owner_uid=row.owner_uid,
+        orders=Orders(
+            order=switch.order if switch else None,
+            epoch=desk.pulse.epoch or 0,
+            frozen=bool(row.frozen or desk.journal.runs.frozen_all()),
+        ),
+    )
+
+
+class OrderBoard:
+    """Answers the order call, remembering which runs have none."""
+
+    def __init__(self, desk: Desk, workers: ThreadPoolExecutor) -> None:
+        """Begin knowing of no run."""
+        self._desk = desk
+        self._workers = workers
+        self._quiet: dict[str, Quiet] = {}
+
+    async def answer(self, request: Request) -> Response:
+        """Serve the long-polling call."""
+        try:
+            call = await read_call(request)
+            wait_s = call.number("wait", default=0.0, lowest=0.0, highest=LONGEST_WAIT_S)
+            return success((await self._newest(call, wait_s)).to_json())
+        except RetryLater:
+            return success(Orders(epoch=self._desk.pulse.epoch or 0).to_json())
+        except Exception as error:
+            return failure(error, request.url.path)
+
+    async def _newest(self, call: Call, wait_s: float) -> Orders:
+        """Wait up to `wait_s` for an order that the caller does not know; give what there is."""
+        bell, seen = self._desk.bell, call.query.get("plan", "")
+        until_s = time.monotonic() + wait_s
+        while True:
+            rings = bell.rings
+            found = await self._look(call, rings)
+            call.as_owner(self._desk, found, READ)
+            order, left_s = found.orders.order, until_s - time.monotonic()
+            if left_s <= 0 or (order is not None and order.plan != seen):
+                return found.orders
+            if not await bell.heard_after(rings, left_s) or bell.closed:
+                return found.orders
+
+    async def _look(self, call: Call, rings: int) -> Found:
+        """Give what is known of a run: from memory when it has no order and nothing has rung."""
+        name, epoch = call.path["run"], self._desk.pulse.epoch
+        quiet = self._quiet.get(name)
+        if quiet is not None and quiet.rings == rings and quiet.found.orders.epoch == epoch:
+            return quiet.found
+        loop = asyncio.get_running_loop()
+        found: Found = await loop.run_in_executor(self._workers, plain, self._desk, find, call)
+        # A standby hears no bell of the leader's: it looks each time.
+        if epoch is not None and found.orders.order is None:
+            self._quiet[name] = Quiet(rings=rings, found=found)
+        else:
+            self._quiet.pop(name, None)
+        return found
+
+
+def order_endpoint(
+    desk: Desk, workers: ThreadPoolExecutor
+) -> Callable[[Request], Awaitable[Response]]:
+    """Make the long-polling endpoint."""
+    return OrderBoard(desk, workers).answer

@@ -1,0 +1,125 @@
+"""Who is at the other end of a connection, as the kernel says; and how long we wait for them.
+
+Invariant: `Peer` comes from SO_PEERCRED of this very connection, never from anything that was
+sent. A client that does not finish a request in time is cut off; it holds no thread meanwhile.
+"""
+
+import asyncio
+import os
+import pwd
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from wattmesh.controller.api.sockets import group_id
+
+REQUEST_LIMIT_S = 10.0
+"""Time for one whole request, head and body."""
+
+SO_PEERGROUPS = 59
+"""socket(7), Linux 4.13; Python names no constant for it."""
+
+GROUPS_BYTES = 1024
+"""The most that Python's getsockopt takes: 256 groups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """The process at the other end.
+
+    Attributes:
+        groups: its primary and supplementary groups at the moment it connected.
+    """
+
+    uid: int
+    gid: int
+    pid: int
+    groups: frozenset[int]
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Ask the kernel who connected."""
+    size = struct.calcsize("3i")
+    pid, uid, gid = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    )
+    groups = frozenset({gid, *_more_groups(connection, uid, gid)})
+    return Peer(uid=uid, gid=gid, pid=pid, groups=groups)
+
+
+def is_operator(peer: Peer, group: str) -> bool:
+    """Say whether a peer may act on everybody's runs.
+
+    Members of the operators' group may; so may root and the daemon's own user, who could take the
+    journal's file into their own hands anyway.
+    """
+    wanted = group_id(group)
+    return peer.uid in (0, os.geteuid()) or (wanted is not None and wanted in peer.groups)
+
+
+def _more_groups(connection: socket.socket, uid: int, gid: int) -> tuple[int, ...]:
+    """List the supplementary groups, as the kernel or else as the user database has them."""
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, GROUPS_BYTES)
+        return struct.unpack(f"{len(raw) // 4}i", raw)
+    except OSError:
+        # An old kernel, or a user in more groups than fit.
+        pass
+    try:
+        return tuple(os.getgrouplist(pwd.getpwuid(uid).pw_name, gid))
+    except KeyError:
+        return ()
+
+
+class PeerProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1 with the peer in `request.state.peer` and a limit on slow requests."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take what uvicorn gives."""
+        super().__init__(*args, **kwargs)
+        self._limit: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Ask the kernel who this is, before the first byte is read."""
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        self.app_state = {**self.app_state, "peer": peer_of(connection)}
+        self._start_limit()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; the limit ends when the request is whole and begins anew with the next."""
+        super().data_received(data)
+        if self._request_whole():
+            self._end_limit()
+        elif self._limit is None:
+            self._start_limit()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the limit with the connection."""
+        self._end_limit()
+        super().connection_lost(exc)
+
+    def _request_whole(self) -> bool:
+        """Whether the newest request has arrived to its last byte."""
+        return self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
+
+    def _start_limit(self) -> None:
+        """Give the client its time for one request."""
+        self._limit = self.loop.call_later(REQUEST_LIMIT_S, self._too_slow)
+
+    def _end_limit(self) -> None:
+        """The request is whole."""
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+
+    def _too_slow(self) -> None:
+        """Cut off a client that did not finish its request."""
+        self._limit = None
+        if not self.transport.is_closing():
+            self.logger.info("a client did not finish its request in %.0f s", REQUEST_LIMIT_S)
+            self.transport.abort()

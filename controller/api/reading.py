@@ -1,0 +1,166 @@
+"""What anybody who may open the socket may read.
+
+Invariant: reading changes nothing, and `status`, `healthz` and `readyz` answer even while the
+journal does not.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+from wattmesh.controller import budget as budgets
+from wattmesh.controller.api.desk import Call, Desk
+from wattmesh.controller.budget import BudgetView
+from wattmesh.controller.journal.decisions import DecisionRow
+from wattmesh.controller.spending import spending
+from wattmesh.controller.status import carbon_line, last_known, run_line, status
+from wattmesh.controller.views import StatusView, as_json
+from wattmesh.errors import JournalUnavailable, RetryLater
+
+MOST_ROWS = 1000
+
+
+def read_status(desk: Desk, call: Call) -> StatusView:
+    """Show the whole daemon on one screen."""
+    pulse = desk.pulse
+    try:
+        view = status(desk.journal, pulse)
+    except JournalUnavailable as error:
+        if pulse.outage is None:
+            pulse.journal_failed(str(error))
+        return last_known(pulse, pulse.newest_status)
+    pulse.newest_status = view
+    return view
+
+
+def healthz(desk: Desk, call: Call) -> dict[str, Any]:
+    """Say that the process serves; nothing else is looked at."""
+    return {"ok": True}
+
+
+def readyz(desk: Desk, call: Call) -> dict[str, Any]:
+    """Say whether the daemon does its work: the journal answers and the cycle turns.
+
+    Raises:
+        RetryLater: it does not, and why.
+    """
+    pulse = desk.pulse
+    if pulse.outage is not None:
+        raise RetryLater(pulse.outage.sentence)
+    state = pulse.loops["cycle"]()
+    since_s = pulse.clock.monotonic() - (state.last_progress_s or pulse.started_s)
+    if since_s > 3 * state.every_s + 10:
+        raise RetryLater(
+            f"The control cycle has not ended a turn for {since_s:.0f} s; it should every "
+            f"{state.every_s:g} s."
+        )
+    sentence = pulse.turned.report.sentence if pulse.turned else ""
+    return {"ok": True, "leading": pulse.epoch is not None, "sentence": sentence}
+
+
+def runs(desk: Desk, call: Call) -> dict[str, Any]:
+    """List every run the journal knows."""
+    now = desk.now
+    rows = desk.journal.runs.all(now)
+    return {"runs": [run_line(desk.journal, desk.pulse, row, now) for row in rows]}
+
+
+def run(desk: Desk, call: Call) -> dict[str, Any]:
+    """Show one run: its line, its catalogue and its newest switches."""
+    row = desk.run(call.path["run"])
+    return {
+        "run": run_line(desk.journal, desk.pulse, row, desk.now),
+        "catalogue": row.catalogue,
+        "baseline": row.baseline,
+        "registered_at": row.registered_at,
+        "finished_at": row.finished_at,
+        "finish_reason": row.finish_reason,
+        "checkpoint_step": row.checkpoint_step,
+        "host": row.host,
+        "process": row.pid,
+        "switches": desk.journal.switches.history(row.run, limit=_limit(call)),
+    }
+
+
+def why(desk: Desk, call: Call) -> dict[str, Any]:
+    """Tell the story of one run: its decisions, its switches and every step of them."""
+    row = desk.run(call.path["run"])
+    limit = _limit(call)
+    switches = desk.journal.switches.history(row.run, limit=limit)
+    return {
+        "run": run_line(desk.journal, desk.pulse, row, desk.now),
+        "decisions": [
+            decision_json(each) for each in desk.journal.decisions.list(run=row.run, limit=limit)
+        ],
+        "switches": switches,
+        "transitions": {
+            each.plan: desk.journal.switches.transitions(each.plan) for each in switches
+        },
+    }
+
+
+def decisions(desk: Desk, call: Call) -> dict[str, Any]:
+    """List the newest decisions, of one run or of all."""
+    name = call.query.get("run")
+    found = desk.journal.decisions.list(
+        run=desk.run(name).run if name else None,
+        limit=_limit(call),
+        since=call.moment("since"),
+    )
+    return {"decisions": [decision_json(each) for each in found]}
+
+
+def decision_json(row: DecisionRow) -> dict[str, Any]:
+    """Write one decision with its numbers beside the other keys."""
+    plain: dict[str, Any] = as_json(row)
+    return {**plain.pop("numbers"), **plain}
+
+
+def events(desk: Desk, call: Call) -> dict[str, Any]:
+    """List what happened beside decisions: clock steps, outages, reloads."""
+    found = desk.journal.events.list(limit=_limit(call), since=call.moment("since"))
+    return {"events": found}
+
+
+def budget(desk: Desk, call: Call) -> BudgetView:
+    """Show what was spent and what was saved, and against what."""
+    settings, now = desk.pulse.settings, desk.now
+    periods = spending(desk.journal, settings.budget, settings.site.timezone, now)
+    return budgets.budget(desk.journal, now, _signal(desk), periods)
+
+
+def audit(desk: Desk, call: Call) -> budgets.Audit:
+    """Lay every slot of both scenarios of one run open."""
+    return budgets.audit(desk.journal, desk.run(call.path["run"]), _signal(desk))
+
+
+def carbon_now(desk: Desk, call: Call) -> dict[str, Any]:
+    """Show both grid signals as they stand."""
+    now, signals = desk.now, desk.pulse.signals
+    return {
+        "at": now,
+        "carbon": carbon_line(desk.journal, desk.pulse, signals.decision, now),
+        "accounting": carbon_line(desk.journal, desk.pulse, signals.accounting, now),
+    }
+
+
+def carbon_history(desk: Desk, call: Call) -> dict[str, Any]:
+    """List the intervals behind, each with its quality."""
+    hours = call.number("hours", default=24.0, lowest=0.001, highest=24.0 * 400)
+    facts = desk.pulse.signals.accounting or desk.pulse.signals.decision
+    if facts is None:
+        return {"signal": "", "points": []}
+    now = desk.now
+    points = desk.journal.carbon.observed(facts.signal, now - timedelta(hours=hours), now)
+    plain = [{**as_json(each), "signal": str(facts.signal)} for each in points]
+    return {"signal": str(facts.signal), "points": plain}
+
+
+def _signal(desk: Desk) -> str:
+    """Name the accounting signal; "" when there is none."""
+    facts = desk.pulse.signals.accounting
+    return str(facts.signal) if facts else ""
+
+
+def _limit(call: Call) -> int:
+    """How many rows were asked for."""
+    return int(call.number("limit", default=100, lowest=1, highest=MOST_ROWS))

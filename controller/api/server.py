@@ -1,0 +1,111 @@
+"""The HTTP server in a thread of its own: uvicorn on the socket that we bound.
+
+Invariant: `stop` returns within its limit whatever clients do: waiters are sent home first, then
+connections are closed, then cut.
+"""
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from uvicorn import Config, Server
+
+from wattmesh.controller.api.app import build
+from wattmesh.controller.api.desk import Desk
+from wattmesh.controller.api.peers import PeerProtocol
+from wattmesh.controller.api.sockets import Listening
+from wattmesh.errors import CallHuman
+
+log = logging.getLogger(__name__)
+
+WORKERS = 4
+"""Threads that run handlers; the journal has few connections, more threads would only wait."""
+
+CONNECTION_LIMIT = 4096
+HEAD_LIMIT_BYTES = 32 * 1024
+START_LIMIT_S = 10.0
+STOP_LIMIT_S = 3.0
+TICK_S = 1.0
+
+
+class ApiServer:
+    """Serves a desk on a listening socket."""
+
+    def __init__(self, desk: Desk, listening: Listening) -> None:
+        """Prepare; nothing is served before `start`."""
+        self._desk = desk
+        self._listening = listening
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="api")
+        self._server = _Server(
+            Config(
+                build(desk, self._workers),
+                http=PeerProtocol,
+                ws="none",
+                lifespan="off",
+                loop="asyncio",
+                access_log=False,
+                log_config=None,
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
+                limit_concurrency=CONNECTION_LIMIT,
+                h11_max_incomplete_event_size=HEAD_LIMIT_BYTES,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=int(STOP_LIMIT_S),
+            )
+        )
+        self._thread = threading.Thread(target=self._serve, name="api", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve; returns once requests are taken.
+
+        Raises:
+            CallHuman: the server did not come up.
+        """
+        self._thread.start()
+        if not self._server.up.wait(START_LIMIT_S):
+            raise CallHuman(f"the HTTP server did not start within {START_LIMIT_S:.0f} s")
+
+    def stop(self) -> bool:
+        """Send everybody home and end; False when the thread did not end in time."""
+        self._desk.bell.close()
+        self._server.end()
+        if self._thread.ident is not None:
+            self._thread.join(2 * STOP_LIMIT_S + TICK_S)
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._listening.close()
+        return not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        """Run the server until it is told to end."""
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        try:
+            self._server.run(sockets=[self._listening.socket])
+        except Exception:
+            log.exception("the HTTP server ended by a bug in wattmesh; please report it")
+
+
+class _Server(Server):
+    """uvicorn's server, idle while nothing happens (it would wake ten times a second)."""
+
+    def __init__(self, config: Config) -> None:
+        """Take uvicorn's configuration."""
+        super().__init__(config)
+        self.up = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """Make the server end; callable from any thread."""
+        self.should_exit = True
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._ending.set)
+
+    async def main_loop(self) -> None:
+        """Wait for the end."""
+        self._loop = asyncio.get_running_loop()
+        await self.on_tick(0)
+        self.up.set()
+        while not self.should_exit:
+            await self._ending.wait()

@@ -1,0 +1,125 @@
+"""Bind the Unix socket: right mode and group from its first moment, and never two daemons on it.
+
+Invariant: whoever holds the lock file beside the socket is the one daemon of this path (the kernel
+lets go of the lock when the process dies, however it dies), so a socket found there is stale and
+may be replaced.
+"""
+
+import fcntl
+import grp
+import logging
+import os
+import socket
+from pathlib import Path
+
+from wattmesh.errors import FixInput
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 256
+MODE = 0o660
+
+
+class AddressTaken(FixInput):
+    """Another daemon serves on this socket."""
+
+
+class Listening:
+    """A bound, listening socket and the lock that makes it ours."""
+
+    def __init__(self, path: Path, listener: socket.socket, lock: int) -> None:
+        """Take over what `listen` opened."""
+        self.path = path
+        self.socket = listener
+        self._lock = lock
+        self._inode = path.stat().st_ino
+
+    def close(self) -> None:
+        """Stop listening, take the socket's name away if it is still ours, let the lock go."""
+        self.socket.close()
+        try:
+            if self.path.stat().st_ino == self._inode:
+                self.path.unlink()
+        except FileNotFoundError:
+            pass
+        os.close(self._lock)
+
+
+def listen(path: Path, group: str) -> Listening:
+    """Bind `path` with mode 0660 for the daemon's user and `group` (where that group exists).
+
+    Raises:
+        AddressTaken: another daemon holds the path.
+        FixInput: the folder is missing or not writable, or something else stands at `path`.
+    """
+    lock = _lock(path)
+    try:
+        return Listening(path, _bind(path, group_id(group)), lock)
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def group_id(name: str) -> int | None:
+    """Give the number of a group; None when this machine has none of that name."""
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        return None
+
+
+def _lock(path: Path) -> int:
+    """Take the lock beside the socket, or say who has it."""
+    name = path.with_name(f"{path.name}.lock")
+    try:
+        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise FixInput(
+            f"the socket's folder {path.parent} cannot be used ({error.strerror}); make it, or "
+            "name another path in api.socket"
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise AddressTaken(
+            f"another daemon (pid {holder}) serves {path}; stop it first, or give this one its own "
+            "api.socket"
+        ) from error
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def _bind(path: Path, group: int | None) -> socket.socket:
+    """Bind under the lock; what a dead daemon left is replaced."""
+    if path.is_socket():
+        path.unlink()
+    elif path.exists() or path.is_symlink():
+        raise FixInput(f"{path} exists and is no socket; move it away, or change api.socket")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    # The socket must not stand open to the wrong group, not even until the chmod. (The umask is
+    # the whole process's: `listen` is called before any thread starts.)
+    before = os.umask(0o177)
+    try:
+        listener.bind(bytes(path))
+        _open_to_group(path, group)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise FixInput(f"cannot listen on {path} ({error.strerror}); change api.socket") from error
+    finally:
+        os.umask(before)
+    return listener
+
+
+def _open_to_group(path: Path, group: int | None) -> None:
+    """Let a group in (default: the daemon's own); without the right to, keep the others out."""
+    try:
+        if group is not None:
+            os.chown(path, -1, group)
+    except PermissionError:
+        log.warning("may not give %s to group %d; only this user can reach it", path, group)
+        return
+    path.chmod(MODE)

@@ -1,0 +1,28 @@
+"""Whom a reading command asks: a daemon, or a journal whose daemon is gone."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from wattmesh.controller.cli.client import Daemon
+
+
+class Answers(Protocol):
+    """Whoever answers like the API."""
+
+    def get(self, path: str, **query: object) -> Any:
+        """Read one answer as JSON.
+
+        Raises:
+            WattmeshError: nobody answered, or the answer is no.
+        """
+        ...
+
+
+def ask(socket: str, offline: Path | None) -> Answers:
+    """Give the daemon at `socket`, or the journal of the settings file `offline`."""
+    if offline is None:
+        return Daemon(socket)
+    # Imported only here: it needs the database and half of the daemon.
+    from wattmesh.controller.cli.journal_answers import JournalAnswers  # noqa: PLC0415
+
+    return JournalAnswers(offline)

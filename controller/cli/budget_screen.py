@@ -1,0 +1,194 @@
+"""What `wattmesh budget` looks like: spent, saved against what, and who spent it. Pure.
+
+Invariant: a saving names its baseline and its signal; one that is not settled says so and is not
+added up; simulated and provisional grams carry the word.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from wattmesh.controller.cli import words
+from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
+from wattmesh.controller.cli.tables import Column, table
+
+RUN_COLUMNS = (
+    Column(title="RUN"),
+    Column(title="SPENT", right=True),
+    Column(title="BASELINE", right=True),
+    Column(title="SAVED", right=True),
+    Column(title="", right=True),
+    Column(title="G/10^6 TOKENS", right=True),
+    Column(title="OF THE BEST POSSIBLE", right=True),
+    Column(title="NOTES"),
+)
+AUDIT_COLUMNS = (
+    Column(title="SLOT"),
+    Column(title="GPU"),
+    Column(title="ENERGY mJ", right=True),
+    Column(title="mg/kWh", right=True),
+    Column(title="CARBON ug", right=True),
+    Column(title="TOKENS", right=True),
+    Column(title="QUALITY"),
+)
+PLAIN_QUALITY = ("measured",)
+
+
+def screen(view: Mapping[str, Any]) -> list[Text | str]:
+    """Lay out the answer of `GET /v1/budget`."""
+    total = view["total"]
+    lines: list[Text | str] = [
+        *(line for period in view["periods"] for line in _period(period)),
+        styled(
+            ("spent  ", DIM),
+            (words.grams(total["carbon_g"]), STRONG),
+            f" for {joules(total['energy_j'])}   {view['signal'] or 'no signal is set'}; "
+            f"{view['boundary']}",
+        ),
+        _saved(view),
+        _others(view["lines"]),
+    ]
+    if view["runs"]:
+        lines += ["", *table(RUN_COLUMNS, [_run(run) for run in view["runs"]])]
+    if view["simulated"]:
+        lines += ["", styled((f"simulated: {', '.join(view['simulated'])}", WARN))]
+    return lines
+
+
+def _period(period: Mapping[str, Any]) -> list[Text | str]:
+    """One budget in its running period, and what it is on course for."""
+    share = period["spent_g"] / period["limit_g"]
+    unpriced = period["unpriced_j"]
+    facts = [
+        f"expected by now {words.grams(period['expected_g'])}",
+        f"burn {words.figures(period['burn'], 2)}x",
+        f"on course for {words.grams(period['on_course_g'])}",
+        *([f"restated {words.grams(period['restated_g'])}"] if period["restated_g"] else []),
+        *([f"{joules(unpriced)} have no grams yet"] if unpriced else []),
+    ]
+    lines: list[Text | str] = [
+        styled(
+            (f"{period['name']} {period['period']}  ", DIM),
+            (words.grams(period["spent_g"]), STRONG),
+            f" of {words.grams(period['limit_g'])}   {words.bar(share)}  {words.percent(share)}   ",
+            " · ".join(facts),
+        )
+    ]
+    if period["alert"]:
+        lines.append(styled((f"{period['alert']}.", WARN)))
+    return [*lines, ""]
+
+
+def _saved(view: Mapping[str, Any]) -> Text:
+    """What was saved, against what; what is not settled is named, not counted."""
+    settled = [run for run in view["runs"] if run["saved_g"] is not None]
+    against = sum(run["baseline_g"] for run in settled)
+    share = f" ({words.percent(view['saved_g'] / against)})" if against else ""
+    parts: list[str | tuple[str, str]] = [("saved  ", DIM)]
+    if settled:
+        parts += [
+            (words.grams(view["saved_g"]), STRONG),
+            f" against the points the runs were submitted at{share}",
+        ]
+    else:
+        parts.append("nothing is settled yet")
+    if view["unsettled"]:
+        parts.append((f"   not settled: {', '.join(view['unsettled'])}", WARN))
+    return styled(*parts)
+
+
+def _others(lines: Sequence[Mapping[str, Any]]) -> Text:
+    """What was booked to no run, and what nobody measured."""
+    others = [
+        f"{line['line']} {words.grams(line['carbon_g'])} ({joules(line['energy_j'])})"
+        for line in lines
+        if line["line"] != "run"
+    ]
+    unobserved = sum(line["unobserved_s"] for line in lines)
+    others.append(f"unobserved {words.duration(unobserved)} of GPU time")
+    return styled(("beside ", DIM), " · ".join(others))
+
+
+def _run(run: Mapping[str, Any]) -> Sequence[str | Text]:
+    """One run's cells."""
+    saved, baseline, carbon = run["saved_g"], run["baseline_g"], run["carbon_g"]
+    per_million = carbon / run["tokens"] * 1e6 if run["tokens"] else None
+    return (
+        Text(run["name"], style=STRONG),
+        words.grams(carbon),
+        words.grams(baseline),
+        words.grams(saved),
+        f"({words.percent(saved / baseline)})" if saved is not None and baseline else "",
+        words.UNKNOWN if per_million is None else words.figures(per_million),
+        _of_best(run),
+        _notes(run),
+    )
+
+
+def _of_best(run: Mapping[str, Any]) -> str:
+    """Share of what could have been saved with hindsight."""
+    saved, baseline, bound = run["saved_g"], run["baseline_g"], run["bound_g"]
+    if None in (saved, baseline, bound) or baseline <= bound:
+        return words.UNKNOWN
+    return words.percent(saved / (baseline - bound))
+
+
+def _notes(run: Mapping[str, Any]) -> Text:
+    """Everything that must be known to read the numbers right."""
+    notes = [f"baseline {run['baseline']}" if run["baseline"] else "no baseline: no saving is told"]
+    notes += [] if run["settled"] or not run["baseline"] else ["not settled"]
+    notes += [f"{joules(run['unpriced_j'])} have no grams yet"] if run["unpriced_j"] else []
+    if run["unobserved_s"]:
+        most = joules(run["upper_j"])
+        notes.append(f"{words.duration(run['unobserved_s'])} unobserved (at most {most} more)")
+    notes += [
+        f"{quality} {words.grams(grams)}"
+        for quality, grams in run["qualities"].items()
+        if quality not in PLAIN_QUALITY
+    ]
+    return Text(", ".join(notes), style="" if run["settled"] else WARN)
+
+
+def audit_screen(audit: Mapping[str, Any]) -> list[Text | str]:
+    """Lay out the answer of `GET /v1/runs/{run}/audit`: every row, then the sum."""
+    saved = audit["saved_ug"]
+    lines: list[Text | str] = [
+        styled((audit["name"], STRONG), f" · {words.count(audit['tokens'])} tokens · baseline "
+               f"{audit['baseline']} · {audit['signal']}"),
+        "",
+        "actual",
+        *table(AUDIT_COLUMNS, [_slot(row) for row in audit["actual"]]),
+        "",
+        f"baseline (at {audit['baseline']})",
+        *table(AUDIT_COLUMNS, [_slot(row) for row in audit["reference"]]),
+        "",
+        f"actual    {words.count(audit['actual_ug'])} ug",
+        f"baseline  {words.count(audit['reference_ug'])} ug at as many tokens",
+        styled(("saved     ", ""), (f"{words.count(saved)} ug", STRONG),
+               ("" if audit["settled"] else "  (not settled)", WARN)),
+        "",
+        styled((audit["rule"], DIM)),
+    ]  # fmt: skip
+    return lines
+
+
+def _slot(row: Mapping[str, Any]) -> Sequence[str]:
+    """One slot's cells."""
+    return (
+        f"{words.clock(row['slot_start'], seconds=True)}-"
+        f"{words.clock(row['slot_end'], seconds=True)}",
+        row["gpu_uuid"] or words.UNKNOWN,
+        words.count(row["energy_mj"]),
+        words.count(row["g_milli_per_kwh"]),
+        words.count(row["carbon_ug"]),
+        words.count(row["tokens"]),
+        row["quality"],
+    )
+
+
+def joules(energy_j: float) -> str:
+    """Write an energy: 410 J, 41.2 kWh."""
+    if energy_j >= 3.6e5:
+        return f"{words.figures(energy_j / 3.6e6)} kWh"
+    return f"{words.figures(energy_j / 1e3)} kJ" if energy_j >= 1e3 else f"{energy_j:.0f} J"

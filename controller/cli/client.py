@@ -1,0 +1,165 @@
+"""The daemon's API over its Unix socket: http.client and nothing else, so that `status` is quick.
+
+Invariant: every way in which the daemon can fail to answer becomes one sentence with the next
+step; an answer that says no becomes the error it names.
+"""
+
+import http.client
+import json
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from wattmesh.errors import (
+    Fenced,
+    InputInvalid,
+    JournalUnavailable,
+    Refused,
+    RetryLater,
+    WattmeshError,
+)
+
+DEFAULT_SOCKET = "/run/wattmesh/wattmesh.sock"
+DEFAULT_CONFIG = Path("/etc/wattmesh/wattmesh.toml")
+TIMEOUT_S = 10.0
+
+_KINDS: dict[str, type[WattmeshError]] = {
+    "refused": Refused,
+    "fenced": Fenced,
+    "invalid": InputInvalid,
+    "not_found": InputInvalid,
+    "unavailable": JournalUnavailable,
+}
+
+
+class DaemonUnreachable(RetryLater):
+    """The daemon did not answer; training goes on without it, unswitched."""
+
+
+class Daemon:
+    """One daemon, as a person at the terminal reaches it."""
+
+    def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        """Take a socket's path or `unix:///path`; nothing is opened yet.
+
+        Raises:
+            InputInvalid: `address` is neither.
+        """
+        self.path = socket_path(address)
+        self._timeout_s = timeout_s
+
+    def get(self, path: str, **query: object) -> Any:
+        """Read one answer; parts of `query` that are None are left out.
+
+        Raises:
+            DaemonUnreachable: nobody answered.
+            WattmeshError: the daemon answered no; the kind follows its answer.
+        """
+        given = {key: str(value) for key, value in query.items() if value is not None}
+        return self._call("GET", f"{path}?{urlencode(given)}" if given else path, None)
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """Ask for an act.
+
+        Raises:
+            DaemonUnreachable: nobody answered; whether it was done is unknown.
+            WattmeshError: the daemon answered no; nothing was changed.
+        """
+        return self._call("POST", path, json.dumps(body).encode())
+
+    def _call(self, method: str, path: str, body: bytes | None) -> Any:
+        """Send one request on a connection of its own."""
+        connection = _Connection(self.path, self._timeout_s)
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        try:
+            connection.request(method, path, body=body, headers=headers)
+            answer = connection.getresponse()
+            status, content = answer.status, answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise DaemonUnreachable(_why(error, self.path, self._timeout_s)) from error
+        finally:
+            connection.close()
+        return _read(status, content, self.path)
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        """Keep the path; `connect` opens it."""
+        super().__init__("wattmesh", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        """Open the socket."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def socket_path(address: str) -> str:
+    """Give the path in `unix:///path` or `/path`.
+
+    Raises:
+        InputInvalid: neither of the two.
+    """
+    parts = urlsplit(address)
+    if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
+        return parts.path
+    if not parts.scheme and address:
+        return address
+    raise InputInvalid(
+        f"{address!r} is not the address of a daemon; write a socket's path like "
+        f"{DEFAULT_SOCKET}, or unix://{DEFAULT_SOCKET}"
+    )
+
+
+def segment(text: str) -> str:
+    """Make a run's name safe as one part of a path."""
+    return quote(text, safe="")
+
+
+def _why(error: Exception, path: str, timeout_s: float) -> str:
+    """Say why nobody answered, and what to do."""
+    if isinstance(error, TimeoutError):
+        return (
+            f"The daemon at {path} did not answer within {timeout_s:.0f} s: it hangs, or the "
+            "machine is overloaded; look at `journalctl -u wattmesh -n 50`, and restart it if its "
+            "last line is old (training goes on meanwhile)."
+        )
+    if isinstance(error, FileNotFoundError):
+        return (
+            f"No daemon runs at {path} (no such socket): start it with `systemctl start wattmesh` "
+            "or `wattmesh daemon --config FILE`, or name its socket with --socket."
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return (
+            f"The daemon at {path} is gone: its socket is left but nobody listens; look at "
+            "`journalctl -u wattmesh -n 50` for why, then `systemctl restart wattmesh`."
+        )
+    if isinstance(error, PermissionError):
+        return (
+            f"You may not open {path}: ask to join the group wattmesh-operators, or run this as "
+            "the daemon's user."
+        )
+    return (
+        f"The daemon at {path} broke off ({error or type(error).__name__}): run this again, and "
+        "look at `journalctl -u wattmesh -n 50` if it stays so."
+    )
+
+
+def _read(status: int, content: bytes, path: str) -> Any:
+    """Give the JSON of a success, raise what any other answer says."""
+    try:
+        answer = json.loads(content)
+    except ValueError as error:
+        raise DaemonUnreachable(
+            f"What listens at {path} answered {status} and no JSON: it is not wattmesh; name the "
+            "right socket with --socket."
+        ) from error
+    if status < 300:
+        return answer
+    said = answer.get("error") if isinstance(answer, dict) else None
+    kind = answer.get("kind", "") if isinstance(answer, dict) else ""
+    raise _KINDS.get(kind, WattmeshError)(said or f"The daemon answered {status}: {answer!r}.")

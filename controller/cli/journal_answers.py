@@ -1,0 +1,90 @@
+"""The API's answers without a daemon: its own handlers, over a journal that nobody writes.
+
+For looking back at a run whose daemon is gone (the demo's, a copy from another machine).
+Invariant: it only reads, and gives the same JSON as the daemon would.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from wattmesh.controller import settings as reader
+from wattmesh.controller.api import reading
+from wattmesh.controller.api.desk import Call, Desk
+from wattmesh.controller.api.peers import Peer
+from wattmesh.controller.bell import Bell
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs import RunPlan
+from wattmesh.controller.loops import Clock
+from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.views import as_json
+from wattmesh.controller.wiring import grid, journal_url
+from wattmesh.errors import InputInvalid
+
+Handler = Callable[[Desk, Call], Any]
+
+HANDLERS: tuple[tuple[str, Handler], ...] = (
+    (r"/v1/runs", reading.runs),
+    (r"/v1/runs/(?P<run>[^/]+)", reading.run),
+    (r"/v1/runs/(?P<run>[^/]+)/why", reading.why),
+    (r"/v1/runs/(?P<run>[^/]+)/audit", reading.audit),
+    (r"/v1/decisions", reading.decisions),
+    (r"/v1/budget", reading.budget),
+    (r"/v1/carbon/history", reading.carbon_history),
+)
+
+
+class JournalAnswers:
+    """Answers like a daemon, from the journal that a settings file names."""
+
+    def __init__(self, config: Path) -> None:
+        """Open the journal.
+
+        Raises:
+            SettingsInvalid: the settings have mistakes.
+            JournalUnavailable: the journal cannot be read.
+        """
+        settings = reader.load(config)
+        pulse = Pulse(
+            clock=Clock(),
+            settings=settings,
+            started_s=time.monotonic(),
+            settings_path=str(config),
+            signals=grid(settings, datetime.now(UTC)).signals,
+        )
+        self._desk = Desk(
+            journal=Journal.open(journal_url(settings)),
+            pulse=pulse,
+            bell=Bell(),
+            plan_for=lambda _: RunPlan(),
+            wake=lambda: None,
+        )
+
+    def get(self, path: str, **query: object) -> Any:
+        """Read one answer; see `Daemon.get`.
+
+        Raises:
+            InputInvalid: only a daemon can answer that.
+            WattmeshError: as the daemon would say.
+        """
+        for pattern, handler in HANDLERS:
+            found = re.fullmatch(pattern, path)
+            if found is not None:
+                parts = {key: unquote(value) for key, value in found.groupdict().items()}
+                return as_json(handler(self._desk, _call(parts, query)))
+        raise InputInvalid(f"{path} needs a daemon; leave --offline out.")
+
+
+def _call(path: dict[str, str], query: dict[str, object]) -> Call:
+    """Make the request that a daemon would have got."""
+    return Call(
+        peer=Peer(uid=os.getuid(), gid=os.getgid(), pid=os.getpid(), groups=frozenset()),
+        path=path,
+        query={key: str(value) for key, value in query.items() if value is not None},
+        body={},
+    )

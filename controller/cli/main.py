@@ -1,0 +1,77 @@
+"""From the words typed to an exit code: 0 done, 1 failed, 2 misuse.
+
+Invariant: a failure is one clear sentence on standard error; a traceback is only shown to who asks
+for it with `--debug`. Nothing heavy is imported here, because `wattmesh daemon` passes through.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from wattmesh.errors import WattmeshError
+
+INTERRUPTED = 130
+"""What a shell expects after Ctrl-C (128 + SIGINT)."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command; `words` defaults to what was typed."""
+    given = list(sys.argv[1:] if words is None else words)
+    debug = "--debug" in given
+    given = [word for word in given if word != "--debug"]
+    if given[:1] == ["daemon"] and not {"-h", "--help"} & set(given):
+        # A process of its own, free of what the command line imports; exec keeps its pid, which
+        # the service manager watches.
+        more = ["--debug"] if debug else []
+        command = [sys.executable, "-m", "wattmesh.controller.daemon", *given[1:], *more]
+        os.execv(sys.executable, command)
+    try:
+        return _run(given)
+    except WattmeshError as error:
+        return _failed(str(error), debug=debug)
+    except KeyboardInterrupt:
+        return _interrupted()
+    except Exception as error:
+        return _failed(
+            f"a bug in wattmesh: {type(error).__name__}: {error}; run it again with --debug and "
+            "report what it prints",
+            debug=debug,
+        )
+
+
+def _run(words: Sequence[str]) -> int:
+    """Hand the words to the command tree."""
+    # Imported here, so that neither the daemon's start nor `status` pays for it.
+    if words[:1] == ["status"]:
+        from wattmesh.controller.cli import quick  # noqa: PLC0415
+
+        asked = quick.read(words[1:])
+        if asked is not None:
+            quick.report(asked)
+            return 0
+    from wattmesh.controller.cli.tree import build  # noqa: PLC0415
+
+    try:
+        build(words)(args=list(words), prog_name="wattmesh")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def _failed(sentence: str, *, debug: bool) -> int:
+    """Say what went wrong."""
+    if debug:
+        traceback.print_exc()
+    print(f"wattmesh: {sentence}", file=sys.stderr)
+    return 1
+
+
+def _interrupted() -> int:
+    """End after Ctrl-C."""
+    print("wattmesh: stopped by Ctrl-C", file=sys.stderr)
+    return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""One JSON value, or a screen: what goes to standard output.
+
+Invariant: nothing is coloured unless standard output is a terminal, and nothing is cut or folded
+to a width when it is not.
+"""
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+PIPE_WIDTH = 240
+"""Columns when nobody looks: wide enough that a line stays a line."""
+
+GOOD, WARN, BAD, DIM, STRONG = "green", "yellow", "bold red", "dim", "bold"
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_lines(lines: Iterable[Text | str]) -> None:
+    """Print a screen line by line."""
+    terminal = sys.stdout.isatty()
+    console = Console(
+        width=None if terminal else PIPE_WIDTH,
+        color_system="auto" if terminal else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    for line in lines:
+        text = line if isinstance(line, Text) else Text(line)
+        console.print(text, soft_wrap=True)
+
+
+def styled(*parts: str | tuple[str, str]) -> Text:
+    """Put a line together from plain words and (words, style) pairs."""
+    return Text.assemble(*parts)
+
+
+def trouble(sentences: Iterable[str]) -> list[Text]:
+    """Lines that need a human: the only ones that are red."""
+    return [styled(("! ", BAD), (each, BAD)) for each in sentences]

@@ -1,0 +1,214 @@
+"""What `wattmesh status` looks like: the answer first, then each run, then why. Pure.
+
+Invariant: simulated and unknown values say so where they stand, and a line is red only when a
+human must do something about it.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from rich.text import Text
+
+from wattmesh.controller.cli import words
+from wattmesh.controller.cli.output import DIM, GOOD, STRONG, WARN, styled, trouble
+from wattmesh.controller.cli.tables import Column, table
+
+DOING = {"act": "acting", "advise": "advising", "observe": "observing"}
+SHOWN_FORECAST = timedelta(hours=24)
+CALM = ("holding", "observed", "finished")
+
+RUN_COLUMNS = (
+    Column(title="RUN"),
+    Column(title="STEP", right=True),
+    Column(title="POINT"),
+    Column(title="LAYOUT"),
+    Column(title="GPUS", right=True),
+    Column(title="CLOCK", right=True),
+    Column(title="TOKENS/S", right=True),
+    Column(title="J/TOKEN", right=True),
+    Column(title="DEADLINE"),
+    Column(title="STATE"),
+)
+
+
+def screen(view: Mapping[str, Any]) -> list[Text | str]:
+    """Lay out the answer of `GET /v1/status`."""
+    lines: list[Text | str] = [_head(view), *trouble(view["trouble"])]
+    # What is wrong with a signal stands among the troubles above.
+    lines += grid(view, tell_trouble=False)
+    lines.append(_power(view["power"]))
+    lines.append("")
+    lines += _runs(view)
+    lines += ["", *_sentences(view)]
+    if view["simulated"]:
+        lines += ["", styled((f"simulated: {', '.join(view['simulated'])}", WARN))]
+    return lines
+
+
+def _head(view: Mapping[str, Any]) -> Text:
+    """Who answers, in which role, and whether its cycle turns."""
+    frozen = view["frozen"]
+    doing = f"frozen ({frozen})" if frozen else DOING.get(view["mode"], view["mode"])
+    if view["leading"]:
+        role = f"leader on {view['host']}"
+    else:
+        leads = f", {view['leader']} leads" if view["leader"] else ", nobody leads"
+        role = f"standing by on {view['host']}{leads}"
+    parts: list[str | tuple[str, str]] = [
+        ("wattmesh", STRONG),
+        " · ",
+        (doing, WARN if frozen else GOOD),
+        f" · {role} · {words.clock(view['at'], seconds=True)} UTC · ",
+        (_cycle(view["cycle"]), DIM),
+    ]
+    if view["stale_s"]:
+        parts.append((f" · runs as last known {words.duration(view['stale_s'])} ago", WARN))
+    return styled(*parts)
+
+
+def _cycle(cycle: Mapping[str, Any]) -> str:
+    """When the newest cycle ended, and how long it took."""
+    if cycle["age_s"] is None:
+        return "no cycle yet"
+    took = words.duration(None if cycle["duration_ms"] is None else cycle["duration_ms"] / 1e3)
+    return f"cycle {words.duration(cycle['age_s'])} ago, {took}"
+
+
+def grid(view: Mapping[str, Any], *, tell_trouble: bool = True) -> list[Text | str]:
+    """One line per signal: the one decided on and, where it differs, the one accounted with."""
+    decision, accounting = view["carbon"], view["accounting"]
+    if decision is None and accounting is None:
+        return [styled("grid   ", ("no signal is set: nothing carbon-motivated is done", WARN))]
+    if decision is None or accounting is None or decision["signal"] == accounting["signal"]:
+        lines = {"grid  ": decision or accounting}
+    else:
+        lines = {"decide": decision, "book  ": accounting}
+    told = [_signal(label, line, view["at"]) for label, line in lines.items()]
+    wrong = [
+        styled((f"       {line['trouble']}", WARN)) for line in lines.values() if line["trouble"]
+    ]
+    return [*told, *(wrong if tell_trouble else [])]
+
+
+def _signal(label: str, line: Mapping[str, Any], at: str) -> Text:
+    """One signal: value, identity, age, and the hours to come."""
+    known = line["g_per_kwh"] is not None
+    value = f"{words.intensity(line['g_per_kwh'])} g/kWh" if known else "unknown"
+    heard = "never heard" if line["age_s"] is None else f"{words.duration(line['age_s'])} old"
+    quality = line["quality"] if line["quality"] not in ("", "measured") else ""
+    parts: list[str | tuple[str, str]] = [
+        f"{label} {line['zone']}  ",
+        (value, STRONG if known else WARN),
+        f"  {line['kind']}·{line['factor']}  {line['provider']}, {heard}",
+        f" ({quality})" if quality else "",
+        (" · replayed recording" if line["simulated"] else "", WARN),
+    ]
+    parts += [f"   {_ahead(line, at)}"] if line["forecast"] else []
+    return styled(*parts)
+
+
+def _ahead(line: Mapping[str, Any], at: str) -> str:
+    """The forecast as bars, with its lowest slot."""
+    now = datetime.fromisoformat(at)
+    slots = [
+        each
+        for each in line["forecast"]
+        if datetime.fromisoformat(each["start"]) < now + SHOWN_FORECAST
+    ]
+    if not slots:
+        return ""
+    span = datetime.fromisoformat(slots[-1]["end"]) - now
+    text = f"next {words.duration(span.total_seconds())} "
+    text += words.sparkline([each["g_per_kwh"] for each in slots])
+    low = line["low"]
+    if low is not None:
+        text += f"   low {words.intensity(low['g_per_kwh'])} {_when(low['start'], now)}"
+    return text
+
+
+def _when(start: str, now: datetime) -> str:
+    """When a slot begins: now, in seconds when that is soon, else at its hour."""
+    wait_s = (datetime.fromisoformat(start) - now).total_seconds()
+    if wait_s <= 0:
+        return "now"
+    return f"in {words.duration(wait_s)}" if wait_s < 600 else f"at {words.clock(start)}"
+
+
+def _power(power: Mapping[str, Any]) -> Text:
+    """All GPUs together, and how much of their time nobody saw."""
+    if not power["source"]:
+        return styled("power  ", ("not read: no power source is set", WARN))
+    whole = power["gpus"] == power["expected"]
+    parts: list[str | tuple[str, str]] = [
+        "power  GPUs ",
+        (words.watts(power["total_w"]), STRONG),
+        (" simulated" if power["simulated"] else "", WARN),
+        " · ",
+        (f"{power['gpus']} of {power['expected']} read", "" if whole else WARN),
+        f" · unobserved {words.percent(power['unobserved_share'], 1)}",
+        f" · {power['source']}, {words.duration(power['age_s'])} old",
+    ]
+    parts += [(f" · {power['trouble']}", WARN)] if power["trouble"] else []
+    return styled(*parts)
+
+
+def _runs(view: Mapping[str, Any]) -> list[Text | str]:
+    """The table of runs."""
+    if not view["runs"]:
+        return [styled(("no run is attached", DIM), ": `wattmesh.attach(...)` registers one")]
+    return list(table(RUN_COLUMNS, [_row(run) for run in view["runs"]]))
+
+
+def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
+    """One run's cells."""
+    parked = run["world_size"] - run["ranks"]
+    gpus = f"{run['ranks']}" + (f" +{parked} parked" if parked > 0 else "")
+    joules = run["j_per_token"]
+    return (
+        Text(run["name"], style=STRONG),
+        words.count(run["step"]),
+        run["point"] or words.UNKNOWN,
+        run["layout"],
+        gpus,
+        words.UNKNOWN if run["clock_mhz"] is None else f"{run['clock_mhz']} MHz",
+        words.rate(run["tokens_per_s"]),
+        words.UNKNOWN if joules is None else words.figures(joules),
+        _deadline(run),
+        _state(run),
+    )
+
+
+def _deadline(run: Mapping[str, Any]) -> str:
+    """What the guard has to spare."""
+    if run["deadline"] is None:
+        return "none"
+    if run["slack_s"] is None:
+        return words.clock(run["deadline"])
+    return f"{words.duration(run['slack_s'])} slack"
+
+
+def _state(run: Mapping[str, Any]) -> Text:
+    """The STATE column: what is being done with the run now."""
+    switch, activity = run["switch"], run["activity"]
+    if switch is not None:
+        place, of = switch["position"]
+        text = f"switching to {switch['to_point']}: {switch['state']} ({place} of {of})"
+        return Text(text, style=STRONG)
+    if run["frozen"]:
+        return Text(f"frozen: {run['frozen']}", style=WARN)
+    if activity == "lost":
+        return Text(f"lost, last heard {words.duration(run['last_seen_s'])} ago", style=WARN)
+    if run["ordered_point"] and run["state"] != "finished":
+        return Text(f"{activity}, ordered to {run['ordered_point']}", style=STRONG)
+    return Text(activity, style=GOOD if activity in CALM else WARN)
+
+
+def _sentences(view: Mapping[str, Any]) -> list[Text | str]:
+    """Each run's newest reason; without runs, the cycle's own sentence."""
+    said = [
+        styled((f"{run['name']}: ", STRONG), run["sentence"])
+        for run in view["runs"]
+        if run["sentence"]
+    ]
+    return list(said) or [view["cycle"]["sentence"] or "No cycle has ended yet."]

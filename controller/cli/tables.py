@@ -1,0 +1,43 @@
+"""Columns that line up: a header in capitals, words to the left, numbers to the right. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.text import Text
+
+GAP = "  "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column. `right`: numbers, aligned to the right."""
+
+    title: str
+    right: bool = False
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> list[Text]:
+    """Lay out rows under their header; columns as wide as what is in them, nothing cut."""
+    cells = [[each if isinstance(each, Text) else Text(each) for each in row] for row in rows]
+    widths = [
+        max([cell_len(column.title), *(row[index].cell_len for row in cells)])
+        for index, column in enumerate(columns)
+    ]
+    header = [Text(column.title, style="dim") for column in columns]
+    return [_line(columns, widths, row) for row in (header, *cells)]
+
+
+def _line(columns: Sequence[Column], widths: Sequence[int], row: Sequence[Text]) -> Text:
+    """Pad one row's cells to their widths; the last one is left as it is."""
+    line = Text()
+    for index, (column, width, cell) in enumerate(zip(columns, widths, row, strict=True)):
+        pad = " " * (width - cell.cell_len)
+        if column.right:
+            line.append(pad)
+            line.append_text(cell)
+        else:
+            line.append_text(cell)
+            line.append(pad if index < len(row) - 1 else "")
+        line.append(GAP if index < len(row) - 1 else "")
+    return line

@@ -1,0 +1,166 @@
+"""The story of one run: each decision and each switch in one sentence, newest first. Pure.
+
+Invariant: a switch is shown with what was predicted and with what it really took, as the run
+reported it; nothing is shown as done that the run did not report.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from rich.text import Text
+
+from wattmesh.controller.cli import words
+from wattmesh.controller.cli.output import BAD, DIM, GOOD, STRONG, WARN, styled
+
+CONFIRMED = "confirmed"
+OPEN_STYLE = STRONG
+ENDED = {"confirmed": GOOD, "abandoned": DIM, "rolled_back": WARN, "failed": BAD}
+UNDER_WAY = "switching"
+"""Kind of the hold that only waits for a switch to end."""
+SLOP = timedelta(seconds=60)
+"""A switch belongs to the decision that stood when its intent was written, give or take this."""
+
+INDENT = " " * 29
+ACTION_WORDS = {"hold": "held", "freeze": "frozen"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One thing that happened. `at` orders them; `lines` is what is shown.
+
+    `fleeting`: a hold for a reason that the very next cycle had no more.
+    """
+
+    at: datetime
+    lines: tuple[Text, ...]
+    fleeting: bool = False
+
+
+def story(
+    decisions: Sequence[Mapping[str, Any]], switches: Sequence[Mapping[str, Any]]
+) -> list[Entry]:
+    """Put decisions and switches into one story, newest first.
+
+    A decision to switch that became a switch is told by the switch alone.
+    """
+    days = {_at(each, "first_at").date() for each in decisions}
+    days |= {_at(each, "created_at").date() for each in switches}
+    dated = len(days) > 1
+    told = [each for each in decisions if not _became_switch(each, switches)]
+    entries = [_decision(each, dated=dated) for each in told]
+    entries += [_switch(each, dated=dated) for each in switches]
+    return sorted(entries, key=lambda each: each.at, reverse=True)
+
+
+def brief(entries: Sequence[Entry]) -> tuple[list[Entry], int]:
+    """Leave out fleeting holds, the newest entry excepted; give the rest and how many were left."""
+    kept = [each for index, each in enumerate(entries) if index == 0 or not each.fleeting]
+    return kept, len(entries) - len(kept)
+
+
+def around(entries: Sequence[Entry], at: datetime) -> list[Entry]:
+    """Keep what held at `at` and what came right before it."""
+    before = [each for each in entries if each.at <= at]
+    return before[:2]
+
+
+def _at(row: Mapping[str, Any], key: str) -> datetime:
+    """Read a time of a row."""
+    return datetime.fromisoformat(row[key])
+
+
+def clause(reason: str) -> str:
+    """Leave out what the columns say already: `staying at A (dp2 tp2 on 4 GPUs): `."""
+    begins = reason.startswith(("staying at ", "switching from "))
+    _, parted, rest = reason.partition("): ")
+    return rest if begins and parted else reason
+
+
+def _became_switch(decision: Mapping[str, Any], switches: Sequence[Mapping[str, Any]]) -> bool:
+    """Say whether a switch tells this decision: it carries it out, or was under way."""
+    first, last = _at(decision, "first_at") - SLOP, _at(decision, "last_at") + SLOP
+    near = [each for each in switches if first <= _at(each, "created_at") <= last]
+    if decision["kind"] == UNDER_WAY:
+        return bool(near)
+    ordered = [each for each in near if each["to_point"] == decision["target"]]
+    return decision["action"] == "switch" and bool(ordered)
+
+
+def _decision(row: Mapping[str, Any], *, dated: bool) -> Entry:
+    """One decision that was not a switch: one line."""
+    at, last = _at(row, "first_at"), _at(row, "last_at")
+    acts = row["mode"] == "act" or row["action"] == "hold"
+    word = ACTION_WORDS.get(row["action"], row["action"]) if acts else "would"
+    stood = last - at
+    times = f"  (stood {words.duration(stood.total_seconds())})" if row["count"] > 1 else ""
+    line = styled(
+        (_time(at, dated=dated), DIM),
+        "  ",
+        (f"{word:<7}", "" if row["action"] == "hold" else WARN),
+        f" {_move(row['current'], row['target'])}  {clause(row['reason'])}",
+        (times, DIM),
+    )
+    return Entry(at=at, lines=(line,), fleeting=row["action"] == "hold" and row["count"] == 1)
+
+
+def _switch(row: Mapping[str, Any], *, dated: bool) -> Entry:
+    """One switch: why it was ordered, and what it took."""
+    at = _at(row, "created_at")
+    head = styled(
+        (_time(at, dated=dated), DIM),
+        "  ",
+        (f"{'switch':<7}", STRONG),
+        f" {_move(row['from_point'], row['to_point'])}  {clause(row['reason'])}",
+    )
+    return Entry(at=at, lines=(head, styled(INDENT, *_outcome(row))))
+
+
+def _outcome(row: Mapping[str, Any]) -> list[str | tuple[str, str]]:
+    """How the switch went, in the numbers that the run reported."""
+    state = row["state"]
+    parts: list[str | tuple[str, str]] = [(state.replace("_", " "), ENDED.get(state, OPEN_STYLE))]
+    took_s = row["evidence"].get("total_s")
+    if took_s is not None:
+        parts.append(f" in {words.duration(took_s)} ({row['order']['mode']})".replace("_", " "))
+    difference = probe_difference(row["evidence"])
+    if difference is not None:
+        parts.append(f", probe loss {_equal(difference)}")
+    parts += [f", {each}" for each in _predicted(row)]
+    if row["detail"] and state != CONFIRMED:
+        parts.append(f": {row['detail']}")
+    return parts
+
+
+def _predicted(row: Mapping[str, Any]) -> list[str]:
+    """What was expected of the switch when it was ordered."""
+    said = []
+    if row["predicted_ug"] is not None:
+        said.append(f"expected to save {words.micrograms(row['predicted_ug'])}")
+    if row["switch_cost_ug"] is not None:
+        said.append(f"to cost {words.micrograms(row['switch_cost_ug'])}")
+    return said
+
+
+def probe_difference(evidence: Mapping[str, Any]) -> float | None:
+    """Give |after - before| / |before| of the probe loss; None when it was not reported."""
+    before, after = evidence.get("probe_before"), evidence.get("probe_after")
+    if not isinstance(before, int | float) or not isinstance(after, int | float) or not before:
+        return None
+    return abs(after - before) / abs(before)
+
+
+def _equal(difference: float) -> str:
+    """Say how equal two losses are."""
+    return "bitwise equal" if difference == 0 else f"equal to {difference:.0e}".replace("e-0", "e-")
+
+
+def _move(current: str, target: str) -> str:
+    """Write `A -> C`, padded so that reasons line up."""
+    return f"{current or '?'} -> {target or '?'}".ljust(10)
+
+
+def _time(at: datetime, *, dated: bool) -> str:
+    """The time of an entry, with its day when the story spans several; seconds always."""
+    return at.strftime("%d %b %H:%M:%S" if dated else "%H:%M:%S")

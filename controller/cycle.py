@@ -1,0 +1,129 @@
+"""The control cycle: observe, decide, act, and say in one English sentence what was decided.
+
+Level-triggered: every cycle reads the whole observed state and starts from nothing else, so a
+daemon that was killed goes on where the journal stands. The same code runs live, in replay and in
+the demo; time is an argument.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from wattmesh.controller.act import carry_out, settle
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.observe import SignalFacts, observe
+from wattmesh.errors import Fenced, FixInput, JournalUnavailable
+from wattmesh.policies.decide import decide
+from wattmesh.policies.decision import Action, Decision, Mode, Observation, PolicySettings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CycleSettings:
+    """What a reload may change between two cycles."""
+
+    mode: Mode
+    policy: PolicySettings
+    facts: SignalFacts | None
+    switch_timeout_s: float
+    cycle_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CycleReport:
+    """What one cycle saw and decided. `trouble`: why it could not do its work; "" when it could."""
+
+    at: datetime
+    sentence: str
+    decisions: tuple[Decision, ...] = ()
+    observation: Observation | None = None
+    trouble: str = ""
+
+
+class Cycle:
+    """One control cycle after another; keeps nothing between them."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        settings: Callable[[], CycleSettings],
+        epoch: Callable[[], int | None],
+    ) -> None:
+        """Take the journal, the settings as they stand, and this daemon's epoch (None: standby)."""
+        self._journal = journal
+        self._settings = settings
+        self._epoch = epoch
+
+    def run(self, now: datetime) -> CycleReport:
+        """Run one cycle at `now`; never raises for an outside failure, holds instead."""
+        try:
+            report = self._run(now)
+        except (JournalUnavailable, FixInput) as error:
+            sentence = f"Holding every run: {error}."
+            report = CycleReport(at=now, sentence=sentence, trouble=str(error))
+        except Fenced as error:
+            report = CycleReport(at=now, sentence=f"Standing by: {error}.", trouble=str(error))
+        log.info("%s", report.sentence)
+        return report
+
+    def _run(self, now: datetime) -> CycleReport:
+        """Settle what is over, observe, decide, act."""
+        settings, epoch = self._settings(), self._epoch()
+        # Another version may have upgraded the database under us: its rows are not ours to judge.
+        self._journal.check_revision()
+        if epoch is not None:
+            for row in self._journal.runs.all(now):
+                settle(
+                    self._journal,
+                    row,
+                    now=now,
+                    epoch=epoch,
+                    timeout_s=settings.switch_timeout_s,
+                )
+        observation = observe(
+            self._journal,
+            now=now,
+            mode=settings.mode,
+            policy=settings.policy,
+            facts=settings.facts,
+            cycle_s=settings.cycle_s,
+        )
+        decisions = decide(observation)
+        if epoch is not None:
+            self._act(decisions, settings.mode, now, epoch)
+        return CycleReport(
+            at=now,
+            sentence=summary(observation, decisions, leading=epoch is not None),
+            decisions=decisions,
+            observation=observation,
+        )
+
+    def _act(self, decisions: Sequence[Decision], mode: Mode, now: datetime, epoch: int) -> None:
+        """Remember every decision; carry it out only in mode `act`."""
+        rows = {row.run: row for row in self._journal.runs.all(now)}
+        for decision in decisions:
+            self._journal.decisions.record(decision, now=now, epoch=epoch, mode=mode)
+            if mode is Mode.ACT:
+                carry_out(self._journal, rows[decision.run], decision, now=now, epoch=epoch)
+
+
+def summary(
+    observation: Observation, decisions: Sequence[Decision], *, leading: bool = True
+) -> str:
+    """Say in one English sentence what a cycle decided: the most eventful run first.
+
+    The same sentence goes to the log, the journal and the screen.
+    """
+    role = "" if leading else "Standing by, another daemon leads: "
+    if not decisions:
+        return f"{role}No live run; observing {observation.carbon.signal or 'no grid signal'}."
+    names = {run.run: run.name for run in observation.runs}
+    first = max(decisions, key=lambda each: each.action is not Action.HOLD)
+    would = ""
+    if observation.mode is not Mode.ACT and first.action is not Action.HOLD:
+        would = f"(mode {observation.mode}, so only said) "
+    others = len(decisions) - 1
+    tail = f" ({others} other run{'s' if others > 1 else ''} decided too.)" if others else ""
+    return f"{role}{names[first.run]}: {would}{first.reason}{tail}"

@@ -1,0 +1,156 @@
+"""The daemon's life: start, signals, reload, stop. What it does in between is in `wiring`.
+
+    python -m wattmesh.controller.daemon --config FILE
+
+SIGTERM and SIGINT stop it cleanly, SIGHUP reloads the settings; kill -9 at any moment is safe, for
+everything that matters is in the journal. Exit status: 0 stopped, 1 failed (starting again may
+help), 2 settings or arguments that a person must mend first.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from wattmesh.controller import settings as reader
+from wattmesh.controller.duties import remember
+from wattmesh.controller.notify import Notifier, Watchdog
+from wattmesh.controller.wiring import Parts
+from wattmesh.errors import FixInput, SettingsInvalid, WattmeshError
+
+log = logging.getLogger("wattmesh")
+
+STOPPING = frozenset({signal.SIGTERM, signal.SIGINT})
+WATCHED = frozenset({*STOPPING, signal.SIGHUP})
+TICK_S = 1.0
+QUIET_LIBRARIES = ("apscheduler", "uvicorn", "urllib3", "asyncio")
+
+
+class Daemon:
+    """One process from its first signal to its last."""
+
+    def __init__(self, path: Path, parts: Parts, notifier: Notifier) -> None:
+        """Take parts that are not started yet."""
+        self._path = path
+        self._parts = parts
+        self._notifier = notifier
+        self._watchdog = Watchdog(
+            notifier,
+            [
+                lambda: parts.cycle.state.last_progress_s,
+                lambda: parts.sampler.state.last_progress_s,
+            ],
+        )
+        self._said = ""
+
+    def run(self) -> int:
+        """Start, serve until told to stop, stop; give the exit status."""
+        try:
+            self._parts.start()
+            self._notifier.ready()
+            self._serve()
+        finally:
+            self._notifier.stopping()
+            self._parts.stop()
+        log.info("stopped")
+        return 0
+
+    def _serve(self) -> None:
+        """Wait for signals; meanwhile tell the service manager how it goes."""
+        while True:
+            received = signal.sigtimedwait(WATCHED, TICK_S)
+            if received is not None and received.si_signo in STOPPING:
+                log.info("stopping: %s", signal.Signals(received.si_signo).name)
+                return
+            if received is not None:
+                self._reload()
+            self._tell()
+
+    def _tell(self) -> None:
+        """Feed the watchdog, and show the newest sentence."""
+        self._watchdog.feed()
+        turned = self._parts.pulse.turned
+        sentence = turned.report.sentence if turned else ""
+        if sentence and sentence != self._said:
+            self._said = sentence
+            self._notifier.status(sentence)
+
+    def _reload(self) -> None:
+        """Take the settings file anew; one with mistakes changes nothing."""
+        self._notifier.reloading()
+        pulse = self._parts.pulse
+        try:
+            log.info("%s", self._parts.reload(reader.load(self._path)))
+            pulse.settings_trouble = ""
+        except WattmeshError as error:
+            log.error("the old settings stay in force: %s", error)
+            pulse.settings_trouble = _not_taken(self._path, error)
+            remember(self._parts.journal, pulse, "reload_refused", pulse.settings_trouble)
+        self._notifier.ready()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one daemon; give the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="wattmesh daemon", description="Run the daemon in the foreground."
+    )
+    parser.add_argument("--config", metavar="FILE", type=Path, required=True)
+    parser.add_argument("--debug", action="store_true", help="log more, with tracebacks")
+    chosen = parser.parse_args(arguments)
+    set_up_logging(debug=chosen.debug)
+    # In every thread from here on, so that only `_serve` takes them; one that comes during the
+    # start waits until then.
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    try:
+        settings = reader.load(chosen.config)
+        return Daemon(chosen.config, Parts(settings, chosen.config), Notifier()).run()
+    except FixInput as error:
+        return _failed(error, 2, debug=chosen.debug)
+    except WattmeshError as error:
+        return _failed(error, 1, debug=chosen.debug)
+
+
+def set_up_logging(*, debug: bool) -> None:
+    """Log to stderr: with times of our own only where no journal adds them."""
+    times = "" if os.environ.get("JOURNAL_STREAM") else "%(asctime)s "
+    logging.basicConfig(
+        level=logging.DEBUG if debug else logging.INFO,
+        format=f"{times}%(levelname)s %(threadName)s: %(message)s",
+        stream=sys.stderr,
+    )
+    for name in QUIET_LIBRARIES:
+        # What they would say is counted, or said by us in one sentence.
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _not_taken(path: Path, error: WattmeshError) -> str:
+    """Say why a reload was refused, and what to do."""
+    count = len(error.mistakes) if isinstance(error, SettingsInvalid) else 1
+    mistakes = f"{count} mistake{'s' if count != 1 else ''}"
+    return (
+        f"The settings file {path} was not taken, it has {mistakes}, and the old settings stay in "
+        f"force: run `wattmesh settings check {path}`, mend it, and reload again."
+    )
+
+
+def _failed(error: Exception, status: int, *, debug: bool) -> int:
+    """Say in one sentence why the daemon ends."""
+    print(f"wattmesh: {error}", file=sys.stderr)
+    if debug:
+        log.exception("the traceback")
+    return status
+
+
+def leave(status: int) -> NoReturn:
+    """End the process now: a poll that hangs in a thread is not waited for, it only fetches."""
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    leave(main())

@@ -1,0 +1,166 @@
+"""One real daemon of the demo: its settings file, its process, its socket, its journal.
+
+Invariant: it is started as a user starts it, with a settings file that `wattmesh settings check`
+accepts; the demo asks it for nothing that a user could not ask.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from wattmesh import durable
+from wattmesh.controller.cli.client import Daemon, DaemonUnreachable, segment
+from wattmesh.controller.demo.plan import TRACE, ZONE, DemoPlan
+from wattmesh.controller.demo.process import Child, Children, DemoFailed, wait_for
+from wattmesh.errors import JournalUnavailable
+
+READY_LIMIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where one run of the demo keeps its things.
+
+    Attributes:
+        folder: settings, journal, checkpoints. `socket`: short, as Unix sockets must be.
+        gpus: folder of the simulated GPUs.
+    """
+
+    folder: Path
+    socket: Path
+    gpus: Path
+    logs: Path
+
+    @property
+    def config(self) -> Path:
+        """The daemon's settings file."""
+        return self.folder / "wattmesh.toml"
+
+    @property
+    def journal(self) -> Path:
+        """The daemon's journal."""
+        return self.folder / "journal.db"
+
+
+def settings_text(plan: DemoPlan, places: Places, *, mode: str, plays_at: datetime) -> str:
+    """Write the settings of one daemon of the demo."""
+    policy = plan.policy
+    return f"""\
+# Written by `wattmesh demo`.
+mode = "{mode}"
+
+[journal]
+url = "sqlite:///{places.journal}"
+
+[api]
+socket = {json.dumps(str(places.socket))}
+
+[metrics]
+listen = ""
+
+[loops]
+cycle_s = {plan.cycle_s}
+sample_s = {plan.sample_s}
+
+[power]
+source = "simulated"
+folder = {json.dumps(str(places.gpus))}
+
+[carbon.accounting]
+provider = "csv"
+zone = "{ZONE}"
+file = {json.dumps(str(TRACE))}
+starts_at = {_toml(plan.starts_at)}
+plays_at = {_toml(plays_at)}
+compress = {plan.compress}
+
+[policy]
+dwell_s = {policy.dwell_s}
+gain_factor = {policy.gain_factor}
+guard_margin = {policy.guard_margin}
+max_switches_per_day = {policy.max_switches_per_day}
+switch_timeout_s = {policy.switch_timeout_s}
+
+[runs.{plan.run_name}]
+catalogue = {json.dumps(str(plan.catalogue))}
+baseline = "{plan.baseline}"
+deadline_after_s = {plan.deadline_after_s}
+"""
+
+
+class DemoDaemon:
+    """One daemon process, and what a user may ask it."""
+
+    def __init__(self, child: Child, places: Places) -> None:
+        """Take the process that was started."""
+        self.child = child
+        self.places = places
+        self._api = Daemon(str(places.socket))
+
+    def get(self, path: str, **query: object) -> Any:
+        """Read one answer of its API."""
+        return self._api.get(path, **query)
+
+    def order(self, run: str, point: str, reason: str) -> Mapping[str, Any]:
+        """Ask for a switch, as `wattmesh switch` does."""
+        answer: Mapping[str, Any] = self._api.post(
+            f"/v1/runs/{segment(run)}/switch", {"point": point, "reason": reason}
+        )
+        return answer
+
+    def status(self) -> Mapping[str, Any] | None:
+        """Give its status; None when it does not answer just now."""
+        try:
+            view: Mapping[str, Any] = self._api.get("/v1/status")
+        except (DaemonUnreachable, JournalUnavailable):
+            return None
+        return view
+
+    def stop(self) -> None:
+        """End it as a service manager does, and require that it ends well.
+
+        Raises:
+            DemoFailed: it ended with a failure.
+        """
+        self.child.stop()
+        if self.child.ended() not in (0, -15):
+            raise DemoFailed(
+                f"The {self.child.name} ended with status {self.child.ended()}; what it said is in "
+                f"{self.child.log}."
+            )
+
+
+def start(
+    children: Children, plan: DemoPlan, places: Places, *, mode: str, plays_at: datetime
+) -> DemoDaemon:
+    """Write the settings, start the daemon and wait until it answers.
+
+    Raises:
+        DemoFailed: it ended, or was not ready in time.
+    """
+    places.folder.mkdir(parents=True, exist_ok=True)
+    durable.write_text(places.config, settings_text(plan, places, mode=mode, plays_at=plays_at))
+    name = places.folder.name
+    child = children.start(
+        f"daemon of the {name} run",
+        [sys.executable, "-m", "wattmesh.controller.daemon", "--config", str(places.config)],
+        log=places.logs / f"{name}-daemon.log",
+        environment={},
+    )
+    daemon = DemoDaemon(child, places)
+    wait_for(
+        lambda: daemon.status() is not None,
+        limit_s=READY_LIMIT_S,
+        what=f"The daemon of the {name} run to answer",
+        needed=(child,),
+    )
+    return daemon
+
+
+def _toml(moment: datetime) -> str:
+    """Write a time as TOML does."""
+    return moment.isoformat().replace("+00:00", "Z")

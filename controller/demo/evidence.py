@@ -1,0 +1,116 @@
+"""What the demo's picture and report are made from: the recorded facts of its runs, as one file.
+
+Times are seconds since the main run began to train; each run has its own clock that starts at the
+same place of the grid day. Invariant: everything here was read back from a journal or written by
+the job that lived it; nothing is computed from what was planned.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from wattmesh import durable
+
+FILE = "evidence.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A value that held over [start_s, end_s)."""
+
+    start_s: float
+    end_s: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A stretch of time in one layout. `moving`: the switch itself, no training."""
+
+    start_s: float
+    end_s: float
+    point: str
+    layout: str
+    ranks: int
+    moving: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A switch as the training steps saw it."""
+
+    step: int
+    at_s: float
+    from_point: str
+    to_point: str
+    by_operator: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """One run: its layouts, its power (simulated watts) and its loss after each step."""
+
+    name: str
+    bands: tuple[Band, ...] = ()
+    power_w: tuple[Span, ...] = ()
+    losses: tuple[float, ...] = ()
+    marks: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Everything the picture shows.
+
+    Attributes:
+        day: the recorded day in words. `compress`: recorded seconds per second.
+        starts_h: hour of the recorded day at time 0.
+        intensity: measured, g/kWh. `forecast`: as issued when the run began.
+        threshold: intensity above which the run stood at its thriftiest point, where known.
+        tolerance: what the loss difference is held to over the first 100 steps.
+    """
+
+    day: str
+    attribution: str
+    compress: float
+    starts_h: float
+    deadline_s: float
+    intensity: tuple[Span, ...]
+    forecast: tuple[Span, ...]
+    main: Trace
+    control: Trace
+    reordered: Trace
+    headline: str
+    threshold_g_per_kwh: float | None = None
+    tolerance: float = 1e-5
+    simulated: tuple[str, ...] = field(default=())
+
+    def write(self, folder: Path) -> None:
+        """Keep it beside the report, so that the picture can be drawn again."""
+        durable.write_text(folder / FILE, json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read what `write` wrote."""
+        data: dict[str, Any] = json.loads((folder / FILE).read_text())
+        for key in ("intensity", "forecast"):
+            data[key] = tuple(Span(**each) for each in data[key])
+        for key in ("main", "control", "reordered"):
+            data[key] = _trace(data[key])
+        return cls(**{**data, "simulated": tuple(data["simulated"])})
+
+
+def _trace(data: dict[str, Any]) -> Trace:
+    """Read one run."""
+    return Trace(
+        name=data["name"],
+        bands=tuple(Band(**each) for each in data["bands"]),
+        power_w=tuple(Span(**each) for each in data["power_w"]),
+        losses=tuple(data["losses"]),
+        marks=tuple(Mark(**each) for each in data["marks"]),
+    )
+
+
+def relative_differences(losses: tuple[float, ...], others: tuple[float, ...]) -> list[float]:
+    """Give |a - b| / |b| step by step, over the steps that both have."""
+    return [abs(a - b) / abs(b) for a, b in zip(losses, others, strict=False)]

@@ -1,0 +1,172 @@
+"""One real training job of the demo, under the launcher that users use.
+
+Its processes import torch and then wait at a start line, so that the grid day begins when training
+does. Invariant: what a job did is read from its own step log and from the journal, never assumed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wattmesh.controller.demo.daemon import Places
+from wattmesh.controller.demo.plan import DemoPlan
+from wattmesh.controller.demo.process import Child, Children, DemoFailed, wait_for
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig import step_log
+from wattmesh.reconfig.step_log import StepRow
+from wattmesh.telemetry.simulated import FOLDER_VARIABLE
+
+TRAINER = "examples.pretrain"
+IMPORT_LIMIT_S = 120.0
+ASK = """
+import json, sys
+from examples.pretrain.config import preset
+from examples.pretrain.model import LanguageModel
+config = preset(sys.argv[1], seed=int(sys.argv[2]))
+parameters = sum(each.numel() for each in LanguageModel(config).parameters())
+print(json.dumps({
+    "parameters": parameters, "learning_rate": config.learning_rate, "clip": config.clip_norm,
+    "dtype": config.dtype, "optimizer": "AdamW", "global_batch": config.global_batch,
+    "seq_len": config.model.seq_len, "tokens_per_step": config.tokens_per_step,
+}))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A training job that was started and waits at the line, or runs."""
+
+    child: Child
+    plan: DemoPlan
+    folder: Path
+
+    @property
+    def losses(self) -> Path:
+        """Its step log."""
+        return self.folder / "steps.jsonl"
+
+    @property
+    def start_line(self) -> Path:
+        """The file whose appearance lets it begin."""
+        return self.folder / "start"
+
+    def wait_until_ready(self) -> None:
+        """Wait until every process has imported what it needs.
+
+        Raises:
+            DemoFailed: it ended, or took too long.
+        """
+        marks = [self.folder / f"start.ready.{rank}" for rank in range(self.plan.processes)]
+        wait_for(
+            lambda: all(mark.exists() for mark in marks),
+            limit_s=IMPORT_LIMIT_S,
+            what="Importing torch in the training processes",
+            needed=(self.child,),
+        )
+
+    def release(self) -> None:
+        """Let it begin."""
+        self.start_line.touch()
+
+    def rows(self) -> tuple[StepRow, ...]:
+        """Give the steps done so far."""
+        return step_log.read(self.losses) if self.losses.exists() else ()
+
+
+def start(children: Children, plan: DemoPlan, places: Places) -> Job:
+    """Start a job at the baseline's layout; it will wait at its start line."""
+    folder = places.folder / "job"
+    folder.mkdir(parents=True)
+    job_words = [
+        "-m", TRAINER,
+        "--name", plan.run_name,
+        "--preset", plan.preset,
+        "--seed", str(plan.seed),
+        "--steps", str(plan.steps),
+        "--layout", plan.layout,
+        "--boundary-every", str(plan.boundary_every),
+        "--checkpoint-dir", str(folder / "checkpoints"),
+        "--losses", str(folder / "steps.jsonl"),
+        "--wait-for", str(folder / "start"),
+    ]  # fmt: skip
+    launcher = [
+        "-m", "wattmesh.integrations.torchrun",
+        "--nproc", str(plan.processes),
+        "--checkpoint-dir", str(folder / "checkpoints"),
+    ]  # fmt: skip
+    child = children.start(
+        f"{places.folder.name} training job",
+        [sys.executable, *launcher, "--", *job_words],
+        log=places.logs / f"{places.folder.name}-job.log",
+        environment={
+            **trainer_environment(),
+            "WATTMESH_URL": f"unix://{places.socket}",
+            FOLDER_VARIABLE: str(places.gpus),
+        },
+    )
+    return Job(child=child, plan=plan, folder=folder)
+
+
+def start_reordered(children: Children, plan: DemoPlan, folder: Path) -> Job:
+    """Start the same training in one plain process that sums in another order."""
+    folder.mkdir(parents=True)
+    words = [
+        "-m", TRAINER, "--plain",
+        "--preset", plan.preset,
+        "--seed", str(plan.seed),
+        "--steps", str(plan.steps),
+        "--layout", "micro_batch=1",
+        "--losses", str(folder / "steps.jsonl"),
+    ]  # fmt: skip
+    child = children.start(
+        "reordered control",
+        # It has no pace to keep, so it takes only the time that nobody else wants.
+        ["nice", "-n", "19", sys.executable, *words],
+        log=plan.logs / "reordered-job.log",
+        environment=trainer_environment(),
+    )
+    return Job(child=child, plan=plan, folder=folder)
+
+
+def trainer_folder() -> Path:
+    """Find the repository that holds the example to train.
+
+    Raises:
+        InputInvalid: the example is not on this machine.
+    """
+    root = Path(__file__).resolve().parents[2]
+    if (root / "examples" / "pretrain").is_dir():
+        return root
+    raise InputInvalid(
+        "The demo trains examples/pretrain, which is in wattmesh's repository and not in its "
+        "package; clone the repository and run `make demo` there."
+    )
+
+
+def trainer_environment() -> dict[str, str]:
+    """Let a child find the example, and keep every process to one thread."""
+    return {"PYTHONPATH": str(trainer_folder()), "OMP_NUM_THREADS": "1"}
+
+
+def training(plan: DemoPlan) -> dict[str, Any]:
+    """Ask the example, in a child process, what it trains: torch stays out of this one.
+
+    Raises:
+        DemoFailed: it did not answer.
+    """
+    asked = subprocess.run(
+        [sys.executable, "-c", ASK, plan.preset, str(plan.seed)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=IMPORT_LIMIT_S,
+        env={**os.environ, **trainer_environment()},
+    )
+    if asked.returncode:
+        raise DemoFailed(f"The example does not say what it trains: {asked.stderr.strip()[-200:]}")
+    told: dict[str, Any] = json.loads(asked.stdout)
+    return {"processes": plan.processes, "backend": "gloo", "steps": plan.steps, **told}

@@ -1,0 +1,305 @@
+"""Draw `report.png`: the grid, the layouts, the power and the loss curves of the demo.
+
+A child process of its own (`python -m wattmesh.controller.demo.picture FOLDER`), so that nobody
+else pays for matplotlib. Invariant: it draws `evidence.json` and computes nothing but the loss
+difference; what is simulated says so in the picture itself.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.gridspec import GridSpec
+from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+from wattmesh.controller.demo.evidence import (
+    Band,
+    Evidence,
+    Span,
+    Trace,
+    relative_differences,
+)
+
+FILE = "report.png"
+SMOOTHED = 2
+
+INK, MUTED, FAINT = "#1f2933", "#7b8794", "#e4e7eb"
+GRID_LINE, GRID_FILL, FORECAST = "#3e4c59", "#cbd2d9", "#9fb3c8"
+MAIN, CONTROL, REORDERED = "#0b7285", "#e8590c", "#adb5bd"
+POINTS = ("#1864ab", "#2f9e44", "#862e9c", "#e67700", "#a61e4d")
+"""Colours of the operating points, in the order in which they first appear."""
+
+STYLE: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": MUTED,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "text.color": INK,
+    "figure.facecolor": "white",
+}
+
+
+def draw(evidence: Evidence, path: Path) -> None:
+    """Draw the picture."""
+    plt.switch_backend("Agg")
+    with plt.rc_context(STYLE):
+        figure = plt.figure(figsize=(11.5, 11.0), dpi=150)
+        day = GridSpec(
+            3, 1, figure=figure, height_ratios=(2.5, 1.15, 1.9), hspace=0.34,
+            left=0.075, right=0.965, top=0.893, bottom=0.415,
+        )  # fmt: skip
+        steps = GridSpec(
+            1, 5, figure=figure, wspace=1.1, left=0.075, right=0.965, top=0.325, bottom=0.08
+        )
+        sky = figure.add_subplot(day[0])
+        bands = figure.add_subplot(day[1], sharex=sky)
+        power = figure.add_subplot(day[2], sharex=sky)
+        _intensity(sky, evidence)
+        _bands(bands, evidence)
+        _power(power, evidence)
+        _time_axis((sky, bands, power), evidence)
+        _loss(figure.add_subplot(steps[:3]), evidence)
+        _difference(figure.add_subplot(steps[3:]), evidence)
+        _words(figure, evidence)
+        figure.savefig(path)
+        plt.close(figure)
+
+
+def _words(figure: Figure, evidence: Evidence) -> None:
+    """Put the answer above the picture, and its sources below."""
+    figure.text(0.075, 0.962, evidence.headline, fontsize=14.5, weight="bold")
+    speed = f"24 h in {86_400 / evidence.compress:.0f} s"
+    told = f" · simulated: {', '.join(evidence.simulated)}" if evidence.simulated else ""
+    figure.text(
+        0.075, 0.937, f"Recorded grid: {evidence.day}, {speed}{told}", fontsize=10, color=MUTED
+    )
+    figure.text(0.075, 0.02, evidence.attribution, fontsize=7.5, color=MUTED)
+
+
+def _title(axes: Axes, text: str, unit: str) -> None:
+    """Name a panel at its upper left, with its unit in a quieter voice."""
+    axes.set_title(text, loc="left", fontsize=10.5, weight="bold", pad=7)
+    axes.set_title(unit, loc="right", fontsize=8.5, color=MUTED, pad=7)
+    axes.grid(axis="y", color=FAINT, linewidth=0.7)
+    axes.set_axisbelow(True)
+
+
+def _stairs(spans: tuple[Span, ...]) -> tuple[list[float], list[float]]:
+    """Turn spans into edges and values, as `Axes.stairs` wants them; gaps become zero width."""
+    values = [each.value for each in spans]
+    edges = [each.start_s for each in spans] + [spans[-1].end_s]
+    return values, edges
+
+
+def _colours(evidence: Evidence) -> dict[str, str]:
+    """Give each operating point its colour."""
+    seen = dict.fromkeys(each.point for each in (*evidence.main.bands, *evidence.control.bands))
+    return {point: POINTS[index % len(POINTS)] for index, point in enumerate(seen)}
+
+
+def _intensity(axes: Axes, evidence: Evidence) -> None:
+    """The grid: measured as an area, forecast as a dashed line over it."""
+    _title(axes, "Carbon intensity of the grid", "g CO₂ per kWh")
+    values, edges = _stairs(evidence.intensity)
+    axes.stairs(values, edges, fill=True, color=GRID_FILL, alpha=0.55)
+    axes.stairs(values, edges, color=GRID_LINE, linewidth=1.6, baseline=None, label="measured")
+    if evidence.forecast:
+        axes.stairs(
+            *_stairs(evidence.forecast), color=FORECAST, linewidth=1.3, linestyle=(0, (3, 2)),
+            baseline=None, label="forecast when the run began",
+        )  # fmt: skip
+    if evidence.threshold_g_per_kwh is not None:
+        axes.axhline(evidence.threshold_g_per_kwh, color=CONTROL, linewidth=1.0, linestyle=":")
+        axes.annotate(
+            f"µ = {evidence.threshold_g_per_kwh:.0f}", (1.0, evidence.threshold_g_per_kwh),
+            xycoords=("axes fraction", "data"), xytext=(-2, 3), textcoords="offset points",
+            ha="right", fontsize=8.5, color=CONTROL,
+        )  # fmt: skip
+    low, high = min(values), max(values)
+    axes.set_ylim(max(0.0, low - 0.35 * (high - low)), high + 0.22 * (high - low))
+    axes.legend(loc="upper center", frameon=False, fontsize=8.5, ncols=2, labelcolor=MUTED)
+
+
+def _bands(axes: Axes, evidence: Evidence) -> None:
+    """What ran when: one row for the run under wattmesh, one for the control."""
+    _title(axes, "Layout", "striped: switching")
+    colours = _colours(evidence)
+    traces = (evidence.control, evidence.main)
+    letter_s = max(trace.bands[-1].end_s for trace in traces) / 130
+    for row, trace in enumerate(traces):
+        for band in trace.bands:
+            _band(axes, band, row, colours[band.point], letter_s)
+    axes.set_yticks((0, 1), labels=("control", "wattmesh"))
+    axes.set_ylim(-0.55, 1.55)
+    axes.grid(visible=False)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    _deadline(axes, evidence, named=False)
+
+
+def _band(axes: Axes, band: Band, row: int, colour: str, letter_s: float) -> None:
+    """One stretch in one layout, with its name where it fits; a letter is `letter_s` wide."""
+    width_s = band.end_s - band.start_s
+    if band.moving:
+        axes.barh(
+            row, width_s, left=band.start_s, height=0.72, color="white", edgecolor=colour,
+            hatch="/////", linewidth=0,
+        )  # fmt: skip
+        return
+    axes.barh(row, width_s, left=band.start_s, height=0.72, color=colour, alpha=0.9, linewidth=0)
+    shown = f"{band.point}: {band.layout} on {band.ranks}"
+    if width_s < len(shown) * letter_s:
+        shown = band.point if width_s > letter_s else ""
+    axes.text(
+        band.start_s + width_s / 2, row, shown, ha="center", va="center", fontsize=8,
+        color="white", clip_on=True,
+    )  # fmt: skip
+
+
+def _power(axes: Axes, evidence: Evidence) -> None:
+    """What all GPUs drew."""
+    _title(axes, "Power of all GPUs, simulated", f"W, mean of {SMOOTHED} ledger slots")
+    named = {"control": (evidence.control, CONTROL), "under wattmesh": (evidence.main, MAIN)}
+    for name, (trace, colour) in named.items():
+        if trace.power_w:
+            values, edges = _stairs(smooth(trace.power_w))
+            axes.stairs(values, edges, color=colour, linewidth=1.5, baseline=None, label=name)
+    values, edges = _stairs(smooth(evidence.main.power_w))
+    axes.stairs(values, edges, fill=True, color=MAIN, alpha=0.12)
+    axes.set_ylim(bottom=0, top=1.28 * max(each.value for each in evidence.control.power_w))
+    axes.legend(loc="upper right", frameon=False, fontsize=8.5, ncols=2, labelcolor=MUTED)
+    _deadline(axes, evidence)
+
+
+def smooth(spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    """Take the mean of every few slots: a slot is shorter than the time between two checkpoints."""
+    groups = [spans[first : first + SMOOTHED] for first in range(0, len(spans), SMOOTHED)]
+    return tuple(
+        Span(
+            start_s=group[0].start_s,
+            end_s=group[-1].end_s,
+            value=sum(each.value * (each.end_s - each.start_s) for each in group)
+            / (group[-1].end_s - group[0].start_s),
+        )
+        for group in groups
+    )
+
+
+def _deadline(axes: Axes, evidence: Evidence, *, named: bool = True) -> None:
+    """Mark the deadline."""
+    axes.axvline(evidence.deadline_s, color=INK, linewidth=1.0, linestyle=(0, (1, 1.5)))
+    if not named:
+        return
+    axes.annotate(
+        "deadline", (evidence.deadline_s, 0.0), xycoords=("data", "axes fraction"),
+        xytext=(-3, 3), textcoords="offset points", rotation=90, ha="right", va="bottom",
+        fontsize=7.5, color=MUTED,
+    )  # fmt: skip
+
+
+def _time_axis(panels: tuple[Axes, ...], evidence: Evidence) -> None:
+    """One axis for three panels: hours of the recorded day, real seconds below them."""
+    per_hour_s = 3600 / evidence.compress
+    end_s = max(
+        evidence.deadline_s, *(each.bands[-1].end_s for each in (evidence.main, evidence.control))
+    )
+    panels[0].set_xlim(0, end_s * 1.012)
+    step_h = 3 if end_s / per_hour_s > 15 else 1
+
+    def label(at_s: float, _: int | None = None) -> str:
+        hour = evidence.starts_h + at_s / per_hour_s
+        return f"{round(hour) % 24:02d}:00\n{at_s:.0f} s"
+
+    for axes in panels:
+        axes.xaxis.set_major_locator(MultipleLocator(step_h * per_hour_s))
+        axes.xaxis.set_major_formatter(FuncFormatter(label))
+        axes.tick_params(axis="x", labelbottom=axes is panels[-1], labelsize=8.5)
+        for mark in evidence.main.marks:
+            axes.axvline(mark.at_s, color=INK, linewidth=0.7, alpha=0.35, zorder=0)
+
+
+def _loss(axes: Axes, evidence: Evidence) -> None:
+    """The curves over each other, step by step, with the switches as dots."""
+    _title(axes, "Training loss", "cross-entropy, per step")
+    control, main = evidence.control.losses, evidence.main.losses
+    axes.plot(range(1, len(control) + 1), control, color=CONTROL, linewidth=4.0, alpha=0.35,
+              solid_capstyle="round", label="control, never switched")  # fmt: skip
+    axes.plot(range(1, len(main) + 1), main, color=MAIN, linewidth=1.1, label="under wattmesh")
+    for mark in evidence.main.marks:
+        if 0 < mark.step <= len(main):
+            _dot(axes, mark.step, main[mark.step - 1], f"{mark.from_point} → {mark.to_point}"
+                 + (" (operator)" if mark.by_operator else ""))  # fmt: skip
+    axes.set_xlim(0, len(main))
+    axes.set_xlabel("step", fontsize=8.5)
+    axes.legend(loc="upper right", frameon=False, fontsize=8.5, labelcolor=MUTED)
+
+
+def _dot(axes: Axes, step: int, loss: float, text: str) -> None:
+    """A switch on the loss curve."""
+    axes.plot([step], [loss], "o", color="white", markeredgecolor=INK, markersize=6, zorder=5)
+    axes.annotate(
+        text,
+        (step, loss),
+        xytext=(4, 16),
+        textcoords="offset points",
+        fontsize=8,
+        color=INK,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0},
+    )
+
+
+def _difference(axes: Axes, evidence: Evidence) -> None:
+    """How far the curves lie apart, beside what another order of summation does."""
+    _title(axes, "Difference of loss to the control", "relative")
+    for trace, colour, name in (
+        (evidence.reordered, REORDERED, "control summed in another order"),
+        (evidence.main, MAIN, "under wattmesh"),
+    ):
+        differences = _running_maximum(trace, evidence.control)
+        if differences:
+            steps = range(1, len(differences) + 1)
+            axes.plot(steps, differences, color=colour, linewidth=1.5, label=name)
+    axes.plot(
+        (0, min(100, len(evidence.main.losses))),
+        (evidence.tolerance,) * 2,
+        color=CONTROL,
+        linewidth=1.0,
+        linestyle=":",
+    )
+    axes.annotate(f"limit over 100 steps: {evidence.tolerance:.0e}".replace("e-0", "e-"),
+                  (0, evidence.tolerance), xytext=(2, 4), textcoords="offset points",
+                  fontsize=8, color=CONTROL)  # fmt: skip
+    axes.set_yscale("log")
+    axes.set_ylim(1e-9, 1e-3)
+    axes.set_xlim(0, max(1, len(evidence.main.losses)))
+    axes.set_xlabel("step (largest difference so far)", fontsize=8.5)
+    axes.legend(loc="upper left", frameon=False, fontsize=8, labelcolor=MUTED)
+
+
+def _running_maximum(trace: Trace, control: Trace) -> list[float]:
+    """Give the largest relative difference up to each step; zeros stay off a log axis."""
+    largest, found = 0.0, []
+    for each in relative_differences(trace.losses, control.losses):
+        largest = max(largest, each)
+        found.append(largest or 1e-10)
+    return found
+
+
+def main() -> None:
+    """Draw the picture of one demo folder."""
+    folder = Path(sys.argv[1])
+    draw(Evidence.read(folder), folder / FILE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Every number that the demo chooses, in one place, with why.
+
+Invariant: nothing about the demo's outcome is in here; what happens is decided by the daemon and
+read back from its journal.
+"""
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from wattmesh.reconfig.catalogue import Catalogue
+
+TRACE = Path(__file__).with_name("gb-2023-03-11.csv")
+ZONE = "GB"
+ATTRIBUTION = (
+    "Carbon intensity: National Energy System Operator, Carbon Intensity API "
+    "(carbonintensity.org.uk), CC BY 4.0."
+)
+DAY_S = 86_400.0
+
+BUSY_SHARE = 2 / 3
+"""Of the recorded day, that the submitted point needs for all steps."""
+
+LEAST_STEPS = 104
+"""Fewer would not reach the 100 steps over which losses are compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoPolicy:
+    """The operator's limits, scaled to a day that lasts a minute."""
+
+    dwell_s: float = 4.0
+    gain_factor: float = 1.5
+    guard_margin: float = 0.02
+    max_switches_per_day: int = 20
+    switch_timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoPlan:
+    """What is asked of one demo.
+
+    Attributes:
+        folder: where everything goes; made by the demo.
+        day_s: real seconds that the recorded 24 h take.
+        deadline_factor: the deadline, in times of what the submitted point needs.
+        profile_intervals: checkpoint intervals that each layout is measured over.
+        order_at, order_by: share of the steps from which the operator orders a further layout at
+            equal ranks, and at any.
+        lead_s: the day begins so long before training does: time for the daemon to start.
+        steps: optimizer steps of every run; fewer where the machine is slow.
+        deadline_after_s: seconds after registration by which the run must be done.
+    """
+
+    folder: Path
+    day_s: float = 60.0
+    steps: int = 192
+    deadline_after_s: float = 56.0
+    deadline_factor: float = 1.5
+    lead_s: float = 2.5
+    order_at: float = 0.6
+    order_by: float = 0.8
+    ordered_point: str = "C"
+    order_reason: str = "trial of another layout at equal ranks before the long run"
+    run_name: str = "train"
+    baseline: str = "A"
+    preset: str = "demo"
+    layout: str = "dp_shard=2,tp=2"
+    boundary_every: int = 8
+    profile_intervals: int = 3
+    cycle_s: float = 0.25
+    sample_s: float = 0.25
+    processes: int = 4
+    seed: int = 0
+    starts_at: datetime = datetime(2023, 3, 11, 12, tzinfo=UTC)
+    day_words: str = "Great Britain, 11 March 2023 from noon"
+    policy: DemoPolicy = field(default_factory=DemoPolicy)
+
+    @classmethod
+    def lasting(cls, day_s: float, *, folder: Path) -> "DemoPlan":
+        """Plan a demo whose recorded day takes `day_s`; all that follows from it is scaled."""
+        usual = cls(folder=folder)
+        scale = day_s / usual.day_s
+        return replace(
+            usual,
+            day_s=day_s,
+            steps=max(usual.boundary_every * 4, round(usual.steps * scale)),
+            deadline_after_s=usual.deadline_after_s * scale,
+            policy=replace(usual.policy, dwell_s=usual.policy.dwell_s * scale),
+        )
+
+    def fitted(self, catalogue: Catalogue, tokens_per_step: int) -> "DemoPlan":
+        """Fit the work to what was measured: on a slow machine fewer steps, then a longer day.
+
+        The submitted point is to need two thirds of the recorded day, and the deadline leaves it
+        as much room as a patient user would: half as much again.
+        """
+        tokens_per_s = catalogue.point(self.baseline).tokens_per_s
+        affordable = round(self.day_s * BUSY_SHARE * tokens_per_s / tokens_per_step)
+        steps = max(min(self.steps, LEAST_STEPS), min(self.steps, affordable))
+        steps -= steps % self.boundary_every
+        needed_s = steps * tokens_per_step / tokens_per_s
+        return replace(
+            self, steps=steps, deadline_after_s=round(self.deadline_factor * needed_s, 1)
+        )
+
+    @property
+    def limit_s(self) -> float:
+        """After so long a run that is not over has failed."""
+        return 2 * self.day_s + 60.0
+
+    @property
+    def run_starts_h(self) -> float:
+        """Hour of the recorded day at which training begins."""
+        begins = self.starts_at + timedelta(seconds=self.lead_s * self.compress)
+        return begins.hour + begins.minute / 60
+
+    @property
+    def compress(self) -> float:
+        """Recorded seconds that pass in one second."""
+        return DAY_S / self.day_s
+
+    @property
+    def catalogue(self) -> Path:
+        """The catalogue that profiling writes."""
+        return self.folder / "catalogue.toml"
+
+    @property
+    def logs(self) -> Path:
+        """What every process said."""
+        return self.folder / "logs"

@@ -1,0 +1,81 @@
+"""What is known of a finished run of the demo, as types. Pure.
+
+Invariant: everything in here was read back from a journal or from the step log of the job.
+"""
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from wattmesh.controller.demo.evidence import Span, Trace
+from wattmesh.reconfig.step_log import StepRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchFact:
+    """One confirmed switch, as the run reported it.
+
+    Attributes:
+        step: of the boundary. `seconds`: from the boundary to the first step, None if unreported.
+        probe_difference: relative, of the probe loss before and after.
+    """
+
+    step: int
+    from_point: str
+    to_point: str
+    seconds: float | None
+    probe_difference: float | None
+    requested_by: str
+    reason: str
+    predicted_g: float | None
+    switch_cost_g: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What one run did, read back from its step log and its journal."""
+
+    steps: tuple[StepRow, ...]
+    switches: tuple[SwitchFact, ...]
+    carbon_ug: int
+    baseline_ug: int
+    energy_mj: int
+    unobserved_s: float
+    deadline_met: bool
+    deadline_slack_s: float
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """Loss after each step."""
+        return tuple(row.loss for row in self.steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """When a run's training was let go: time 0 of everything that is told about it."""
+
+    at: datetime
+    monotonic_s: float
+
+    @classmethod
+    def now(cls) -> "Beginning":
+        """Take this moment."""
+        return cls(at=datetime.now(UTC), monotonic_s=time.monotonic())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One run as it was read back.
+
+    Attributes:
+        facts: for the report. `trace`: for the picture.
+        measured, forecast: the grid from the run's beginning to its deadline.
+        bound_g: what no schedule could have beaten.
+    """
+
+    facts: RunFacts
+    trace: Trace
+    measured: tuple[Span, ...]
+    forecast: tuple[Span, ...]
+    deadline_s: float
+    bound_g: float | None

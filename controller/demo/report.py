@@ -1,0 +1,222 @@
+"""`report.json`: what the demo did, in figures that were read back. Pure.
+
+Invariant: grams come from the journals, losses from the step logs, seconds and probes from what
+the run reported; nothing is filled in from the plan.
+"""
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import wattmesh
+from wattmesh.controller.cli import words
+from wattmesh.controller.demo.evidence import Evidence, Trace, relative_differences
+from wattmesh.controller.demo.plan import ATTRIBUTION, TRACE, DemoPlan
+from wattmesh.controller.demo.record import Found, RunFacts, SwitchFact
+from wattmesh.reconfig.catalogue import Catalogue
+from wattmesh.reconfig.step_log import StepRow
+
+FIRST_STEPS = 100
+"""Over so many steps the loss must agree to 1e-5 in fp32; later within 3x the reordered control."""
+G_PER_UG = 1e-6
+BUSY_SHARE = 0.1
+"""Of steps that overran, above which the figures are those of a busy machine."""
+BASELINE_TOLERANCE = 0.05
+SIMULATED = ("GPU power", "GPU pace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """Everything that the report is made from."""
+
+    plan: DemoPlan
+    catalogue: Catalogue
+    main: RunFacts
+    control: RunFacts
+    reordered: tuple[StepRow, ...]
+    hindsight_bound_g: float | None
+    wall_s: float
+    parts_s: Mapping[str, float]
+    training: Mapping[str, Any]
+
+
+def compose(demo: Demo) -> dict[str, Any]:
+    """Put the report together."""
+    main, control = demo.main, demo.control
+    differences = relative_differences(main.losses, control.losses)
+    reordered = [row.loss for row in demo.reordered]
+    carbon_g, baseline_g = main.carbon_ug * G_PER_UG, main.baseline_ug * G_PER_UG
+    bound_g = demo.hindsight_bound_g
+    return {
+        "switches": len(main.switches),
+        "layouts": layouts(main.steps),
+        "max_rel_loss_difference_100": max(differences[:FIRST_STEPS]),
+        "max_rel_loss_difference": max(differences),
+        "control_rel_loss_difference": max(relative_differences(tuple(reordered), control.losses)),
+        "loss_first": main.losses[0],
+        "loss_last": main.losses[-1],
+        "carbon_g": carbon_g,
+        "baseline_carbon_g": baseline_g,
+        "baseline_measured_carbon_g": control.carbon_ug * G_PER_UG,
+        "hindsight_bound_g": bound_g,
+        "deadline_met": main.deadline_met,
+        "wall_s": round(demo.wall_s, 1),
+        "simulated": list(SIMULATED),
+        "learning_rate": demo.training["learning_rate"],
+        "clip": demo.training["clip"],
+        "dtype": demo.training["dtype"],
+        "saved_g": baseline_g - carbon_g,
+        "saving_share": 1 - carbon_g / baseline_g,
+        "bound_saving_share": None if bound_g is None else 1 - bound_g / baseline_g,
+        "deadline_slack_s": round(main.deadline_slack_s, 3),
+        "energy_j": main.energy_mj / 1e3,
+        "baseline_measured_energy_j": control.energy_mj / 1e3,
+        "unobserved_s": main.unobserved_s,
+        "switch_table": [_switch(each, demo.catalogue) for each in main.switches],
+        "training": dict(demo.training),
+        "overruns": overruns(main.steps),
+        "grid": grid(demo.plan),
+        "catalogue": _catalogue(demo.catalogue),
+        "seed": demo.plan.seed,
+        "parts_s": {name: round(seconds, 1) for name, seconds in demo.parts_s.items()},
+        "versions": {"wattmesh": wattmesh.__version__, **versions()},
+        "files": {
+            "report": str(demo.plan.folder / "report.json"),
+            "picture": str(demo.plan.folder / "report.png"),
+            "logs": str(demo.plan.logs),
+        },
+        "notes": notes(demo),
+    }
+
+
+def notes(demo: Demo) -> list[str]:
+    """Say what a reader must know before trusting the figures; nothing when all is well."""
+    found = []
+    for name, facts in (("main", demo.main), ("control", demo.control)):
+        share = overruns(facts.steps)["share"]
+        if share > BUSY_SHARE:
+            found.append(
+                f"{words.percent(share)} of the {name} run's steps took longer than on the "
+                "simulated device: the machine was busy, and a quiet one gives other figures"
+            )
+    apart = demo.main.baseline_ug / demo.control.carbon_ug - 1
+    if abs(apart) > BASELINE_TOLERANCE:
+        more = "more" if apart > 0 else "less"
+        found.append(
+            f"the modelled baseline is {words.percent(abs(apart))} {more} than the control run "
+            "was booked with"
+        )
+    if not demo.main.deadline_met:
+        found.append(f"the deadline was missed by {words.duration(-demo.main.deadline_slack_s)}")
+    return found
+
+
+def layouts(steps: Sequence[StepRow]) -> list[str]:
+    """List the distinct layouts that trained, in their order."""
+    return list(dict.fromkeys(f"{row.layout} on {row.gpus}" for row in steps))
+
+
+def overruns(steps: Sequence[StepRow]) -> dict[str, float]:
+    """Say how often, and by how much, a step took longer than on the simulated device."""
+    late = [row.overrun_s for row in steps if row.overrun_s > 0]
+    return {
+        "steps": len(late),
+        "share": len(late) / len(steps) if steps else 0.0,
+        "seconds": round(sum(late), 3),
+    }
+
+
+def grid(plan: DemoPlan) -> dict[str, Any]:
+    """Say which recorded hours played, how fast, and whose data they are."""
+    return {
+        "day": plan.day_words,
+        "day_s": plan.day_s,
+        "starts_at": plan.starts_at.isoformat().replace("+00:00", "Z"),
+        "licence": "NESO, CC BY 4.0",
+        "attribution": ATTRIBUTION,
+        "file": TRACE.name,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Name the versions that decide the numbers, without importing torch."""
+    return {"python": platform.python_version(), "torch": metadata.version("torch")}
+
+
+def picture_of(
+    plan: DemoPlan,
+    composed: Mapping[str, Any],
+    main: Found,
+    control: Found,
+    reordered: Sequence[StepRow],
+) -> Evidence:
+    """Give what the picture shows."""
+    less = composed["saving_share"]
+    deadline = "deadline met" if composed["deadline_met"] else "DEADLINE MISSED"
+    return Evidence(
+        day=plan.day_words,
+        attribution=f"{ATTRIBUTION} {', '.join(SIMULATED)}: simulated. Made by `wattmesh demo`.",
+        compress=plan.compress,
+        starts_h=plan.run_starts_h,
+        deadline_s=main.deadline_s,
+        intensity=main.measured,
+        forecast=main.forecast,
+        main=main.trace,
+        control=control.trace,
+        reordered=Trace(name="reordered", losses=tuple(row.loss for row in reordered)),
+        headline=(
+            f"{words.grams(composed['carbon_g'])} CO₂ against "
+            f"{words.grams(composed['baseline_carbon_g'])} for the same training: "
+            f"{words.percent(abs(less))} {'less' if less >= 0 else 'more'}, {deadline}"
+        ),
+        simulated=SIMULATED,
+    )
+
+
+def _switch(fact: SwitchFact, catalogue: Catalogue) -> dict[str, Any]:
+    """Give one row of the switch table."""
+    return {
+        "step": fact.step,
+        "from": _named(fact.from_point, catalogue),
+        "to": _named(fact.to_point, catalogue),
+        "from_point": fact.from_point,
+        "to_point": fact.to_point,
+        "seconds": fact.seconds,
+        "probe_difference": fact.probe_difference,
+        "requested_by": fact.requested_by,
+        "reason": fact.reason,
+        "predicted_g": fact.predicted_g,
+        "switch_cost_g": fact.switch_cost_g,
+    }
+
+
+def _named(point_id: str, catalogue: Catalogue) -> str:
+    """Name a point by its layout: `tp2 on 2`."""
+    point = catalogue.point(point_id)
+    return f"{point.layout} on {point.gpus}"
+
+
+def _catalogue(catalogue: Catalogue) -> dict[str, Any]:
+    """Give the points with the source of each number."""
+    return {
+        "digest": catalogue.digest,
+        "reference": catalogue.reference,
+        "switch_s": catalogue.switch.layout_s,
+        "switch_energy_j": catalogue.switch.layout_energy_j,
+        "switch_source": catalogue.switch.source,
+        "points": [
+            {
+                "id": point.id,
+                "layout": str(point.layout),
+                "gpus": point.gpus,
+                "tokens_per_s": point.tokens_per_s,
+                "power_w": point.power_w,
+                "evidence": point.evidence.value,
+                "equivalence": point.equivalence.value,
+                "sources": dict(point.sources),
+            }
+            for point in catalogue.points
+        ],
+    }

@@ -1,0 +1,272 @@
+"""The whole demo, in the order in which a reader would explain it.
+
+Profile the layouts; train under the daemon while the recorded day passes; train the same without a
+single switch, and once more in another order of summation; read everything back; tell.
+Invariant: whatever goes wrong, every process it started is ended and the folder stays, with logs.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from wattmesh import durable
+from wattmesh.controller.demo import daemon as daemons
+from wattmesh.controller.demo import facts, job, report, screen
+from wattmesh.controller.demo.daemon import DemoDaemon, Places
+from wattmesh.controller.demo.job import Job
+from wattmesh.controller.demo.plan import DemoPlan
+from wattmesh.controller.demo.process import Children, DemoFailed, wait_for
+from wattmesh.controller.demo.progress import Progress
+from wattmesh.controller.demo.record import Beginning
+from wattmesh.controller.demo.report import Demo, picture_of
+from wattmesh.controller.demo.watcher import Watcher
+from wattmesh.controller.profile import profile
+from wattmesh.controller.profile_job import read_job
+from wattmesh.errors import InputInvalid, WattmeshError
+from wattmesh.reconfig import catalogue_file
+from wattmesh.reconfig.catalogue import Catalogue
+from wattmesh.reconfig.step_log import StepRow
+from wattmesh.telemetry.simulated import create
+
+MARK = "demo.json"
+"""Tells a folder of a demo from anything else."""
+
+PICTURE_LIMIT_S = 60.0
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """How long each part took, and everything so far."""
+
+    began_s: float = field(default_factory=time.monotonic)
+    parts_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self.began_s
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Measure one part."""
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.parts_s[name] = time.monotonic() - began_s
+
+
+@dataclass(slots=True, kw_only=True)
+class Ran:
+    """One run: its places, its job, and when it was let go."""
+
+    places: Places
+    job: Job
+    beginning: Beginning = field(default_factory=Beginning.now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """All that was trained."""
+
+    main: Ran
+    control: Ran
+    reordered: tuple[StepRow, ...]
+
+
+def run(
+    plan: DemoPlan, progress: Progress, *, force: bool = False, known: Path | None = None
+) -> dict[str, Any]:
+    """Run the demo and give its report.
+
+    Args:
+        plan: what is asked.
+        progress: hears how it goes.
+        force: replace the folder whatever is in it.
+        known: a catalogue of an earlier demo, to be used instead of profiling again.
+
+    Raises:
+        InputInvalid: the folder holds something else.
+        WattmeshError: a part failed; the message says where its log is.
+    """
+    # Read before the folder is made anew: it may lie in it.
+    measured = None if known is None else catalogue_file.load(known)
+    prepare(plan, force=force)
+    for line in screen.banner(plan):
+        progress.say(line)
+    try:
+        return _run(plan, progress, measured)
+    except KeyboardInterrupt:
+        progress.say(f"stopped; every process has ended, what there is lies in {plan.folder}")
+        raise
+    except DemoFailed:
+        raise
+    except WattmeshError as error:
+        raise DemoFailed(f"{error}\nThe demo stopped; its logs are in {plan.logs}.") from error
+
+
+def prepare(plan: DemoPlan, *, force: bool) -> None:
+    """Make an empty folder; replace one that an earlier demo made.
+
+    Raises:
+        InputInvalid: the folder holds something that no demo made, or cannot be written.
+    """
+    folder = plan.folder
+    strange = folder.exists() and any(folder.iterdir()) and not (folder / MARK).is_file()
+    if strange and not force:
+        raise InputInvalid(
+            f"{folder} holds something that no demo made, and was not touched; name another folder "
+            "with --out, or replace it with --force."
+        )
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+        durable.write_text(folder / MARK, json.dumps({"made_by": "wattmesh demo"}))
+    except OSError as error:
+        raise InputInvalid(f"{folder} cannot be written ({error.strerror}).") from error
+
+
+def _run(plan: DemoPlan, progress: Progress, measured: Catalogue | None) -> dict[str, Any]:
+    """Do the parts, one after another."""
+    watch = Stopwatch()
+    with tempfile.TemporaryDirectory(prefix="wattmesh-") as short, Children() as children:
+        sockets = Path(short)
+        with watch.part("profiling"):
+            plan, catalogue = _fit(plan, measured or _profile(plan, progress))
+        reordered = job.start_reordered(children, plan, plan.folder / "reordered")
+        with watch.part("main run"):
+            main = _start(plan, children, sockets, "main")
+            progress.say(screen.beginning(plan, "main"))
+            daemon = _train(plan, children, main, progress, mode="act")
+        with watch.part("control run"):
+            # Its processes import torch while the last slots of the main run get their price.
+            control = _start(plan, children, sockets, "control")
+            facts.wait_until_settled(daemon, bound=True)
+            daemon.stop()
+            progress.say(screen.beginning(plan, "control"))
+            daemon = _train(plan, children, control, progress, mode="observe")
+            facts.wait_until_settled(daemon, bound=False)
+            daemon.stop()
+        with watch.part("reordered control"):
+            reordered.child.finish(limit_s=plan.limit_s)
+    with watch.part("report"):
+        runs = Runs(main=main, control=control, reordered=reordered.rows())
+        composed = _report(plan, catalogue, runs, watch)
+    composed["wall_s"] = round(watch.elapsed_s, 1)
+    durable.write_text(plan.folder / "report.json", json.dumps(composed, indent=2) + "\n")
+    for line in ["", *screen.last_screen(composed)]:
+        progress.say(line)
+    return composed
+
+
+def _report(plan: DemoPlan, catalogue: Catalogue, runs: Runs, watch: Stopwatch) -> dict[str, Any]:
+    """Read everything back, compose the report, draw the picture."""
+    main = facts.read(runs.main.places, runs.main.job.rows(), catalogue, runs.main.beginning)
+    control = facts.read(
+        runs.control.places, runs.control.job.rows(), catalogue, runs.control.beginning
+    )
+    demo = Demo(
+        plan=plan,
+        catalogue=catalogue,
+        main=main.facts,
+        control=control.facts,
+        reordered=runs.reordered,
+        hindsight_bound_g=main.bound_g,
+        wall_s=watch.elapsed_s,
+        parts_s=watch.parts_s,
+        training=job.training(plan),
+    )
+    composed = report.compose(demo)
+    picture_of(plan, composed, main, control, runs.reordered).write(plan.folder)
+    _draw(plan)
+    return composed
+
+
+def _fit(plan: DemoPlan, measured: Catalogue) -> tuple[DemoPlan, Catalogue]:
+    """Fit the plan to what was measured; write the catalogue that the daemon will read."""
+    tokens_per_step = measured.global_batch * measured.seq_len
+    plan = plan.fitted(measured, tokens_per_step)
+    catalogue = replace(measured, job=plan.run_name, tokens_total=plan.steps * tokens_per_step)
+    return plan, catalogue_file.save(catalogue, plan.catalogue)
+
+
+def _profile(plan: DemoPlan, progress: Progress) -> Catalogue:
+    """Measure the layouts."""
+    progress.say("profiling: every layout once, held against a run that never switches")
+    described = read_job(job.trainer_folder() / "examples" / "pretrain" / "profile.toml")
+    asked = replace(
+        described,
+        name=plan.run_name,
+        boundary_every=plan.boundary_every,
+        intervals=plan.profile_intervals,
+    )
+    found = profile(asked, plan.folder / "profile", lambda text: progress.show(f"  {text}"))
+    for point in found.catalogue.points:
+        progress.say(
+            f"  {point.id}  {str(point.layout) + ' on ' + str(point.gpus):<14} "
+            f"{point.tokens_per_s:6.0f} tokens/s  {point.power_w:5.0f} W simulated  "
+            f"{point.evidence}"
+        )
+    for point_id, why in found.unproven.items():
+        progress.say(f"  {point_id} may not be switched to: {why}")
+    return found.catalogue
+
+
+def _start(plan: DemoPlan, children: Children, sockets: Path, name: str) -> Ran:
+    """Start a job; it imports torch and waits at its start line."""
+    folder = plan.folder / name
+    places = Places(
+        folder=folder,
+        socket=sockets / f"{name}.sock",
+        gpus=folder / "gpus",
+        logs=plan.logs,
+    )
+    create(places.gpus, plan.processes)
+    return Ran(places=places, job=job.start(children, plan, places))
+
+
+def _train(
+    plan: DemoPlan, children: Children, ran: Ran, progress: Progress, *, mode: str
+) -> DemoDaemon:
+    """Let a job train through the recorded day, under a daemon of its own; give that daemon."""
+    progress.show("  the processes import torch")
+    ran.job.wait_until_ready()
+    # The day begins with the daemon, the training `lead_s` later: at the same hour in both runs.
+    plays_at, line_s = datetime.now(UTC), time.monotonic() + plan.lead_s
+    daemon = daemons.start(children, plan, ran.places, mode=mode, plays_at=plays_at)
+    wait_for(lambda: time.monotonic() >= line_s, limit_s=plan.lead_s + 1, what="The start line")
+    ran.beginning = Beginning.now()
+    ran.job.release()
+    watcher = Watcher(plan, daemon, progress, ordering=mode == "act")
+    ran.job.child.finish(limit_s=plan.limit_s, watch=watcher.look)
+    took_s = time.monotonic() - ran.beginning.monotonic_s
+    progress.say(f"  trained {len(ran.job.rows())} steps in {took_s:.0f} s")
+    return daemon
+
+
+def _draw(plan: DemoPlan) -> None:
+    """Draw the picture in a child process.
+
+    Raises:
+        DemoFailed: it could not be drawn.
+    """
+    words = [sys.executable, "-m", "wattmesh.controller.demo.picture", str(plan.folder)]
+    drawn = subprocess.run(
+        words, capture_output=True, text=True, timeout=PICTURE_LIMIT_S, check=False
+    )
+    if drawn.returncode:
+        durable.write_text(plan.logs / "picture.log", drawn.stderr)
+        raise DemoFailed(
+            f"The picture could not be drawn; the report is in {plan.folder}, what went wrong in "
+            f"{plan.logs / 'picture.log'}."
+        )

@@ -1,0 +1,113 @@
+"""What the demo says before it starts, and its last screen. Pure.
+
+Invariant: every figure comes from `report.json`; what is simulated is named in the first lines.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wattmesh.controller.cli import words
+from wattmesh.controller.demo.plan import DemoPlan
+
+DTYPE_WORDS = {"fp32": "fp32", "fp64": "fp64"}
+
+
+def banner(plan: DemoPlan) -> list[str]:
+    """Say what will happen, and what of it is simulated."""
+    return [
+        "wattmesh demo: a recorded grid day moves a live training job through real reshards",
+        "",
+        f"  real        {plan.processes} training processes (gloo), the daemon, its socket and "
+        "journal, every switch and checkpoint",
+        f"  recorded    the grid: {plan.day_words}, 24 h in {plan.day_s:.0f} s",
+        "  simulated   GPU power and GPU pace (this machine needs no GPU)",
+        f"  files       {plan.folder}",
+        "",
+    ]
+
+
+def last_screen(report: Mapping[str, Any]) -> list[str]:
+    """Say how it went: layouts, switches, loss, carbon, and where the files are."""
+    training = report["training"]
+    lines = [
+        f"recorded grid: {report['grid']['day']} ({report['grid']['licence']}), "
+        f"24 h in {report['grid']['day_s']:.0f} s · simulated: {', '.join(report['simulated'])}",
+        f"train: {training['processes']} processes, {training['backend']}, "
+        f"{training['parameters'] / 1e6:.1f} M parameters, {training['steps']} steps, "
+        f"{report['dtype']}, lr {report['learning_rate']:.0e}".replace("e-0", "e-"),
+        "",
+        *_switches(report["switch_table"]),
+        f"loss       {_loss(report)}",
+        f"carbon     {_carbon(report)}",
+        f"report     {report['files']['picture']}   {report['files']['report']}",
+    ]
+    lines += [f"note       {each}" for each in report["notes"]]
+    return lines
+
+
+def _switches(table: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line per switch, its columns lined up."""
+    moves = [f"{row['from']} -> {row['to']}" for row in table]
+    width = max((len(move) for move in moves), default=0)
+    return [
+        f"switch {index}   {move:<{width}}   at step {row['step']:<4}  "
+        f"{words.duration(row['seconds']):>6}   {equal(row['probe_difference'])}"
+        + ("   (operator's order)" if row["requested_by"] == "operator" else "")
+        for index, (move, row) in enumerate(zip(moves, table, strict=True), 1)
+    ]
+
+
+def equal(difference: float | None) -> str:
+    """Say how equal the probe loss was before and after a switch."""
+    if difference is None:
+        return "probe not reported"
+    return "probe bitwise equal" if difference == 0 else f"probe equal to {short(difference)}"
+
+
+def _loss(report: Mapping[str, Any]) -> str:
+    """First and last loss, and how far it lies from the uninterrupted run."""
+    steps = report["training"]["steps"]
+    return (
+        f"{report['loss_first']:.3f} -> {report['loss_last']:.3f}; against the uninterrupted run "
+        f"{short(report['max_rel_loss_difference_100'])} over {min(100, steps)} steps, "
+        f"{short(report['max_rel_loss_difference'])} over {steps} "
+        f"(reordered control {short(report['control_rel_loss_difference'])})"
+    )
+
+
+def _carbon(report: Mapping[str, Any]) -> str:
+    """Grams against the submitted point, the best possible, and the deadline."""
+    saving, bound = report["saving_share"], report["bound_saving_share"]
+    better = "less" if saving >= 0 else "more"
+    best = "" if bound is None else f"; best possible {words.percent(bound)}"
+    deadline = "deadline met" if report["deadline_met"] else "DEADLINE MISSED"
+    return (
+        f"{words.grams(report['carbon_g'])} against {words.grams(report['baseline_carbon_g'])} "
+        f"for the submitted point ({words.percent(abs(saving))} {better}{best}), {deadline}"
+    )
+
+
+def short(value: float) -> str:
+    """Write a small difference: 4e-7, 0."""
+    return "0" if value == 0 else f"{value:.0e}".replace("e-0", "e-")
+
+
+def beginning(plan: DemoPlan, name: str) -> str:
+    """Say what a run is for, before it begins."""
+    if name == "main":
+        return f"training {plan.steps} steps while the recorded day passes; wattmesh may switch"
+    return f"control: the same {plan.steps} steps in the submitted layout, never switched"
+
+
+def standing(
+    plan: DemoPlan, view: Mapping[str, Any], line: Mapping[str, Any], *, acting: bool
+) -> str:
+    """Show in one line where a run stands; of the control not what would have been done."""
+    grid = view["carbon"]["g_per_kwh"] if view["carbon"] else None
+    switch = line["switch"]
+    doing = line["sentence"] if acting else ""
+    doing = f"switching: {switch['state']}" if switch else doing
+    return (
+        f"  step {line['step']:>3}/{plan.steps}  {line['point'] or '?'} {line['layout']} on "
+        f"{line['ranks']}  {words.intensity(grid)} g/kWh  {doing}"
+    )

@@ -1,0 +1,76 @@
+"""Watches a run of the demo as a person would: through the daemon's status, a few times a second.
+
+Invariant: it acts once at most, and as an operator does: by an order with its reason, which the
+daemon may refuse.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wattmesh.controller.demo import screen
+from wattmesh.controller.demo.daemon import DemoDaemon
+from wattmesh.controller.demo.plan import DemoPlan
+from wattmesh.controller.demo.progress import Progress
+from wattmesh.errors import WattmeshError
+
+LOOK_S = 0.4
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Watches a run as a person would, and gives the operator's order when its time has come."""
+
+    plan: DemoPlan
+    daemon: DemoDaemon
+    progress: Progress
+    ordering: bool
+    ordered: bool = False
+    sentence: str = ""
+    next_s: float = 0.0
+
+    def look(self) -> None:
+        """Ask the daemon for its status, a few times a second."""
+        if time.monotonic() < self.next_s:
+            return
+        self.next_s = time.monotonic() + LOOK_S
+        self.daemon.child.check()
+        view = self.daemon.status()
+        found = view["runs"] if view else []
+        if view is None or not found:
+            return
+        self._tell(view, found[0])
+        if self.ordering and not self.ordered and self._due(found[0]):
+            self._order(found[0])
+
+    def _tell(self, view: Mapping[str, Any], line: Mapping[str, Any]) -> None:
+        """Show where things stand; a new decision to switch stays on the screen."""
+        switch = line["switch"]
+        if switch is not None and switch["reason"] != self.sentence:
+            self.sentence = switch["reason"]
+            self.progress.say(f"  step {line['step']:>3}: {self.sentence}")
+        self.progress.show(screen.standing(self.plan, view, line, acting=self.ordering))
+
+    def _due(self, line: Mapping[str, Any]) -> bool:
+        """Say whether the operator acts now: late in the run, nothing under way.
+
+        Best at equal ranks; towards the end from wherever the run is.
+        """
+        share = line["step"] / self.plan.steps
+        quiet = line["switch"] is None and line["state"] == "live"
+        equal = line["ranks"] == self.plan.processes
+        return quiet and share >= (self.plan.order_at if equal else self.plan.order_by)
+
+    def _order(self, line: Mapping[str, Any]) -> None:
+        """Order the further layout as `wattmesh switch` does; the submitted one if it is there."""
+        self.ordered = True
+        there = line["point"] == self.plan.ordered_point
+        point = self.plan.baseline if there else self.plan.ordered_point
+        try:
+            self.daemon.order(line["run"], point, self.plan.order_reason)
+        except WattmeshError as error:
+            self.progress.say(f"  the operator's order was not taken: {error}")
+        else:
+            reason = self.plan.order_reason
+            self.progress.say(f"  step {line['step']:>3}: an operator orders {point}: {reason}")

@@ -1,0 +1,257 @@
+"""What each loop and job does in one turn: the cycle, the sampler, the polls, the housekeeping.
+
+Each duty takes its clocks from the pulse and leaves its newest facts there. Invariant: a duty may
+be killed at any instruction and done again by the next process; what matters is in the journal.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+
+from wattmesh.controller.bell import Bell
+from wattmesh.controller.cycle import Cycle
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.periods import Period, period_before
+from wattmesh.controller.pulse import ClockStep, Coverage, Pulse, Sampled, Turned
+from wattmesh.controller.status import status
+from wattmesh.controller.wall_clock import Look, step_sentence, stepped_s
+from wattmesh.errors import JournalUnavailable, SourceUnavailable
+from wattmesh.telemetry.attribution import Claim, Holder, attribute
+from wattmesh.telemetry.readings import CarbonSource
+from wattmesh.telemetry.sampler import Sampler
+
+log = logging.getLogger(__name__)
+
+UG_PER_G = 1e6
+SCREEN_S = 30.0
+MOST_EVENTS = 10_000
+
+LOST_KEEPS = timedelta(hours=1)
+"""A run that fell silent keeps its GPUs for so long, unless a live one registers them."""
+
+
+class CycleDuty:
+    """One turn of the control cycle, and what follows from it inside the daemon."""
+
+    def __init__(
+        self,
+        cycle: Cycle,
+        journal: Journal,
+        pulse: Pulse,
+        bell: Bell,
+        on_clock_step: Callable[[], None],
+    ) -> None:
+        """Take the cycle and where its facts go; `on_clock_step` mends what waits on wall time."""
+        self._cycle = cycle
+        self._journal = journal
+        self._pulse = pulse
+        self._bell = bell
+        self._on_clock_step = on_clock_step
+        self._look: Look | None = None
+        self._screened: tuple[str, ...] = ()
+
+    def turn(self) -> None:
+        """Run the cycle; note clock steps, outages, claims; wake runs that wait for an order."""
+        pulse = self._pulse
+        self._watch_clock()
+        try:
+            report = self._cycle.run(pulse.clock.now())
+        finally:
+            # Whatever it did or failed at: what waiting runs know is now one cycle old.
+            self._bell.ring()
+        pulse.turned = Turned(monotonic_s=pulse.clock.monotonic(), report=report)
+        if report.observation is None:
+            return
+        pulse.claims = claims(self._journal, pulse)
+        self._keep_screen(tuple(each.run for each in report.observation.runs))
+
+    def _keep_screen(self, runs: tuple[str, ...]) -> None:
+        """Keep a screen that is not old, for the hour in which the journal does not answer."""
+        known, now = self._pulse.newest_status, self._pulse.clock.now()
+        old = known is None or abs((now - known.at).total_seconds()) >= SCREEN_S
+        if old or runs != self._screened:
+            self._pulse.newest_status = status(self._journal, self._pulse)
+            self._screened = runs
+
+    def _watch_clock(self) -> None:
+        """Notice a step of the wall clock; remember it as an event."""
+        pulse = self._pulse
+        look = Look(now=pulse.clock.now(), monotonic_s=pulse.clock.monotonic())
+        step_s, self._look = stepped_s(self._look, look), look
+        if step_s:
+            sentence = step_sentence(step_s, look.now)
+            log.warning("%s", sentence)
+            pulse.clock_step = ClockStep(
+                monotonic_s=look.monotonic_s, step_s=step_s, sentence=sentence
+            )
+            self._on_clock_step()
+            remember(self._journal, pulse, "clock_step", sentence)
+
+
+def claims(journal: Journal, pulse: Pulse) -> dict[str, Claim]:
+    """Say which run holds which GPU; a live run goes before one that fell silent.
+
+    Raises:
+        JournalUnavailable: the claims stand as they are.
+    """
+    now = pulse.clock.now()
+    rows = [
+        row
+        for row in journal.runs.all(now)
+        if row.state != "finished" and now - row.last_seen_at < LOST_KEEPS
+    ]
+    held = [
+        attribute(
+            Holder(run=row.run, incarnation=row.incarnation, gpus=row.gpus)
+            for row in rows
+            if row.state == state
+        )
+        for state in ("lost", "live")
+    ]
+    return {**held[0], **held[1]}
+
+
+def remember(journal: Journal, pulse: Pulse, kind: str, detail: str) -> None:
+    """Write an event row; an event is not worth failing for."""
+    try:
+        journal.events.add(kind, detail, pulse.clock.now())
+    except JournalUnavailable as error:
+        log.warning("the event %r was not written: %s", kind, error)
+
+
+class SampleDuty:
+    """Read all GPUs, and book what they drew every `flush_s`."""
+
+    def __init__(self, sampler: Sampler, pulse: Pulse, flush_s: float) -> None:
+        """Take the sampler."""
+        self._sampler = sampler
+        self._pulse = pulse
+        self._flush_s = flush_s
+        self._flushed_s = pulse.clock.monotonic()
+        self._stepped_s: float | None = None
+
+    def turn(self) -> None:
+        """Read once; book when it is time.
+
+        Raises:
+            JournalUnavailable: nothing could be booked; it waits and is booked later.
+        """
+        pulse = self._pulse
+        monotonic_s = pulse.clock.monotonic()
+        sample = self._sampler.step(pulse.clock.now(), monotonic_s, pulse.claims)
+        pulse.sampled = Sampled(monotonic_s=monotonic_s, sample=sample)
+        self._cover(monotonic_s, len(sample.readings), len(sample.missing))
+        if monotonic_s - self._flushed_s >= self._flush_s:
+            # Set first: while the journal is gone it is asked once per flush_s, not per sample.
+            self._flushed_s = monotonic_s
+            self._sampler.flush()
+
+    def close(self) -> None:
+        """Book what waits, and let the source go."""
+        try:
+            self._sampler.flush()
+        except JournalUnavailable as error:
+            log.warning("the newest energy is left to the hardware counters: %s", error)
+        self._sampler.close()
+
+    def _cover(self, monotonic_s: float, seen: int, missing: int) -> None:
+        """Count device-seconds, and those that nobody observed."""
+        before, self._stepped_s = self._stepped_s, monotonic_s
+        if before is None:
+            return
+        passed_s, coverage = monotonic_s - before, self._pulse.coverage
+        self._pulse.coverage = Coverage(
+            device_s=coverage.device_s + passed_s * (seen + missing),
+            unobserved_s=coverage.unobserved_s + passed_s * missing,
+        )
+
+
+class PollDuty:
+    """Ask one grid signal's provider for what is new."""
+
+    def __init__(
+        self, source: CarbonSource, journal: Journal, pulse: Pulse, wake: Callable[[], None]
+    ) -> None:
+        """Take the source; `wake` makes the next control cycle due."""
+        self._source = source
+        self._journal = journal
+        self._pulse = pulse
+        self._wake = wake
+
+    def turn(self) -> None:
+        """Poll, store what is new, remember how it went.
+
+        Raises:
+            SourceUnavailable: the provider did not answer; stored points stand.
+            JournalUnavailable: nothing could be stored; the next poll asks again.
+        """
+        signal, now = self._source.signal, self._pulse.clock.now()
+        try:
+            batch = self._source.poll(now)
+        except SourceUnavailable as error:
+            self._journal.carbon.fetched(signal, now, ok=False, detail=str(error))
+            raise
+        new = self._journal.carbon.store(batch.points)
+        for sentence in batch.refused[:3]:
+            log.warning("%s: refused a point: %s", signal, sentence)
+        self._journal.carbon.fetched(
+            signal, now, ok=True, detail=batch.refused[0] if batch.refused else ""
+        )
+        if new:
+            self._wake()
+
+
+class Housekeeping:
+    """Keep the journal small: roll old slots up, let old detail go."""
+
+    def __init__(self, journal: Journal, pulse: Pulse) -> None:
+        """Take the journal."""
+        self._journal = journal
+        self._pulse = pulse
+
+    def turn(self) -> None:
+        """Roll up and prune what is older than the settings keep."""
+        days = self._pulse.settings.journal.retention_days
+        before = self._pulse.clock.now() - timedelta(days=days)
+        rolled = self._journal.retention.roll_up(before)
+        pruned = self._journal.retention.prune(before)
+        if rolled or pruned:
+            sentence = f"Rolled up {rolled} ledger slots and let {pruned} old rows go."
+            remember(self._journal, self._pulse, "retention", sentence)
+
+
+class PeriodRoll:
+    """Close each budget's period: one event with what it came to, once, however often it is run."""
+
+    def __init__(self, journal: Journal, pulse: Pulse) -> None:
+        """Take the journal."""
+        self._journal = journal
+        self._pulse = pulse
+
+    def turn(self) -> None:
+        """Close the newest ended period of every budget, if nobody has yet."""
+        if self._pulse.epoch is None:
+            return
+        settings, now = self._pulse.settings, self._pulse.clock.now()
+        for name, budget in settings.budget.items():
+            period = period_before(now, budget.period, settings.site.timezone)
+            self._close(name, budget.grams, period)
+
+    def _close(self, name: str, limit_g: float, period: Period) -> None:
+        """Write the event of one ended period."""
+        head = f"{period.name} of budget {name} ended:"
+        known = self._journal.events.list(limit=MOST_EVENTS, since=period.end)
+        if any(each.kind == "period" and each.detail.startswith(head) for each in known):
+            return
+        row = self._journal.runs.find(name, self._pulse.clock.now()) if name != "cluster" else None
+        booked = self._journal.ledger.emissions(
+            run=row.run if row else None, start=period.start, end=period.end, scenario="actual"
+        )
+        spent_g = sum(each.carbon_ug or 0 for each in booked) / UG_PER_G
+        open_slots = sum(each.carbon_ug is None for each in booked)
+        tail = f", {open_slots} slots without a price yet" if open_slots else ""
+        sentence = (
+            f"{head} {spent_g:.1f} g of {limit_g:.1f} g ({spent_g / limit_g:.0%}), "
+            f"{self._pulse.settings.site.timezone}{tail}."
+        )
+        remember(self._journal, self._pulse, "period", sentence)

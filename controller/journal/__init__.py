@@ -1,0 +1,19 @@
+"""The journal: everything wattmesh remembers, in SQLite or PostgreSQL.
+
+The map:
+    journal.py           `Journal`: one store per idea, opened at the right schema revision
+    engine.py            the database with its safest settings and clear errors
+    failures.py          what is wrong with the database, in words
+    tables.py            every table
+    values.py            exact times, JSON text, upserts
+    runs.py              runs, their incarnations, owners, freezes and operator's wishes
+    frozen_catalogue.py  a run's catalogue as it was when it was registered
+    switches.py          switches (the intent row is the order) and their transitions
+    decisions.py         decisions, one row per change of mind
+    carbon.py            grid signals, append-only
+    ledger.py            joules and grams per slot
+    sums.py              what the ledger adds up to, old slots added up once
+    leadership.py        who leads, and the epoch that fences everybody else
+    events.py            clock steps, outages, reloads
+    retention.py         roll-up and pruning
+"""

@@ -1,0 +1,43 @@
+"""Events: what happened beside decisions and switches (clock steps, outages, skips, reloads)."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import insert, select
+
+from wattmesh.controller.journal.engine import Database
+from wattmesh.controller.journal.tables import EVENTS
+from wattmesh.controller.journal.values import from_us, to_us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """One event, in one sentence."""
+
+    at: datetime
+    kind: str
+    detail: str
+
+
+class EventStore:
+    """The events table."""
+
+    def __init__(self, database: Database) -> None:
+        """Keep the database."""
+        self._database = database
+
+    def add(self, kind: str, detail: str, at: datetime) -> None:
+        """Remember an event."""
+        with self._database.writing() as connection:
+            connection.execute(insert(EVENTS).values(kind=kind, detail=detail, at=to_us(at)))
+
+    def list(self, limit: int = 100, since: datetime | None = None) -> tuple[EventRow, ...]:
+        """List events, newest first."""
+        query = select(EVENTS).order_by(EVENTS.c.id.desc()).limit(limit)
+        if since is not None:
+            query = query.where(EVENTS.c.at >= to_us(since))
+        with self._database.reading() as connection:
+            return tuple(
+                EventRow(at=from_us(row.at), kind=row.kind, detail=row.detail)
+                for row in connection.execute(query)
+            )

@@ -1,0 +1,66 @@
+"""What is wrong with the database, said so that a person knows what to do next. Pure.
+
+Invariant: one sentence of what happened with the driver's own words where they help, one of what
+to do; never a traceback.
+"""
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+_LOCKED = ("database is locked", "lock timeout", "database table is locked", "deadlock detected")
+_FULL = ("database or disk is full", "No space left", "could not extend")
+_CLOSED = ("readonly database", "unable to open", "permission denied", "read-only transaction")
+_DAMAGED = ("malformed", "not a database", "invalid page", "could not read block")
+_OTHER_SHAPE = ("no such table", "no such column", "does not exist")
+_REFUSED = ("password authentication", "no password supplied", "pg_hba.conf")
+_ABSENT = ("FATAL:  database",)
+_AWAY = (
+    "connection failed",
+    "connection refused",
+    "Connection refused",
+    "closed the connection",
+    "terminating connection",
+    "shutting down",
+    "starting up",
+    "connection is bad",
+    "timeout expired",
+    "consuming input failed",
+    "lost synchronization",
+)
+
+
+def in_words(error: SQLAlchemyError, where: str, waited_s: float) -> str:
+    """Say what is wrong with the database `where` and what to do.
+
+    Args:
+        error: as SQLAlchemy raised it.
+        where: the database, as the sentence begins.
+        waited_s: how long a lock is waited for.
+    """
+    if isinstance(error, PoolTimeout):
+        return (
+            f"{where} is too slow: every connection was busy for more than {waited_s:.0f} s; look "
+            "at its disk, nothing acknowledged is lost"
+        )
+    cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+    for signs, sentence in (
+        (_LOCKED, _locked(waited_s)),
+        (_FULL, "cannot grow, its disk is full; free some space there"),
+        (_REFUSED, f"refuses us ({cause}); check the user and journal.password_file"),
+        (_ABSENT, f"is not on its server ({cause}); create it, then run `wattmesh db upgrade`"),
+        (_AWAY, f"does not answer ({cause}); start it, or mend the way to it"),
+        (_CLOSED, f"cannot be opened for writing ({cause}); check the folder and its owner"),
+        (_DAMAGED, f"is damaged ({cause}); stop wattmesh and put a good copy in its place"),
+        (_OTHER_SHAPE, f"lacks a table ({cause}); run `wattmesh db upgrade`"),
+    ):
+        if any(sign in cause for sign in signs):
+            return f"{where} {sentence}"
+    return f"{where} does not answer ({cause}); check the database and its disk"
+
+
+def _locked(waited_s: float) -> str:
+    """Say that somebody else holds a lock."""
+    return (
+        f"is locked by another process for more than {waited_s:.0f} s; end whatever has it open "
+        "(`fuser` names it for SQLite, `pg_stat_activity` for PostgreSQL)"
+    )

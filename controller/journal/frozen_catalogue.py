@@ -1,0 +1,58 @@
+"""A catalogue as the journal keeps it: frozen with the run, as JSON text."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from wattmesh.controller.journal.values import to_text
+from wattmesh.reconfig.catalogue import (
+    Catalogue,
+    Equivalence,
+    Evidence,
+    OperatingPoint,
+    Release,
+    SwitchCost,
+)
+from wattmesh.reconfig.layout import Layout
+
+
+def to_stored(catalogue: Catalogue) -> str:
+    """Write a catalogue as JSON text."""
+    return to_text(asdict(catalogue))
+
+
+def from_text(text: str) -> Catalogue:
+    """Read back what `to_stored` wrote."""
+    data: dict[str, Any] = json.loads(text)
+    points = tuple(_point(each) for each in data.pop("points"))
+    switch = SwitchCost(**data.pop("switch"))
+    release = Release(data.pop("release"))
+    simulated = tuple(data.pop("simulated"))
+    return Catalogue(points=points, switch=switch, release=release, simulated=simulated, **data)
+
+
+def _point(data: dict[str, Any]) -> OperatingPoint:
+    """Read one operating point."""
+    layout = Layout.from_dict(data.pop("layout"))
+    equivalence = Equivalence(data.pop("equivalence"))
+    evidence = Evidence(data.pop("evidence"))
+    return OperatingPoint(layout=layout, equivalence=equivalence, evidence=evidence, **data)
+
+
+def point_rows(run: str, catalogue: Catalogue) -> list[dict[str, Any]]:
+    """Give one row per operating point, for whoever asks the database itself."""
+    return [
+        {
+            "run": run,
+            "point": point.id,
+            "layout": to_text(point.layout.to_dict()),
+            "gpus": point.gpus,
+            "clock_mhz": point.clock_mhz,
+            "tokens_per_s": point.tokens_per_s,
+            "power_w": point.power_w,
+            "equivalence": str(point.equivalence),
+            "evidence": str(point.evidence),
+            "sources": to_text(point.sources),
+        }
+        for point in catalogue.points
+    ]

@@ -1,0 +1,83 @@
+"""The journal: everything wattmesh remembers, as one object with a store per idea."""
+
+from sqlalchemy import inspect, text
+
+from wattmesh import migrations
+from wattmesh.controller.journal.carbon import CarbonStore
+from wattmesh.controller.journal.decisions import DecisionStore
+from wattmesh.controller.journal.engine import Database
+from wattmesh.controller.journal.events import EventStore
+from wattmesh.controller.journal.leadership import Leadership
+from wattmesh.controller.journal.ledger import LedgerStore
+from wattmesh.controller.journal.retention import Retention
+from wattmesh.controller.journal.runs import RunStore
+from wattmesh.controller.journal.switches import SwitchStore
+from wattmesh.errors import FixInput
+
+
+class Journal:
+    """The stores of one database. Methods raise `JournalUnavailable` when it does not answer."""
+
+    def __init__(self, database: Database) -> None:
+        """Put a store over every group of tables."""
+        self.database = database
+        self.runs = RunStore(database)
+        self.switches = SwitchStore(database)
+        self.decisions = DecisionStore(database)
+        self.carbon = CarbonStore(database)
+        self.ledger = LedgerStore(database)
+        self.leadership = Leadership(database)
+        self.events = EventStore(database)
+        self.retention = Retention(database)
+
+    @classmethod
+    def open(cls, url: str) -> "Journal":
+        """Open a journal whose schema is at this version's revision.
+
+        Raises:
+            JournalUnavailable: the database does not answer.
+            FixInput: it is at another revision; the message names the command.
+        """
+        journal = cls(Database(url))
+        journal.check_revision()
+        return journal
+
+    def check_revision(self) -> None:
+        """Refuse a schema of another version; cheap enough for every cycle.
+
+        Raises:
+            JournalUnavailable: the database does not answer.
+            FixInput: another revision; the message names the next step.
+        """
+        found = revision(self.database)
+        if found == migrations.HEAD:
+            return
+        name = self.database.name
+        if found is None or found in migrations.REVISIONS:
+            raise FixInput(
+                f"the journal {name} is at revision {found or 'none'}, this wattmesh needs "
+                f"{migrations.HEAD}: run `wattmesh db upgrade`"
+            )
+        raise FixInput(
+            f"the journal {name} is at revision {found}, which is newer than this wattmesh "
+            f"({migrations.HEAD}): install the newer wattmesh and restart the daemon"
+        )
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.database.close()
+
+
+def revision(database: Database) -> str | None:
+    """Read the schema's revision without alembic; None of an empty database.
+
+    Raises:
+        JournalUnavailable: the database does not answer.
+    """
+    with database.reading() as connection:
+        if not inspect(connection).has_table("alembic_version"):
+            return None
+        found: str | None = connection.execute(
+            text("SELECT version_num FROM alembic_version")
+        ).scalar()
+        return found

@@ -1,0 +1,112 @@
+"""Who leads: one row with a holder, an epoch and an expiry by the database's own clock.
+
+Invariant: the epoch rises whenever the holder changes, and every act is committed only while the
+row still shows the actor's epoch; so a daemon that lost its lease can write nothing that acts.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, select, text, update
+
+from wattmesh.controller.journal.engine import Database
+from wattmesh.controller.journal.tables import LEADERSHIP
+from wattmesh.controller.journal.values import from_us, insert_new
+from wattmesh.errors import Fenced
+
+_NOBODY = {"id": 1, "holder": "", "epoch": 0, "expires_at": 0}
+
+_LONGEST_LEASE = 3
+"""The lease of another daemon's settings may be this many times as long as ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderRow:
+    """The lease as it stands. `expired`: by the database's clock."""
+
+    holder: str
+    epoch: int
+    expires_at: datetime
+    expired: bool
+
+
+class Leadership:
+    """The lease row."""
+
+    def __init__(self, database: Database) -> None:
+        """Keep the database."""
+        self._database = database
+
+    def acquire(self, holder: str, ttl_s: float) -> int | None:
+        """Take the lease when it is free, expired or ours; give its epoch, None when it is held.
+
+        A lease that has longer to run than anybody takes one for was left by a clock that was
+        stepped back since: its holder, if it lives, renews it within a third of that time.
+        """
+        with self._database.writing() as connection:
+            insert_new(connection, LEADERSHIP, _NOBODY)
+            now_us, ttl_us = _clock_us(connection), int(ttl_s * 1e6)
+            row = connection.execute(_locked()).one()
+            expires = now_us + ttl_us
+            held = now_us < row.expires_at <= now_us + _LONGEST_LEASE * ttl_us
+            if row.holder != holder and held:
+                return None
+            epoch: int = row.epoch + (row.holder != holder)
+            connection.execute(
+                update(LEADERSHIP).values(holder=holder, epoch=epoch, expires_at=expires)
+            )
+            return epoch
+
+    def renew(self, holder: str, epoch: int, ttl_s: float) -> bool:
+        """Prolong the lease; False when it is no longer ours."""
+        with self._database.writing() as connection:
+            expires = _clock_us(connection) + int(ttl_s * 1e6)
+            mine = (LEADERSHIP.c.holder == holder) & (LEADERSHIP.c.epoch == epoch)
+            done = connection.execute(update(LEADERSHIP).where(mine).values(expires_at=expires))
+            return done.rowcount == 1
+
+    def release(self, holder: str, epoch: int) -> None:
+        """Let the lease expire now (a clean stop)."""
+        with self._database.writing() as connection:
+            mine = (LEADERSHIP.c.holder == holder) & (LEADERSHIP.c.epoch == epoch)
+            connection.execute(update(LEADERSHIP).where(mine).values(expires_at=0))
+
+    def current(self) -> LeaderRow | None:
+        """Read the lease; None before anybody led."""
+        with self._database.reading() as connection:
+            row = connection.execute(select(LEADERSHIP)).one_or_none()
+            if row is None or not row.epoch:
+                return None
+            return LeaderRow(
+                holder=row.holder,
+                epoch=row.epoch,
+                expires_at=from_us(row.expires_at),
+                expired=row.expires_at <= _clock_us(connection),
+            )
+
+
+def check_epoch(connection: Connection, epoch: int) -> None:
+    """Hold the lease row for this transaction, if its epoch is still `epoch`.
+
+    Raises:
+        Fenced: another daemon leads by now.
+    """
+    row = connection.execute(_locked()).one_or_none()
+    if row is None or row.epoch != epoch:
+        newer = row.epoch if row else 0
+        raise Fenced(f"epoch {epoch} is over, epoch {newer} leads now; nothing was written")
+
+
+def _locked() -> Any:
+    """Select the row so that nobody changes it before we commit."""
+    return select(LEADERSHIP).with_for_update()
+
+
+def _clock_us(connection: Connection) -> int:
+    """Read the database's clock: every daemon sees the same one."""
+    if connection.dialect.name == "sqlite":
+        query = "SELECT CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+    else:
+        query = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
+    return int(connection.execute(text(query)).scalar_one())

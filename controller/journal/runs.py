@@ -1,0 +1,414 @@
+"""Runs: who owns them, which incarnation may speak for them, and what they last reported.
+
+Invariant: the first register binds the owner; a report is taken only from the owner and only from
+the newest incarnation, so that a launch that was superseded can change nothing any more.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, insert, or_, select, update
+
+from wattmesh.controller.journal.engine import Database
+from wattmesh.controller.journal.frozen_catalogue import from_text, point_rows, to_stored
+from wattmesh.controller.journal.tables import (
+    FREEZE,
+    INCARNATIONS,
+    POINTS,
+    RUNS,
+    TOKEN_MARKS,
+)
+from wattmesh.controller.journal.values import (
+    from_us,
+    insert_new,
+    to_layout,
+    to_text,
+    to_us,
+    upsert,
+)
+from wattmesh.errors import Fenced, InputInvalid, Refused
+from wattmesh.reconfig.catalogue import Catalogue
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.wire import Finish, Progress, Register, Registered
+
+LIVE_S = 15.0
+"""A run that has not reported for this long is lost, until it reports again."""
+
+RESTART = "restart"
+"""How a run ends an incarnation that we asked to restart: no outage, but part of a switch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """What the settings say about a run; frozen at its first registration."""
+
+    catalogue: Catalogue | None = None
+    baseline: str = ""
+    deadline: datetime | None = None
+    deadline_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """One run as it last reported. `state`: live, lost or finished.
+
+    Attributes:
+        incarnation_at: when the newest launch registered. `outage_from`: since when the one before
+            had been silent, when we did not cause that; None when we did, or there was none.
+    """
+
+    run: str
+    name: str
+    owner_uid: int
+    state: str
+    incarnation: str
+    attempt: int
+    layout: Layout
+    ranks: tuple[int, ...]
+    world_size: int
+    gpus: tuple[str, ...]
+    step: int
+    samples: int
+    tokens: int
+    tokens_total: int
+    tokens_per_s: float | None
+    loss: float | None
+    boundary_every: int
+    checkpoint_step: int
+    checkpoint_digest: str
+    phase: str
+    registered_at: datetime
+    last_seen_at: datetime
+    incarnation_at: datetime
+    outage_from: datetime | None
+    finished_at: datetime | None
+    finish_reason: str
+    catalogue: Catalogue | None
+    baseline: str
+    deadline: datetime | None
+    frozen: str
+    ordered_point: str
+    ordered_reason: str
+    capabilities: tuple[str, ...]
+    host: str
+    pid: int
+    scheduler_key: str
+
+
+class RunStore:
+    """The runs table and its incarnations."""
+
+    def __init__(self, database: Database, *, live_s: float = LIVE_S) -> None:
+        """Keep the database."""
+        self._database = database
+        self._live = timedelta(seconds=live_s)
+
+    def register(
+        self, message: Register, *, owner_uid: int, now: datetime, epoch: int, plan: RunPlan
+    ) -> Registered:
+        """Take in one incarnation of a run; a repeat changes nothing.
+
+        Raises:
+            Refused: the run belongs to another user.
+            Fenced: a newer attempt is known, or another incarnation is still alive.
+        """
+        with self._database.writing() as connection:
+            if insert_new(connection, RUNS, _first(message, owner_uid, now, plan)):
+                upsert(connection, TOKEN_MARKS, [_first_mark(message, now)])
+                if plan.catalogue is not None:
+                    upsert(connection, POINTS, point_rows(message.run, plan.catalogue))
+                connection.execute(insert(INCARNATIONS).values(**_incarnation(message, now)))
+            else:
+                row = _find(connection, message.run)
+                assert row is not None  # it could not be inserted
+                self._check_newer(row, message, owner_uid, now)
+                if row.incarnation != message.incarnation:
+                    _succeed(connection, row, message, now)
+                elif not row.finish_reason:
+                    _change(connection, message.run, attempt=max(row.attempt, message.attempt))
+                    _seen(connection, message, now)
+        return Registered(
+            run=message.run, incarnation=message.incarnation, attempt=message.attempt, epoch=epoch
+        )
+
+    def progress(self, message: Progress, *, owner_uid: int, now: datetime) -> None:
+        """Take in what a run reports; one older than the newest, or after the end, is ignored.
+
+        Raises:
+            InputInvalid: no such run. Refused: another owner. Fenced: an older incarnation.
+        """
+        with self._database.writing() as connection:
+            row = speaker(connection, message, owner_uid)
+            # A finish is an incarnation's last word, however late its reports arrive.
+            if message.seq < row.seq or row.finish_reason:
+                return
+            connection.execute(
+                update(RUNS)
+                .where(RUNS.c.run == message.run)
+                .values(
+                    seq=message.seq,
+                    step=message.step,
+                    samples=message.samples,
+                    tokens=message.tokens,
+                    tokens_per_s=message.tokens_per_s,
+                    loss=message.loss,
+                    layout=to_text(message.layout.to_dict()),
+                    ranks=to_text(message.ranks),
+                    boundary_every=message.boundary_every,
+                    checkpoint_step=message.checkpoint_step,
+                    checkpoint_digest=message.checkpoint_digest,
+                    phase=message.phase,
+                )
+            )
+            _seen(connection, message, now)
+
+    def finish(self, message: Finish, *, owner_uid: int, now: datetime) -> None:
+        """Take in the end of a run ("done") or of one incarnation (anything else); once.
+
+        Raises:
+            InputInvalid: no such run. Refused: another owner. Fenced: an older incarnation.
+        """
+        with self._database.writing() as connection:
+            if speaker(connection, message, owner_uid).finish_reason:
+                return
+            values: dict[str, Any] = {
+                "step": message.step,
+                "tokens": message.tokens,
+                "loss": message.loss,
+                "last_seen_at": to_us(now),
+                "finish_reason": message.reason,
+            }
+            if message.reason == "done":
+                values["finished_at"] = to_us(now)
+            connection.execute(update(RUNS).where(RUNS.c.run == message.run).values(**values))
+            connection.execute(
+                update(INCARNATIONS)
+                .where(INCARNATIONS.c.incarnation == message.incarnation)
+                .values(ended_at=to_us(now), end_reason=message.reason)
+            )
+
+    def all(self, now: datetime) -> tuple[RunRow, ...]:
+        """List every run, oldest first, as it stands at `now`."""
+        with self._database.reading() as connection:
+            rows = connection.execute(select(RUNS).order_by(RUNS.c.registered_at)).all()
+        return tuple(self._row(row, now) for row in rows)
+
+    def find(self, run: str, now: datetime) -> RunRow | None:
+        """Find a run by its id, or the newest of that name."""
+        query = select(RUNS).where(or_(RUNS.c.run == run, RUNS.c.name == run))
+        with self._database.reading() as connection:
+            row = connection.execute(query.order_by(RUNS.c.registered_at.desc())).first()
+        return self._row(row, now) if row else None
+
+    def freeze(self, run: str | None, *, reason: str, by: str, now: datetime) -> None:
+        """Take hands off one run, or off everything (None)."""
+        words = f"{by}: {reason}" if reason else by
+        with self._database.writing() as connection:
+            if run is not None:
+                _change(connection, run, frozen=words)
+            else:
+                row = {"id": 1, "reason": words, "by": by, "at": to_us(now)}
+                upsert(connection, FREEZE, [row])
+
+    def thaw(self, run: str | None, *, by: str, now: datetime) -> None:
+        """Lay hands on again, and forget failed switches."""
+        with self._database.writing() as connection:
+            if run is not None:
+                _change(connection, run, frozen="", thawed_at=to_us(now))
+            else:
+                connection.execute(delete(FREEZE))
+
+    def frozen_all(self) -> str:
+        """Say why nothing at all is acted upon; "" when it is."""
+        with self._database.reading() as connection:
+            return connection.execute(select(FREEZE.c.reason)).scalar() or ""
+
+    def order_point(self, run: str, point: str, *, reason: str, by: str, now: datetime) -> None:
+        """Remember what an operator asks for; the cycle decides about it."""
+        words = f"{by}: {reason}" if reason else by
+        with self._database.writing() as connection:
+            _change(connection, run, ordered_point=point, ordered_reason=words)
+
+    def clear_ordered_point(self, run: str, now: datetime) -> None:
+        """Forget an order that was carried out or taken back."""
+        with self._database.writing() as connection:
+            _change(connection, run, ordered_point="", ordered_reason="")
+
+    def _check_newer(self, row: Row[Any], message: Register, owner_uid: int, now: datetime) -> None:
+        """Let a launch in only when it is the newest and its predecessor is gone."""
+        if row.owner_uid != owner_uid:
+            raise Refused(
+                f"run {message.run} belongs to uid {row.owner_uid}; uid {owner_uid} may not "
+                "register it"
+            )
+        if row.incarnation == message.incarnation:
+            return
+        if message.attempt <= row.attempt:
+            raise Fenced(
+                f"run {row.name}: attempt {message.attempt} is not newer than attempt "
+                f"{row.attempt}, which is known; claim a higher one"
+            )
+        age = now - from_us(row.last_seen_at)
+        ended = row.finish_reason != "" or row.finished_at is not None
+        if message.supersedes != row.incarnation and age < self._live and not ended:
+            raise Fenced(
+                f"run {row.name}: attempt {row.attempt} on {row.host} is alive (seen "
+                f"{age.total_seconds():.1f} s ago); end it before launching another"
+            )
+
+    def _row(self, row: Row[Any], now: datetime) -> RunRow:
+        """Read one row."""
+        last_seen_at = from_us(row.last_seen_at)
+        lost = now - last_seen_at > self._live
+        state = "finished" if row.finished_at is not None else "lost" if lost else "live"
+        values: dict[str, Any] = {
+            each: getattr(row, each) for each in RunRow.__dataclass_fields__ if hasattr(row, each)
+        }
+        values |= {
+            "state": state,
+            "layout": to_layout(row.layout),
+            "ranks": tuple(json.loads(row.ranks)),
+            "gpus": tuple(json.loads(row.gpus)),
+            "capabilities": tuple(json.loads(row.capabilities)),
+            "registered_at": from_us(row.registered_at),
+            "last_seen_at": last_seen_at,
+            "incarnation_at": from_us(row.incarnation_at),
+            "outage_from": from_us(row.outage_from),
+            "finished_at": from_us(row.finished_at),
+            "deadline": from_us(row.deadline),
+            "catalogue": from_text(row.catalogue) if row.catalogue else None,
+        }
+        return RunRow(**values)
+
+
+def speaker(connection: Connection, message: Any, owner_uid: int) -> Row[Any]:
+    """Check that a report comes from the owner's newest incarnation; give the run's row.
+
+    Raises:
+        InputInvalid: no such run. Refused: another owner. Fenced: an older incarnation.
+    """
+    row = _find(connection, message.run)
+    if row is None:
+        raise InputInvalid(f"run {message.run} is not known; register it first")
+    if row.owner_uid != owner_uid:
+        raise Refused(
+            f"run {row.name} belongs to uid {row.owner_uid}; uid {owner_uid} may not report for it"
+        )
+    if row.incarnation != message.incarnation or row.attempt != message.attempt:
+        raise Fenced(
+            f"run {row.name}: attempt {message.attempt} was superseded by attempt {row.attempt}; "
+            "it must stop"
+        )
+    return row
+
+
+def _find(connection: Connection, run: str) -> Row[Any] | None:
+    """Read a run's row and hold it for this transaction."""
+    query = select(RUNS).where(RUNS.c.run == run).with_for_update()
+    return connection.execute(query).one_or_none()
+
+
+def _change(connection: Connection, run: str, **values: object) -> None:
+    """Change columns of one run."""
+    done = connection.execute(update(RUNS).where(RUNS.c.run == run).values(**values))
+    if done.rowcount != 1:
+        raise InputInvalid(f"run {run} is not known; `wattmesh runs` lists those that are")
+
+
+def _first(message: Register, owner_uid: int, now: datetime, plan: RunPlan) -> Mapping[str, Any]:
+    """Give the row of a run that was never seen before."""
+    catalogue, deadline = plan.catalogue, plan.deadline
+    if deadline is None and plan.deadline_after_s is not None:
+        deadline = now + timedelta(seconds=plan.deadline_after_s)
+    return {
+        **_registered_values(message, now),
+        "run": message.run,
+        "owner_uid": owner_uid,
+        "registered_at": to_us(now),
+        "catalogue": to_stored(catalogue) if catalogue else None,
+        "catalogue_digest": catalogue.digest if catalogue else "",
+        "baseline": plan.baseline or (catalogue.reference if catalogue else ""),
+        "deadline": to_us(deadline),
+    }
+
+
+def _first_mark(message: Register, now: datetime) -> dict[str, Any]:
+    """Give the mark of what a run had trained before its first slot: its baseline begins there."""
+    return {
+        "run": message.run,
+        "slot_start": 0,
+        "slot_end": to_us(now),
+        "tokens": message.tokens,
+        "speed": 1.0,
+        "at": to_us(now),
+    }
+
+
+def _registered_values(message: Register, now: datetime) -> dict[str, Any]:
+    """Give the columns that every register sets."""
+    return {
+        "name": message.name,
+        "incarnation": message.incarnation,
+        "attempt": message.attempt,
+        "seq": 0,
+        "layout": to_text(message.layout.to_dict()),
+        "ranks": to_text(message.ranks),
+        "world_size": message.world_size,
+        "gpus": to_text(message.gpus),
+        "step": message.step,
+        "tokens": message.tokens,
+        "tokens_total": message.tokens_total,
+        "tokens_per_s": None,
+        "boundary_every": message.boundary_every,
+        "checkpoint_digest": message.checkpoint_digest,
+        "phase": "registered",
+        "last_seen_at": to_us(now),
+        "incarnation_at": to_us(now),
+        "finished_at": None,
+        "finish_reason": "",
+        "capabilities": to_text(message.capabilities),
+        "host": message.host,
+        "pid": message.pid,
+        "scheduler_key": message.scheduler_key,
+    }
+
+
+def _incarnation(message: Register, now: datetime) -> dict[str, Any]:
+    """Give the row of an incarnation."""
+    return {
+        "incarnation": message.incarnation,
+        "run": message.run,
+        "attempt": message.attempt,
+        "started_at": to_us(now),
+        "last_seen_at": to_us(now),
+        "end_reason": "",
+    }
+
+
+def _succeed(connection: Connection, row: Row[Any], message: Register, now: datetime) -> None:
+    """Let a launch take the place of the one before, which ended when it was last seen."""
+    ours = row.finish_reason == RESTART
+    values = {
+        **_registered_values(message, now),
+        "outage_from": None if ours else row.last_seen_at,
+    }
+    connection.execute(update(RUNS).where(RUNS.c.run == message.run).values(**values))
+    connection.execute(
+        update(INCARNATIONS)
+        .where(INCARNATIONS.c.incarnation == row.incarnation)
+        .where(INCARNATIONS.c.ended_at.is_(None))
+        .values(ended_at=row.last_seen_at, end_reason="superseded")
+    )
+    upsert(connection, INCARNATIONS, [_incarnation(message, now)])
+
+
+def _seen(connection: Connection, message: Register | Progress, now: datetime) -> None:
+    """Remember that an incarnation spoke."""
+    for table, key, value in (
+        (RUNS, RUNS.c.run, message.run),
+        (INCARNATIONS, INCARNATIONS.c.incarnation, message.incarnation),
+    ):
+        connection.execute(update(table).where(key == value).values(last_seen_at=to_us(now)))

@@ -1,0 +1,256 @@
+"""Every table of the journal as it is at the head revision. SQLAlchemy Core, no ORM.
+
+Times are whole microseconds since 1970 (UTC), exact and sortable on every database; energy is
+whole millijoules, carbon whole micrograms; layouts and other structures are JSON text.
+"""
+
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, MetaData, String, Table, Text
+
+METADATA = MetaData()
+
+RUNS = Table(
+    "runs",
+    METADATA,
+    Column("run", String(64), primary_key=True),
+    Column("name", String(200), nullable=False),
+    Column("owner_uid", Integer, nullable=False),
+    Column("incarnation", String(64), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("seq", Integer, nullable=False, default=0),
+    Column("layout", Text, nullable=False),
+    Column("ranks", Text, nullable=False),
+    Column("world_size", Integer, nullable=False),
+    Column("gpus", Text, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("samples", BigInteger, nullable=False, default=0),
+    Column("tokens", BigInteger, nullable=False),
+    Column("tokens_total", BigInteger, nullable=False),
+    Column("tokens_per_s", Float),
+    Column("loss", Float),
+    Column("boundary_every", Integer, nullable=False),
+    Column("checkpoint_step", BigInteger, nullable=False, default=0),
+    Column("checkpoint_digest", String(128), nullable=False, default=""),
+    Column("phase", String(64), nullable=False, default=""),
+    Column("registered_at", BigInteger, nullable=False),
+    Column("last_seen_at", BigInteger, nullable=False),
+    Column("incarnation_at", BigInteger, nullable=False),
+    Column("outage_from", BigInteger),
+    Column("finished_at", BigInteger),
+    Column("finish_reason", Text, nullable=False, default=""),
+    Column("catalogue", Text),
+    Column("catalogue_digest", String(64), nullable=False, default=""),
+    Column("baseline", String(64), nullable=False, default=""),
+    Column("deadline", BigInteger),
+    Column("frozen", Text, nullable=False, default=""),
+    Column("thawed_at", BigInteger),
+    Column("ordered_point", String(64), nullable=False, default=""),
+    Column("ordered_reason", Text, nullable=False, default=""),
+    Column("capabilities", Text, nullable=False),
+    Column("host", String(255), nullable=False, default=""),
+    Column("pid", Integer, nullable=False, default=0),
+    Column("scheduler_key", String(255), nullable=False, default=""),
+)
+
+INCARNATIONS = Table(
+    "incarnations",
+    METADATA,
+    Column("incarnation", String(64), primary_key=True),
+    Column("run", String(64), nullable=False, index=True),
+    Column("attempt", Integer, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("last_seen_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("end_reason", Text, nullable=False, default=""),
+)
+
+POINTS = Table(
+    "operating_points",
+    METADATA,
+    Column("run", String(64), primary_key=True),
+    Column("point", String(64), primary_key=True),
+    Column("layout", Text, nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("clock_mhz", Integer),
+    Column("tokens_per_s", Float, nullable=False),
+    Column("power_w", Float, nullable=False),
+    Column("equivalence", String(16), nullable=False),
+    Column("evidence", String(16), nullable=False),
+    Column("sources", Text, nullable=False),
+)
+
+CARBON_POINTS = Table(
+    "carbon_points",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("signal", String(200), nullable=False),
+    Column("start_at", BigInteger, nullable=False),
+    Column("end_at", BigInteger, nullable=False),
+    Column("g_milli_per_kwh", BigInteger, nullable=False),
+    Column("quality", String(16), nullable=False),
+    Column("issued_at", BigInteger, nullable=False),
+    Column("fetched_at", BigInteger, nullable=False),
+    Column("model", String(64), nullable=False, default=""),
+    Index("carbon_points_by_start", "signal", "start_at"),
+)
+
+CARBON_FETCHES = Table(
+    "carbon_fetches",
+    METADATA,
+    Column("signal", String(200), primary_key=True),
+    Column("ok_at", BigInteger),
+    Column("failed_at", BigInteger),
+    Column("detail", Text, nullable=False, default=""),
+)
+
+ENERGY = Table(
+    "energy",
+    METADATA,
+    Column("gpu_uuid", String(64), primary_key=True),
+    Column("run", String(64), primary_key=True),
+    Column("slot_start", BigInteger, primary_key=True, autoincrement=False),
+    Column("slot_end", BigInteger, nullable=False),
+    Column("incarnation", String(64), nullable=False),
+    Column("energy_mj", BigInteger),
+    Column("unobserved_ms", BigInteger, nullable=False),
+    Column("upper_mj", BigInteger, nullable=False),
+    Column("source", String(32), nullable=False),
+    Column("quality", String(16), nullable=False),
+    Column("line", String(32), nullable=False),
+    Index("energy_by_start", "slot_start"),
+)
+
+EMISSIONS = Table(
+    "emissions",
+    METADATA,
+    Column("scenario", String(16), primary_key=True),
+    Column("run", String(64), primary_key=True),
+    Column("gpu_uuid", String(64), primary_key=True),
+    Column("slot_start", BigInteger, primary_key=True, autoincrement=False),
+    Column("slot_end", BigInteger, nullable=False),
+    Column("signal", String(200), nullable=False),
+    Column("quality", String(16), nullable=False),
+    Column("energy_mj", BigInteger),
+    Column("g_milli_per_kwh", BigInteger),
+    Column("carbon_ug", BigInteger),
+    Column("first_carbon_ug", BigInteger),
+    Column("tokens", BigInteger, nullable=False),
+    Index("emissions_by_start", "slot_start"),
+)
+
+ROLLUPS = Table(
+    "rollups",
+    METADATA,
+    Column("scenario", String(16), primary_key=True),
+    Column("run", String(64), primary_key=True),
+    Column("line", String(32), primary_key=True),
+    Column("signal", String(200), primary_key=True),
+    Column("quality", String(16), primary_key=True),
+    Column("day", BigInteger, primary_key=True, autoincrement=False),
+    Column("energy_mj", BigInteger, nullable=False),
+    Column("unobserved_ms", BigInteger, nullable=False),
+    Column("upper_mj", BigInteger, nullable=False),
+    Column("carbon_ug", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("first_carbon_ug", BigInteger, nullable=False),
+)
+
+COUNTERS = Table(
+    "counters",
+    METADATA,
+    Column("gpu_uuid", String(64), primary_key=True),
+    Column("energy_mj", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("monotonic_s", Float, nullable=False),
+    Column("boot_id", String(64), nullable=False),
+)
+
+TOKEN_MARKS = Table(
+    "token_marks",
+    METADATA,
+    Column("run", String(64), primary_key=True),
+    Column("slot_start", BigInteger, primary_key=True, autoincrement=False),
+    Column("slot_end", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("speed", Float, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)
+
+DECISIONS = Table(
+    "decisions",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("run", String(64), nullable=False, index=True),
+    Column("first_at", BigInteger, nullable=False),
+    Column("last_at", BigInteger, nullable=False),
+    Column("count", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("mode", String(16), nullable=False),
+    Column("action", String(16), nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("current", String(64), nullable=False),
+    Column("target", String(64), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("numbers", Text, nullable=False),
+)
+
+SWITCHES = Table(
+    "switches",
+    METADATA,
+    Column("plan", String(64), primary_key=True),
+    Column("run", String(64), nullable=False, index=True),
+    Column("open_run", String(64), unique=True),
+    Column("attempt", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("from_point", String(64), nullable=False),
+    Column("to_point", String(64), nullable=False),
+    Column("wire_order", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("requested_by", String(64), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("predicted_ug", BigInteger),
+    Column("switch_cost_ug", BigInteger),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("detail", Text, nullable=False, default=""),
+    Column("evidence", Text, nullable=False, default="{}"),
+)
+
+TRANSITIONS = Table(
+    "transitions",
+    METADATA,
+    Column("plan", String(64), primary_key=True),
+    Column("state", String(16), primary_key=True),
+    Column("run", String(64), nullable=False, index=True),
+    Column("at", BigInteger, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("elapsed_s", Float, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("evidence", Text, nullable=False),
+)
+
+LEADERSHIP = Table(
+    "leadership",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("holder", String(255), nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+)
+
+EVENTS = Table(
+    "events",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("at", BigInteger, nullable=False, index=True),
+    Column("kind", String(64), nullable=False),
+    Column("detail", Text, nullable=False),
+)
+
+FREEZE = Table(
+    "freeze_all",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("reason", Text, nullable=False),
+    Column("by", String(255), nullable=False),
+    Column("at", BigInteger, nullable=False),
+)

@@ -1,0 +1,72 @@
+"""How facts become column values and back: exact times, JSON text, upserts on both databases."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, overload
+
+from sqlalchemy import Connection, Table
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+
+from wattmesh.reconfig.layout import Layout
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+@overload
+def to_us(moment: datetime) -> int: ...
+@overload
+def to_us(moment: None) -> None: ...
+def to_us(moment: datetime | None) -> int | None:
+    """Give whole microseconds since 1970; exact."""
+    return None if moment is None else (moment - EPOCH) // MICROSECOND
+
+
+@overload
+def from_us(value: int) -> datetime: ...
+@overload
+def from_us(value: None) -> None: ...
+def from_us(value: int | None) -> datetime | None:
+    """Give the moment of whole microseconds since 1970; exact."""
+    return None if value is None else EPOCH + timedelta(microseconds=value)
+
+
+def to_text(value: object) -> str:
+    """Write a structure as JSON text, always the same for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def to_layout(text: str) -> Layout:
+    """Read a layout from JSON text."""
+    return Layout.from_dict(json.loads(text))
+
+
+def upsert(
+    connection: Connection,
+    table: Table,
+    rows: Sequence[Mapping[str, Any]],
+    keep: Sequence[str] = (),
+) -> None:
+    """Insert rows, or replace those with the same primary key, but for the columns in `keep`."""
+    if not rows:
+        return
+    sqlite = connection.dialect.name == "sqlite"
+    statement = (sqlite_insert if sqlite else postgresql_insert)(table)
+    key = [column.name for column in table.primary_key]
+    replaced = {
+        name: statement.excluded[name] for name in rows[0] if name not in key and name not in keep
+    }
+    connection.execute(
+        statement.on_conflict_do_update(index_elements=key, set_=replaced), list(rows)
+    )
+
+
+def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> bool:
+    """Insert a row unless one stands in its way; say whether it was inserted."""
+    sqlite = connection.dialect.name == "sqlite"
+    statement = (sqlite_insert if sqlite else postgresql_insert)(table).values(**row)
+    key = next(iter(table.primary_key))
+    inserted = connection.execute(statement.on_conflict_do_nothing().returning(key))
+    return inserted.first() is not None

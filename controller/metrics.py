@@ -1,0 +1,301 @@
+"""The figures for Prometheus: absolute values from the journal, so counters survive restarts.
+
+Invariant: a scrape waits for the journal half a second at most: a loop of its own reads the sums
+when a scrape asks, and while the journal does not answer the last known ones are served and
+`wattmesh_journal_up` is 0. No sample carries a time of its own (that would break staleness).
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+import wattmesh
+from wattmesh.controller.figures import FigureReader, Figures
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.loops import Loop
+from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.scheduler import Jobs
+from wattmesh.errors import FixInput
+
+log = logging.getLogger(__name__)
+
+UG_PER_G = 1e6
+MJ_PER_J = 1e3
+PATIENCE_S = 0.5
+"""How long a scrape waits for fresh sums."""
+
+IDLE_S = 600.0
+"""Sums are read this often even if nobody scrapes, so that the first scrape has some."""
+
+
+class Figured(Collector):
+    """Turns the newest figures and the pulse into metrics, at each scrape."""
+
+    def __init__(self, pulse: Pulse, jobs: Jobs, newest: Callable[[], Figures]) -> None:
+        """Take the sources; `newest` gives the journal's sums, fresh or last known."""
+        self._pulse = pulse
+        self._jobs = jobs
+        self._newest = newest
+
+    def collect(self) -> Iterator[Metric]:
+        """Give every metric."""
+        figures = self._newest()
+        yield from self._daemon()
+        yield from self._loops()
+        yield from self._power()
+        yield from carbon_metrics(self._pulse, figures)
+        yield from energy_metrics(figures)
+        yield from run_metrics(self._pulse, figures)
+
+    def describe(self) -> tuple[Metric, ...]:
+        """Promise nothing at registration: collecting needs a running daemon."""
+        return ()
+
+    def _daemon(self) -> Iterator[Metric]:
+        """What this daemon is, and whether it leads and remembers."""
+        pulse = self._pulse
+        mode = pulse.settings.mode.value
+        yield InfoMetricFamily(
+            "wattmesh_build",
+            "Version and mode of this daemon.",
+            value={"version": wattmesh.__version__, "mode": mode},
+        )
+        up = GaugeMetricFamily("wattmesh_journal_up", "1 while the journal takes writes.")
+        up.add_metric([], float(pulse.outage is None))
+        yield up
+        leading = GaugeMetricFamily("wattmesh_leader", "1 while this daemon leads.")
+        leading.add_metric([], float(pulse.epoch is not None))
+        yield leading
+        trouble = GaugeMetricFamily(
+            "wattmesh_trouble", "Sentences in `wattmesh status` that need a human."
+        )
+        status = pulse.newest_status
+        trouble.add_metric([], float(len(status.trouble) if status else 0))
+        yield trouble
+
+    def _loops(self) -> Iterator[Metric]:
+        """How the loops and jobs get on."""
+        took = GaugeMetricFamily(
+            "wattmesh_loop_turn_seconds", "What the newest turn took.", labels=["loop"]
+        )
+        age = GaugeMetricFamily(
+            "wattmesh_loop_progress_age_seconds", "Since a turn last ended.", labels=["loop"]
+        )
+        turns = CounterMetricFamily(
+            "wattmesh_loop_turns",
+            "Turns since the start, by how they ended.",
+            labels=["loop", "outcome"],
+        )
+        now_s = self._pulse.clock.monotonic()
+        for name, read in self._pulse.loops.items():
+            state = read()
+            if state.last_took_s is not None:
+                took.add_metric([name], state.last_took_s)
+            if state.last_progress_s is not None:
+                age.add_metric([name], now_s - state.last_progress_s)
+            ended_well = state.turns - state.failures - state.bugs
+            turns.add_metric([name, "done"], ended_well)
+            turns.add_metric([name, "failed"], state.failures)
+            turns.add_metric([name, "bug"], state.bugs)
+            turns.add_metric([name, "overrun"], state.overruns)
+        jobs = CounterMetricFamily(
+            "wattmesh_job_runs",
+            "Wall-clock jobs since the start: done, failed, missed (too late), skipped (busy).",
+            labels=["job", "outcome"],
+        )
+        for total in self._jobs.totals():
+            jobs.add_metric([total.job, total.outcome], total.count)
+        yield from (took, age, turns, jobs)
+
+    def _power(self) -> Iterator[Metric]:
+        """What the GPUs draw at this moment."""
+        watts = GaugeMetricFamily(
+            "wattmesh_gpu_power_watts", "Board power.", labels=["gpu_uuid", "source"]
+        )
+        clocks = GaugeMetricFamily(
+            "wattmesh_gpu_sm_clock_hertz", "SM clock.", labels=["gpu_uuid", "source"]
+        )
+        sampled = self._pulse.sampled
+        for reading in sampled.sample.readings if sampled else ():
+            labels = [reading.gpu_uuid, reading.source]
+            if reading.power_w is not None:
+                watts.add_metric(labels, reading.power_w)
+            if reading.clock_mhz is not None:
+                clocks.add_metric(labels, reading.clock_mhz * 1e6)
+        yield from (watts, clocks)
+
+
+def carbon_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
+    """The grid signals: value, age, and whether they may be decided on."""
+    grams = GaugeMetricFamily(
+        "wattmesh_grid_carbon_intensity_grams_per_kilowatt_hour",
+        "Intensity that holds now, by signal.",
+        labels=["signal", "zone", "quality"],
+    )
+    age = GaugeMetricFamily(
+        "wattmesh_grid_signal_age_seconds", "Since the provider last answered.", labels=["signal"]
+    )
+    usable = GaugeMetricFamily(
+        "wattmesh_grid_signal_usable", "1 when decisions may rest on it.", labels=["signal"]
+    )
+    now = pulse.clock.now()
+    for line in figures.signals:
+        if line.g_per_kwh is not None and line.ends_at is not None and now < line.ends_at:
+            grams.add_metric([line.signal, line.zone, line.quality], line.g_per_kwh)
+        if line.heard_at is not None:
+            # Ages grow between two readings of the journal, and through its outages.
+            age.add_metric([line.signal], (now - line.heard_at).total_seconds())
+        usable.add_metric([line.signal], float(line.usable(now)))
+    yield from (grams, age, usable)
+
+
+def energy_metrics(figures: Figures) -> Iterator[Metric]:
+    """The ledger's sums: counters, because they are absolute and only grow."""
+    joules = CounterMetricFamily(
+        "wattmesh_energy_joules",
+        "Energy booked, by run and line of the ledger.",
+        labels=["run", "line", "source"],
+    )
+    unobserved = CounterMetricFamily(
+        "wattmesh_unobserved_seconds",
+        "Device-seconds that nobody measured.",
+        labels=["run", "line"],
+    )
+    first = CounterMetricFamily(
+        "wattmesh_carbon_grams",
+        "Grams as first reported, by scenario (actual, baseline).",
+        labels=["run", "scenario", "signal"],
+    )
+    restated = GaugeMetricFamily(
+        "wattmesh_carbon_restated_grams",
+        "Grams as the newest values of the signal have them.",
+        labels=["run", "scenario", "signal"],
+    )
+    for row in figures.energy:
+        joules.add_metric([row.run, row.line, row.source], row.energy_mj / MJ_PER_J)
+    for (run, line), seconds in figures.unobserved_s.items():
+        unobserved.add_metric([run, line], seconds)
+    for grams in figures.grams:
+        labels = [grams.run, grams.scenario, grams.signal]
+        first.add_metric(labels, grams.first_ug / UG_PER_G)
+        restated.add_metric(labels, grams.newest_ug / UG_PER_G)
+    saved = GaugeMetricFamily(
+        "wattmesh_carbon_saved_grams",
+        "Grams saved so far against the point the run was submitted at, once settled.",
+        labels=["run", "baseline"],
+    )
+    for (run, baseline), saved_ug in figures.saved_ug.items():
+        saved.add_metric([run, baseline], saved_ug / UG_PER_G)
+    yield from (joules, unobserved, first, restated, saved)
+
+
+def run_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
+    """Each run: how far, how fast, why it holds, how its switches ended."""
+    tokens = CounterMetricFamily("wattmesh_run_tokens", "Tokens trained.", labels=["run"])
+    speed = GaugeMetricFamily(
+        "wattmesh_run_throughput_tokens_per_second", "Speed as the run reports it.", labels=["run"]
+    )
+    slack = GaugeMetricFamily(
+        "wattmesh_run_slack_seconds", "What the deadline guard has to spare.", labels=["run"]
+    )
+    info = GaugeMetricFamily(
+        "wattmesh_run_config_info",
+        "1; the layout and point a run is at.",
+        labels=["run", "point", "layout", "state"],
+    )
+    decision = GaugeMetricFamily(
+        "wattmesh_run_decision",
+        "1 for the newest decision's action and reason key.",
+        labels=["run", "action", "reason"],
+    )
+    switches = CounterMetricFamily(
+        "wattmesh_switches", "Switches that ended, by how.", labels=["run", "outcome"]
+    )
+    names = {run.run: run.name for run in figures.runs}
+    for run in figures.runs:
+        tokens.add_metric([run.name], run.tokens)
+        if run.state == "live" and run.tokens_per_s:
+            speed.add_metric([run.name], run.tokens_per_s)
+        info.add_metric([run.name, run.point, run.layout, run.state], 1)
+    for (name, outcome), count in figures.switches.items():
+        switches.add_metric([name, outcome], count)
+    for each in pulse.turned.report.decisions if pulse.turned else ():
+        name = names.get(each.run, each.run)
+        decision.add_metric([name, each.action.value, each.kind], 1)
+        if each.slack_s is not None:
+            slack.add_metric([name], each.slack_s)
+    yield from (tokens, speed, slack, info, decision, switches)
+
+
+class MetricsServer:
+    """Serves /metrics, and keeps its figures fresh; does nothing when there is no address."""
+
+    def __init__(
+        self, listen: tuple[str, int] | None, journal: Journal, pulse: Pulse, jobs: Jobs
+    ) -> None:
+        """Prepare; nothing listens before `start`."""
+        self._listen = listen
+        self._reader = FigureReader(journal, pulse)
+        self._collector = Figured(pulse, jobs, self._newest)
+        self._refresh = Loop("figures", IDLE_S, self._read, pulse.clock)
+        self._figures = Figures()
+        self._fresh = threading.Event()
+        self._server: WSGIServer | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def port(self) -> int | None:
+        """The port that was bound; None when it is off."""
+        return self._server.server_port if self._server else None
+
+    def start(self) -> None:
+        """Listen.
+
+        Raises:
+            FixInput: the address cannot be bound.
+        """
+        if self._listen is None:
+            return
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self._collector)
+        host, port = self._listen
+        try:
+            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+        except OSError as error:
+            raise FixInput(
+                f"cannot serve metrics on {host}:{port} ({error.strerror}); change metrics.listen, "
+                'or set it to "" for none'
+            ) from error
+        self._refresh.start()
+        log.info("metrics on http://%s:%d/metrics", host, self.port)
+
+    def stop(self) -> None:
+        """Stop listening."""
+        self._refresh.stop(1.0)
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join(1.0)
+
+    def _newest(self) -> Figures:
+        """Ask for fresh sums, wait a moment, and give what there is."""
+        self._fresh.clear()
+        self._refresh.wake()
+        self._fresh.wait(PATIENCE_S)
+        return self._figures
+
+    def _read(self) -> None:
+        """Read the journal's sums.
+
+        Raises:
+            JournalUnavailable: the last known ones stand.
+        """
+        try:
+            self._figures = self._reader.read()
+        finally:
+            self._fresh.set()

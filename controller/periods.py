@@ -1,0 +1,57 @@
+"""Budget periods in the site's time zone: where each begins and ends, and what it is called. Pure.
+
+Invariant: periods of one kind follow each other without a gap or an overlap, through every change
+of daylight saving time.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """One day, week, month or year, half-open, with the name that people give it."""
+
+    name: str
+    start: datetime
+    end: datetime
+
+
+def period_of(moment: datetime, kind: str, timezone: str) -> Period:
+    """Give the period that holds `moment`; `kind`: day | week | month | year."""
+    zone = ZoneInfo(timezone)
+    today = moment.astimezone(zone).date()
+    first, after = _dates(today, kind)
+    return Period(name=_name(first, kind), start=_midnight(first, zone), end=_midnight(after, zone))
+
+
+def period_before(moment: datetime, kind: str, timezone: str) -> Period:
+    """Give the newest period that has ended at `moment`."""
+    running = period_of(moment, kind, timezone)
+    return period_of(running.start - timedelta(seconds=1), kind, timezone)
+
+
+def _dates(today: date, kind: str) -> tuple[date, date]:
+    """Give the first day of a period and the first day after it."""
+    if kind == "day":
+        return today, today + timedelta(days=1)
+    if kind == "week":
+        monday = today - timedelta(days=today.weekday())
+        return monday, monday + timedelta(days=7)
+    if kind == "month":
+        first = today.replace(day=1)
+        return first, (first + timedelta(days=32)).replace(day=1)
+    first = today.replace(month=1, day=1)
+    return first, first.replace(year=first.year + 1)
+
+
+def _name(first: date, kind: str) -> str:
+    """Write a period's name without its zone: `2026-11-20`, `week from ...`, `2026-11`, `2026`."""
+    words = {"day": f"{first}", "week": f"week from {first}", "month": f"{first:%Y-%m}"}
+    return words.get(kind, f"{first:%Y}")
+
+
+def _midnight(day: date, zone: ZoneInfo) -> datetime:
+    """Give the moment a day begins, in UTC (arithmetic within a zone ignores its changes)."""
+    return datetime.combine(day, time(), zone).astimezone(UTC)

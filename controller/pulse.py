@@ -1,0 +1,157 @@
+"""What the daemon knows this moment without asking anybody: the newest facts of its own loops.
+
+Nothing here matters after a kill: whatever must survive is in the journal. Invariant: every field
+is replaced whole, by one thread each, so a reader never sees half a fact.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from wattmesh.controller.loops import Clock, LoopState
+from wattmesh.controller.settings_model import Settings
+from wattmesh.controller.views import StatusView
+from wattmesh.policies.decision import Decision
+from wattmesh.telemetry.attribution import Claim
+from wattmesh.telemetry.sampler import Sample
+
+if TYPE_CHECKING:
+    from wattmesh.controller.cycle import CycleReport
+    from wattmesh.controller.observe import SignalFacts
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 2.0
+"""While the journal does not answer, at most one caller in so many seconds tries it again."""
+
+STEP_SHOWN_S = 600.0
+"""A step of the wall clock is shown for so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockStep:
+    """The wall clock was stepped by `step_s` at this monotonic time."""
+
+    monotonic_s: float
+    step_s: float
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """The newest power sample, all devices at once, with its monotonic time."""
+
+    monotonic_s: float
+    sample: Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Device-seconds that passed and those that nobody measured, since the daemon started."""
+
+    device_s: float = 0.0
+    unobserved_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """The two grid signals as the settings name them; None where there is none.
+
+    Attributes:
+        replayed: names of providers that replay a recording.
+    """
+
+    decision: "SignalFacts | None" = None
+    accounting: "SignalFacts | None" = None
+    replayed: tuple[str, ...] = ("csv",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """The journal does not answer. `since_s`, `tried_s`: monotonic, first and newest failure."""
+
+    since_s: float
+    tried_s: float
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turned:
+    """The newest turn of the cycle, with its monotonic time."""
+
+    monotonic_s: float
+    report: "CycleReport"
+
+
+@dataclass(slots=True)
+class Pulse:
+    """The newest facts; one instance per daemon.
+
+    Attributes:
+        settings_trouble: why the newest settings file was not taken; "" when it was.
+        epoch: the fence under which this daemon acts; None while it stands by.
+        leader: who leads, as the journal says.
+        clock_step: the newest step of the wall clock.
+        claims: which run holds which GPU, as the newest turn of the cycle saw it; None before the
+            first one, so that an outage is booked to whom it belongs and not as idle.
+        newest_status: the last screen that was built while the journal answered.
+        loops: the state of each loop, read live.
+    """
+
+    clock: Clock
+    settings: Settings
+    started_s: float
+    settings_path: str = ""
+    settings_trouble: str = ""
+    signals: Signals = field(default_factory=Signals)
+    epoch: int | None = None
+    leader: str = ""
+    turned: Turned | None = None
+    sampled: Sampled | None = None
+    claims: Mapping[str, Claim] | None = None
+    coverage: Coverage = field(default_factory=Coverage)
+    outage: Outage | None = None
+    clock_step: ClockStep | None = None
+    newest_status: StatusView | None = None
+    loops: dict[str, Callable[[], LoopState]] = field(default_factory=dict)
+
+    def journal_failed(self, sentence: str) -> None:
+        """Note that the journal did not answer; told to the log once per outage."""
+        now_s = self.clock.monotonic()
+        if self.outage is None:
+            log.warning("The journal does not answer: %s.", sentence.rstrip("."))
+        since_s = self.outage.since_s if self.outage else now_s
+        self.outage = Outage(since_s=since_s, tried_s=now_s, sentence=sentence)
+
+    def journal_answered(self) -> str:
+        """Note that the journal takes writes (again); give a sentence on an outage that ended."""
+        outage, self.outage = self.outage, None
+        if outage is None:
+            return ""
+        for_s = self.clock.monotonic() - outage.since_s
+        why = outage.sentence.partition(";")[0]
+        return f"The journal answers again; it had not for {for_s:.0f} s ({why})."
+
+    def journal_worth_a_try(self) -> bool:
+        """Whether a caller should ask the journal now; spares a locked database a crowd of them."""
+        outage, now_s = self.outage, self.clock.monotonic()
+        if outage is None:
+            return True
+        if now_s - outage.tried_s < RETRY_AFTER_S:
+            return False
+        self.outage = replace(outage, tried_s=now_s)
+        return True
+
+    def decision(self, run: str) -> Decision | None:
+        """Give the newest decision about a run, if the newest turn made one."""
+        if self.turned is None:
+            return None
+        return next((each for each in self.turned.report.decisions if each.run == run), None)
+
+    def recent_clock_step(self, within_s: float = STEP_SHOWN_S) -> ClockStep | None:
+        """Give the newest step of the wall clock, if it was in the last `within_s`."""
+        step = self.clock_step
+        if step is None or self.clock.monotonic() - step.monotonic_s >= within_s:
+            return None
+        return step

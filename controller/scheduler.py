@@ -1,0 +1,133 @@
+"""Jobs by the wall clock: carbon polls, retention, period rolls (APScheduler 3.11).
+
+Polls are allowed to live on wall time, because each asks for whatever is new: a missed one costs
+freshness, never data. Invariant: every job that ran, failed, was skipped or missed is counted; the
+library alone would say so in its log only.
+"""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from apscheduler.events import (
+    EVENT_JOB_ERROR,
+    EVENT_JOB_EXECUTED,
+    EVENT_JOB_MAX_INSTANCES,
+    EVENT_JOB_MISSED,
+    JobEvent,
+)
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+from wattmesh.errors import WattmeshError
+
+log = logging.getLogger(__name__)
+
+OUTCOMES = {
+    EVENT_JOB_EXECUTED: "done",
+    EVENT_JOB_ERROR: "failed",
+    EVENT_JOB_MISSED: "missed",
+    EVENT_JOB_MAX_INSTANCES: "skipped",
+}
+WORKERS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTotals:
+    """How often one job ended how since the daemon started."""
+
+    job: str
+    outcome: str
+    count: int
+
+
+class Jobs:
+    """The background scheduler, with everything that its defaults leave to luck made explicit."""
+
+    def __init__(self) -> None:
+        """Prepare; no job runs before `start`."""
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()
+        self._scheduler = BackgroundScheduler(
+            timezone=UTC,
+            executors={"default": ThreadPoolExecutor(WORKERS)},
+            job_defaults={"coalesce": True, "max_instances": 1},
+        )
+        self._scheduler.add_listener(
+            self._count,
+            EVENT_JOB_EXECUTED | EVENT_JOB_ERROR | EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES,
+        )
+
+    def every(self, name: str, seconds: float, work: Callable[[], None]) -> None:
+        """Call `work` now and every `seconds`; replaces the job of this name.
+
+        A run that comes late by less than one period (at least 30 s) is still run.
+        """
+        self._scheduler.add_job(
+            _guarded,
+            IntervalTrigger(seconds=seconds, timezone=UTC),
+            args=(name, work),
+            id=name,
+            name=name,
+            replace_existing=True,
+            misfire_grace_time=max(30, int(seconds)),
+            next_run_time=datetime.now(UTC),
+        )
+
+    def daily(self, name: str, hour: int, work: Callable[[], None], timezone: str = "UTC") -> None:
+        """Call `work` once a day; a run that comes up to 12 hours late is still run."""
+        self._scheduler.add_job(
+            _guarded,
+            CronTrigger(hour=hour, minute=7, timezone=timezone),
+            args=(name, work),
+            id=name,
+            name=name,
+            replace_existing=True,
+            misfire_grace_time=12 * 3600,
+        )
+
+    def forget(self, prefix: str) -> None:
+        """Remove every job whose name begins with `prefix` (a reload changed the signals)."""
+        for job in self._scheduler.get_jobs():
+            if job.id.startswith(prefix):
+                job.remove()
+
+    def start(self) -> None:
+        """Begin to run jobs."""
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        """Run no more jobs; one that runs now is not waited for (it only fetches)."""
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=False)
+
+    def totals(self) -> tuple[JobTotals, ...]:
+        """Count every job's ends, by outcome."""
+        with self._lock:
+            counts = dict(self._counts)
+        return tuple(
+            JobTotals(job=job, outcome=outcome, count=count)
+            for (job, outcome), count in sorted(counts.items())
+        )
+
+    def _count(self, event: JobEvent) -> None:
+        """Take note of one event of the library."""
+        with self._lock:
+            self._counts[event.job_id, OUTCOMES[event.code]] += 1
+
+
+def _guarded(name: str, work: Callable[[], None]) -> None:
+    """Run a job; an outside failure is one line in the log, a bug a traceback; both count."""
+    try:
+        work()
+    except WattmeshError as error:
+        log.warning("%s: %s", name, error)
+        raise
+    except Exception:
+        log.exception("%s: unexpected error; this is a bug in wattmesh, please report it", name)
+        raise

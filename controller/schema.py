@@ -1,0 +1,88 @@
+"""Bring a SQLite journal to this version's shape before it is opened.
+
+The migration runs in a child process, for it needs alembic, which the daemon never loads; and only
+when the revision differs, which one query of the standard library tells. Invariant: PostgreSQL is
+never migrated unasked (`wattmesh db upgrade`), nor is a journal newer than this version touched.
+"""
+
+import logging
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+from wattmesh import migrations
+from wattmesh.errors import FixInput, JournalUnavailable
+
+log = logging.getLogger(__name__)
+
+MIGRATION_LIMIT_S = 600.0
+SQLITE = "sqlite:///"
+
+
+def bring_up_to_date(url: str) -> None:
+    """Create or upgrade the journal at a SQLite `url`; leave any other alone.
+
+    Raises:
+        FixInput: the folder cannot be made. JournalUnavailable: the migration failed.
+    """
+    if not url.startswith("sqlite"):
+        return
+    path = Path(url.partition(":///")[2])
+    found = revision(path)
+    if found == migrations.HEAD or (found and found not in migrations.REVISIONS):
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FixInput(
+            f"the journal's folder {path.parent} cannot be made ({error.strerror}); make it, or "
+            "name another place in journal.url"
+        ) from error
+    log.info("the journal %s: from revision %s to %s", path, found or "none", migrations.HEAD)
+    _migrate(url)
+
+
+def revision(path: Path) -> str:
+    """Read a SQLite journal's revision; "" when it has none or cannot be read."""
+    if not path.exists():
+        return ""
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
+        try:
+            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        finally:
+            connection.close()
+    except sqlite3.Error:
+        return ""
+    return str(row[0]) if row else ""
+
+
+def _take_signals() -> None:
+    """Let every signal through again, in the child."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _migrate(url: str) -> None:
+    """Run the migration in a process of its own."""
+    command = [sys.executable, "-m", "wattmesh.migrations", url]
+    try:
+        # The child is ended by signals that the daemon itself keeps for later. (No thread runs
+        # yet, so code between fork and exec is safe.)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=MIGRATION_LIMIT_S,
+            check=False,
+            preexec_fn=_take_signals,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise JournalUnavailable(
+            f"the journal's upgrade did not end in {MIGRATION_LIMIT_S:.0f} s; see who holds the "
+            "database (`fuser`), then start again"
+        ) from error
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise JournalUnavailable(f"the journal could not be upgraded: {last}")

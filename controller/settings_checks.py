@@ -1,0 +1,185 @@
+"""What only several keys together, or the files they name, can tell about the settings.
+
+Invariant: every check yields (key path, sentence) pairs and none of them stops the others.
+"""
+
+import stat
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from wattmesh.controller.settings_model import (
+    CarbonSourceSection,
+    JournalSection,
+    RunSection,
+    Settings,
+)
+from wattmesh.controller.settings_words import Mistake, quoted
+from wattmesh.errors import InputInvalid, SettingsInvalid
+from wattmesh.integrations.carbon.sources import ZONES, carbon_source
+from wattmesh.reconfig import catalogue_file
+
+SOCKET_PATH_LIMIT = 107
+"""Bytes that fit into sun_path (unix(7): 108 with the closing zero)."""
+NESO_ONLY = ("base_url",)
+CSV_ONLY = ("file", "starts_at", "plays_at", "compress")
+
+
+def cross_check(settings: Settings) -> Iterator[Mistake]:
+    """Name every mistake that no single key shows."""
+    yield from _journal(settings.journal)
+    yield from _addresses(settings)
+    yield from _power(settings)
+    yield from _site(settings)
+    if settings.carbon is not None:
+        yield from _carbon("carbon.accounting", settings.carbon.accounting)
+        if settings.carbon.decision is not None:
+            yield from _carbon("carbon.decision", settings.carbon.decision)
+    if not settings.policy.equivalence:
+        yield "policy.equivalence", "[] allows no point at all; allowed: exact, numerical"
+    for name, run in settings.runs.items():
+        yield from _run(f"runs.{name}", run)
+    for name in settings.budget:
+        if name != "cluster" and name not in settings.runs:
+            known = ", ".join(("cluster", *settings.runs))
+            yield f"budget.{name}", f"belongs to no run of this file; allowed: {known}"
+
+
+def listen_address(text: str) -> tuple[str, int] | None:
+    """Split host:port; None when `text` is "" (off).
+
+    Raises:
+        InputInvalid: not host:port.
+    """
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise InputInvalid(
+            f'{quoted(text)} is not host:port; write "127.0.0.1:9464", or "" for off'
+        )
+    return host.strip("[]"), int(port)
+
+
+def _journal(journal: JournalSection) -> Iterator[Mistake]:
+    """Check the database's address and where its password comes from."""
+    scheme, separator, rest = journal.url.partition("://")
+    if not separator or scheme.split("+")[0] not in {"sqlite", "postgresql"}:
+        yield (
+            "journal.url",
+            f"{quoted(journal.url)} is not a database; write sqlite:////path/journal.db or "
+            "postgresql+psycopg://user@host/name",
+        )
+    elif scheme.startswith("postgresql") and ":" in rest.rpartition("@")[0]:
+        yield (
+            "journal.url",
+            "holds a password, which does not belong into this file; put it into a file of mode "
+            "0600 and name that in journal.password_file",
+        )
+    if journal.password_file is not None:
+        yield from _secret("journal.password_file", journal.password_file)
+
+
+def _secret(key: str, path: Path) -> Iterator[Mistake]:
+    """A secret's file must be readable by its owner only."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        yield key, f"{path} cannot be read ({error.strerror})"
+        return
+    if mode & 0o077:
+        yield key, f"{path} is open to others (mode {mode:04o}); run `chmod 600 {path}`"
+
+
+def _addresses(settings: Settings) -> Iterator[Mistake]:
+    """Check the socket's path and the address of the figures."""
+    length = len(bytes(settings.api.socket))
+    if length > SOCKET_PATH_LIMIT:
+        yield (
+            "api.socket",
+            f"{settings.api.socket} has {length} bytes; a Unix socket's path has at most "
+            f"{SOCKET_PATH_LIMIT}",
+        )
+    try:
+        listen_address(settings.metrics.listen)
+    except InputInvalid as error:
+        yield "metrics.listen", str(error)
+
+
+def _power(settings: Settings) -> Iterator[Mistake]:
+    """Simulated GPUs live in a folder."""
+    power = settings.power
+    if power.source == "simulated" and power.folder is None:
+        yield "power.folder", 'is missing: source = "simulated" needs the folder of its GPUs'
+    if power.source == "none" and power.folder is not None:
+        yield "power.folder", 'is only read when source = "simulated"'
+
+
+def _site(settings: Settings) -> Iterator[Mistake]:
+    """Check the time zone and the boundary."""
+    site = settings.site
+    try:
+        ZoneInfo(site.timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        near = get_close_matches(site.timezone, available_timezones(), n=1)
+        hint = f"; did you mean {near[0]}?" if near else "; write one like Europe/London, or UTC"
+        yield "site.timezone", f"{quoted(site.timezone)} is not a time zone{hint}"
+    if site.energy_boundary == "it" and site.pue != 1.0:
+        yield "site.pue", f'{site.pue:g} is only read when energy_boundary = "facility"'
+
+
+def _carbon(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
+    """Check what each provider needs and what it does not know."""
+    zones = ZONES.get(source.provider)
+    if zones is not None and source.zone not in zones:
+        known = ", ".join(zones)
+        yield (
+            f"{key}.zone",
+            f"{quoted(source.zone)} is not a zone of {source.provider}; it serves {known}",
+        )
+    foreign = NESO_ONLY if source.provider == "csv" else CSV_ONLY
+    for name in foreign:
+        if getattr(source, name) != CarbonSourceSection.model_fields[name].default:
+            other = "neso" if source.provider == "csv" else "csv"
+            yield f"{key}.{name}", f'is only read when provider = "{other}"'
+    if source.provider == "csv":
+        yield from _trace(f"{key}.file", source)
+
+
+def _trace(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
+    """A recorded trace must be there, and whole."""
+    if source.file is None:
+        yield key, 'is missing: provider = "csv" needs the recorded trace'
+        return
+    try:
+        carbon_source(source.source(), datetime.now(UTC))
+    except InputInvalid as error:
+        yield key, str(error)
+
+
+def _run(key: str, run: RunSection) -> Iterator[Mistake]:
+    """Check one run's catalogue, baseline and deadline."""
+    if run.deadline is not None and run.deadline_after_s is not None:
+        yield f"{key}.deadline_after_s", "and deadline exclude each other; keep one of them"
+    if run.catalogue is not None:
+        yield from _catalogue(key, run.catalogue, run.baseline)
+    elif run.baseline:
+        yield f"{key}.baseline", f"{quoted(run.baseline)} needs a catalogue that has this point"
+
+
+def _catalogue(key: str, path: Path, baseline: str) -> Iterator[Mistake]:
+    """The catalogue must be readable and have the baseline among its points."""
+    try:
+        catalogue = catalogue_file.load(path)
+    except SettingsInvalid as error:
+        for inner, text in error.mistakes:
+            yield f"{key}.catalogue", f"{path}: {inner} {text}"
+        return
+    except InputInvalid as error:
+        yield f"{key}.catalogue", str(error)
+        return
+    points = [point.id for point in catalogue.points]
+    if baseline and baseline not in points:
+        yield f"{key}.baseline", f"{quoted(baseline)} is not in {path}; it has {', '.join(points)}"

@@ -1,0 +1,236 @@
+"""Every key of the settings file: its type, its default, and what it means.
+
+The descriptions are the manual: `wattmesh settings sample` and the reference page print them.
+Invariant: secrets are never in the file itself; a key that needs one names a file that only its
+owner can read.
+"""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from wattmesh.controller.settings_words import as_path, as_time
+from wattmesh.integrations.carbon.neso import BASE_URL
+from wattmesh.integrations.carbon.sources import SourceSettings
+from wattmesh.policies.decision import Mode, PolicySettings
+from wattmesh.reconfig.catalogue import Equivalence
+
+File = Annotated[Path, BeforeValidator(as_path)]
+"""A path; `~` is the home folder, a relative one counts from the folder of the settings file."""
+
+Time = Annotated[AwareDatetime, BeforeValidator(as_time)]
+"""A moment with its time zone, e.g. 2026-12-01T00:00:00Z."""
+
+
+def state_folder() -> Path:
+    """Where the daemon keeps what must survive: what systemd gives, else /var/lib/wattmesh."""
+    return Path(os.environ.get("STATE_DIRECTORY", "/var/lib/wattmesh").split(":")[0])
+
+
+def runtime_folder() -> Path:
+    """Where the socket stands: what systemd gives, else /run/wattmesh."""
+    return Path(os.environ.get("RUNTIME_DIRECTORY", "/run/wattmesh").split(":")[0])
+
+
+class Section(BaseModel):
+    """One table of the file: keys are exact, unknown ones are mistakes."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+    )
+
+
+class JournalSection(Section):
+    """Where everything that must survive is kept."""
+
+    url: str = Field(default_factory=lambda: f"sqlite:///{state_folder()}/journal.db")
+    """Database: `sqlite:////path/journal.db` (a local disk), or
+    `postgresql+psycopg://user@host/name`."""
+    password_file: File | None = Field(default=None, examples=["/etc/wattmesh/journal.password"])
+    """File with the database password, readable by its owner only (mode 0600)."""
+    retention_days: int = Field(default=90, ge=2)
+    """Days that single ledger slots, reports and decisions are kept; sums are kept for ever."""
+
+
+class ApiSection(Section):
+    """The HTTP interface for jobs and people on this machine."""
+
+    socket: File = Field(default_factory=lambda: runtime_folder() / "wattmesh.sock")
+    """Unix socket that jobs and the command line talk to; created with mode 0660."""
+    group: str = Field(default="", examples=["wattmesh"])
+    """Unix group whose members may connect (the owners of jobs); default the operators' group."""
+    operators_group: str = "wattmesh-operators"
+    """Unix group whose members may act on runs of other owners, freeze and thaw everything."""
+
+
+class MetricsSection(Section):
+    """The read-only figures for Prometheus."""
+
+    listen: str = "127.0.0.1:9464"
+    """Address of /metrics as host:port; port 0 takes any free one, "" turns it off."""
+
+
+class LoopsSection(Section):
+    """How often the daemon looks and decides (monotonic time)."""
+
+    cycle_s: float = Field(default=5.0, gt=0, le=60)
+    """Seconds between two control cycles."""
+    sample_s: float = Field(default=1.0, gt=0, le=60)
+    """Seconds between two power samples."""
+    lease_s: float = Field(default=10.0, gt=0, le=60)
+    """Seconds that leadership outlives its holder; renewed three times as often."""
+
+
+class PowerSection(Section):
+    """Where power readings come from."""
+
+    source: Literal["none", "simulated"] = "none"
+    """`none`, or `simulated` (marked so in every figure it touches)."""
+    folder: File | None = Field(default=None, examples=["/var/lib/wattmesh/gpus"])
+    """Folder of the simulated GPUs; needed by `simulated`."""
+
+
+class CarbonSourceSection(Section):
+    """One grid signal."""
+
+    provider: Literal["csv", "neso"] = Field(examples=["neso"])
+    """`neso` (Great Britain, live, no key needed) or `csv` (a recorded trace)."""
+    zone: str = Field(examples=["GB"])
+    """Zone of the grid, as the provider names it."""
+    file: File | None = Field(default=None, examples=["/etc/wattmesh/trace.csv"])
+    """csv: the recorded trace."""
+    starts_at: Time | None = Field(default=None, examples=["2023-06-14T00:00:00Z"])
+    """csv: the moment of the recording that plays first; default its beginning."""
+    plays_at: Time | None = Field(default=None, examples=["2026-12-01T00:00:00Z"])
+    """csv: the moment of today's clock at which it plays; default the daemon's start."""
+    compress: float = Field(default=1.0, gt=0, le=1e6)
+    """csv: seconds of the recording that pass in one second."""
+    base_url: str = Field(
+        default="", examples=["https://api.carbonintensity.org.uk"], pattern="^(https?://.+)?$"
+    )
+    """neso: another address of the same interface, e.g. a mirror inside the cluster."""
+    stale_after_s: float | None = Field(default=None, gt=0, examples=[5400.0])
+    """Seconds without an answer after which nothing carbon-motivated is done; default three
+    polls of the provider."""
+
+    def source(self) -> SourceSettings:
+        """Give what opening the source needs."""
+        return SourceSettings(
+            provider=self.provider,
+            zone=self.zone,
+            file=self.file,
+            starts_at=self.starts_at,
+            plays_at=self.plays_at,
+            compress=self.compress,
+            base_url=self.base_url or BASE_URL,
+        )
+
+
+class CarbonSection(Section):
+    """The grid signals: one to account with, one to decide on."""
+
+    accounting: CarbonSourceSection
+    """Signal that grams are booked with (average)."""
+    decision: CarbonSourceSection | None = None
+    """Signal that decisions look at; default the accounting one."""
+
+
+class PolicySection(Section):
+    """The operator's limits on automatic switching."""
+
+    dwell_s: float = Field(default=4 * 3600.0, ge=0)
+    """Least seconds between two layout changes of one run."""
+    gain_factor: float = Field(default=2.0, ge=1)
+    """A switch must save at least this many times what it costs."""
+    guard_margin: float = Field(default=0.02, ge=0, lt=1)
+    """Share of speed that the deadline guard keeps in reserve."""
+    max_switches_per_day: int = Field(default=6, ge=0)
+    """Most layout switches of one run in 24 hours."""
+    failed_limit: int = Field(default=2, ge=1)
+    """Failed switches in a row after which a run is frozen and a human called."""
+    equivalence: tuple[Literal["exact", "numerical", "statistical"], ...] = Field(
+        default=("exact", "numerical"), strict=False
+    )
+    """Classes of points that may be switched to: exact, numerical, statistical."""
+    switch_timeout_s: float = Field(default=600.0, gt=0)
+    """Seconds after which a switch that was not confirmed counts as failed."""
+
+    def limits(self) -> PolicySettings:
+        """Give the part that the pure policy reads."""
+        return PolicySettings(
+            dwell_s=self.dwell_s,
+            gain_factor=self.gain_factor,
+            guard_margin=self.guard_margin,
+            max_switches_per_day=self.max_switches_per_day,
+            failed_limit=self.failed_limit,
+            equivalence=tuple(Equivalence(each) for each in self.equivalence),
+        )
+
+
+class SiteSection(Section):
+    """What is true of this place."""
+
+    timezone: str = "UTC"
+    """Time zone in which budget days and months begin, e.g. Europe/London."""
+    energy_boundary: Literal["it", "facility"] = "it"
+    """`it`: GPUs and hosts; `facility`: the same times `pue`."""
+    pue: float = Field(default=1.0, ge=1, le=3)
+    """Power usage effectiveness; read only when energy_boundary is `facility`."""
+
+
+class RunSection(Section):
+    """What the operator says about one run, by its name."""
+
+    catalogue: File | None = Field(default=None, examples=["/etc/wattmesh/llama-8b.toml"])
+    """Catalogue of its operating points, as `wattmesh configs profile` writes it."""
+    baseline: str = Field(default="", examples=["A"])
+    """Point the run was submitted at; default the catalogue's reference."""
+    deadline: Time | None = Field(default=None, examples=["2026-12-01T00:00:00Z"])
+    """When it must be done."""
+    deadline_after_s: float | None = Field(default=None, gt=0, examples=[864000.0])
+    """Seconds after its first registration by which it must be done; instead of `deadline`."""
+
+
+class BudgetSection(Section):
+    """Grams that may be spent in one period; exceeding alerts, it never stops a run."""
+
+    grams: float = Field(gt=0, examples=[9.0e6])
+    """Grams of CO2 in one period."""
+    period: Literal["day", "week", "month", "year"] = Field(default="month")
+    """day | week | month | year, in the site's time zone."""
+
+
+class Settings(BaseSettings):
+    """The whole file."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+    )
+
+    mode: Annotated[Mode, Field(strict=False)] = Mode.OBSERVE
+    """How far wattmesh goes: observe (measure), advise (say what it would do), act."""
+    journal: JournalSection = Field(default_factory=JournalSection)
+    api: ApiSection = Field(default_factory=ApiSection)
+    metrics: MetricsSection = Field(default_factory=MetricsSection)
+    loops: LoopsSection = Field(default_factory=LoopsSection)
+    power: PowerSection = Field(default_factory=PowerSection)
+    carbon: CarbonSection | None = None
+    policy: PolicySection = Field(default_factory=PolicySection)
+    site: SiteSection = Field(default_factory=SiteSection)
+    runs: dict[str, RunSection] = Field(default_factory=dict)
+    budget: dict[str, BudgetSection] = Field(default_factory=dict)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read the file and nothing else: what a reader sees in it is what holds."""
+        return (init_settings,)

@@ -1,0 +1,238 @@
+"""Put the whole daemon on one screen: journal rows and the pulse become one `StatusView`.
+
+What a person at three in the morning needs: what it does, what is wrong, and what to do about it.
+Invariant: only this module reads; `trouble.py` decides what is wrong, and is pure.
+"""
+
+import os
+import socket
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import wattmesh
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs import RunRow
+from wattmesh.controller.journal.switches import SwitchRow
+from wattmesh.controller.observe import SignalFacts, carbon_view
+from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.trouble import troubles
+from wattmesh.controller.views import (
+    CarbonLine,
+    CycleLine,
+    ForecastSlot,
+    JournalLine,
+    PowerLine,
+    RunLine,
+    StatusView,
+    SwitchLine,
+)
+from wattmesh.reconfig.switch import position
+from wattmesh.telemetry.readings import Quality
+from wattmesh.telemetry.sampler import Sample
+
+SHOWN_SLOTS = 336
+"""A week of half hours."""
+
+FINISHED_SHOWN = timedelta(days=1)
+
+
+def status(journal: Journal, pulse: Pulse) -> StatusView:
+    """Read the journal and build the whole screen.
+
+    Raises:
+        JournalUnavailable: the journal does not answer; `last_known` still can.
+    """
+    now = pulse.clock.now()
+    runs = tuple(
+        run_line(journal, pulse, row, now) for row in journal.runs.all(now) if _shown(row, now)
+    )
+    decision = carbon_line(journal, pulse, pulse.signals.decision, now)
+    accounting = decision
+    if pulse.signals.accounting != pulse.signals.decision:
+        accounting = carbon_line(journal, pulse, pulse.signals.accounting, now)
+    return _assemble(pulse, now, runs, (decision, accounting), journal.runs.frozen_all())
+
+
+def last_known(pulse: Pulse, before: StatusView | None) -> StatusView:
+    """Build the screen while the journal does not answer: the runs as they were last seen."""
+    now = pulse.clock.now()
+    if before is None:
+        return _assemble(pulse, now, (), (None, None), "")
+    view = _assemble(pulse, now, before.runs, (before.carbon, before.accounting), before.frozen)
+    return replace(view, stale_s=max(0.0, (now - before.at).total_seconds()))
+
+
+def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunLine:
+    """Show one run."""
+    point = row.catalogue.find(row.layout) if row.catalogue else None
+    switch = journal.switches.open(row.run)
+    decision = pulse.decision(row.run)
+    frozen = row.frozen or journal.runs.frozen_all()
+    catalogue = row.catalogue
+    return RunLine(
+        name=row.name,
+        run=row.run,
+        state=row.state,
+        activity=_activity(row, switch, frozen, pulse),
+        owner_uid=row.owner_uid,
+        attempt=row.attempt,
+        step=row.step,
+        tokens=row.tokens,
+        tokens_total=row.tokens_total or (catalogue.tokens_total if catalogue else 0),
+        loss=row.loss,
+        layout=str(row.layout),
+        ranks=len(row.ranks),
+        world_size=row.world_size,
+        point=point.id if point else "",
+        clock_mhz=point.clock_mhz if point else None,
+        tokens_per_s=row.tokens_per_s or None,
+        j_per_token=point.j_per_token if point else None,
+        deadline=row.deadline,
+        slack_s=decision.slack_s if decision else None,
+        switch=switch_line(switch, now) if switch else None,
+        frozen=frozen,
+        ordered_point=row.ordered_point,
+        last_seen_s=max(0.0, (now - row.last_seen_at).total_seconds()),
+        sentence=decision.reason if decision and row.state == "live" else "",
+        simulated=catalogue.simulated if catalogue else (),
+    )
+
+
+def switch_line(switch: SwitchRow, now: datetime) -> SwitchLine:
+    """Show a switch under way."""
+    return SwitchLine(
+        plan=switch.plan,
+        from_point=switch.from_point,
+        to_point=switch.to_point,
+        state=switch.state.value,
+        position=position(switch.state),
+        age_s=max(0.0, (now - switch.created_at).total_seconds()),
+        requested_by=switch.requested_by,
+        reason=switch.reason,
+    )
+
+
+def carbon_line(
+    journal: Journal, pulse: Pulse, facts: SignalFacts | None, now: datetime
+) -> CarbonLine | None:
+    """Show one grid signal; None when none is set."""
+    if facts is None:
+        return None
+    view = carbon_view(journal, facts, now)
+    slots = tuple(
+        ForecastSlot(start=each.start, end=each.end, g_per_kwh=each.g_per_kwh)
+        for each in view.slots[:SHOWN_SLOTS]
+    )
+    recent = journal.carbon.observed(facts.signal, now - timedelta(seconds=facts.interval_s), now)
+    quality = next((each.quality for each in recent if each.start <= now < each.end), None)
+    return CarbonLine(
+        signal=str(facts.signal),
+        provider=facts.signal.provider,
+        zone=facts.signal.zone,
+        kind=facts.signal.kind,
+        factor=facts.signal.factor,
+        g_per_kwh=view.now_g_per_kwh,
+        quality=(quality or Quality.FORECAST).value if slots else "",
+        age_s=view.age_s,
+        trouble=view.trouble,
+        forecast=slots,
+        low=min(slots, key=lambda each: each.g_per_kwh, default=None),
+        simulated=facts.signal.provider in pulse.signals.replayed,
+    )
+
+
+def power_line(pulse: Pulse) -> PowerLine:
+    """Show all GPUs together from the newest sample."""
+    sampled, coverage = pulse.sampled, pulse.coverage
+    sample = sampled.sample if sampled else Sample()
+    source = pulse.settings.power.source
+    return PowerLine(
+        source="" if source == "none" else source,
+        total_w=sample.power_w,
+        gpus=len(sample.readings),
+        expected=len(sample.readings) + len(sample.missing),
+        age_s=pulse.clock.monotonic() - sampled.monotonic_s if sampled else None,
+        unobserved_share=(
+            coverage.unobserved_s / coverage.device_s if coverage.device_s > 0 else None
+        ),
+        simulated=source == "simulated",
+        trouble=sample.trouble,
+    )
+
+
+def cycle_line(pulse: Pulse) -> CycleLine:
+    """Show the newest turn of the cycle."""
+    turned, state = pulse.turned, pulse.loops["cycle"]()
+    took_s = state.last_took_s
+    return CycleLine(
+        age_s=pulse.clock.monotonic() - turned.monotonic_s if turned else None,
+        duration_ms=None if took_s is None else took_s * 1e3,
+        every_s=state.every_s,
+        sentence=turned.report.sentence if turned else "",
+        overruns=state.overruns,
+        errors=state.bugs,
+    )
+
+
+def _assemble(
+    pulse: Pulse,
+    now: datetime,
+    runs: tuple[RunLine, ...],
+    carbon: tuple[CarbonLine | None, CarbonLine | None],
+    frozen: str,
+) -> StatusView:
+    """Put the parts together, and say what is wrong with them."""
+    power, outage = power_line(pulse), pulse.outage
+    settings = pulse.settings
+    view = StatusView(
+        at=now,
+        version=wattmesh.__version__,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        up_s=pulse.clock.monotonic() - pulse.started_s,
+        mode=settings.mode.value,
+        leading=pulse.epoch is not None,
+        leader=pulse.leader,
+        epoch=pulse.epoch,
+        frozen=frozen,
+        cycle=cycle_line(pulse),
+        carbon=carbon[0],
+        accounting=carbon[1],
+        power=power,
+        runs=runs,
+        journal=JournalLine(
+            state="unavailable" if outage else "ok",
+            database=settings.journal.url.partition(":")[0].partition("+")[0],
+            trouble=outage.sentence if outage else "",
+        ),
+        trouble=(),
+        simulated=_simulated(power, runs, carbon),
+        settings=pulse.settings_path,
+    )
+    return replace(view, trouble=troubles(view, pulse))
+
+
+def _simulated(
+    power: PowerLine, runs: tuple[RunLine, ...], carbon: tuple[CarbonLine | None, ...]
+) -> tuple[str, ...]:
+    """Name everything on the screen that is not the real thing."""
+    named = ["GPU power"] if power.simulated else []
+    named += [f"grid ({each.signal})" for each in carbon if each is not None and each.simulated]
+    named += [f"{run.name} {what}" for run in runs for what in run.simulated]
+    return tuple(dict.fromkeys(named))
+
+
+def _shown(row: RunRow, now: datetime) -> bool:
+    """Old finished runs are for `wattmesh runs`."""
+    return row.finished_at is None or now - row.finished_at < FINISHED_SHOWN
+
+
+def _activity(row: RunRow, switch: SwitchRow | None, frozen: str, pulse: Pulse) -> str:
+    """Give the word for the STATE column."""
+    if row.state != "live":
+        return row.state
+    if switch is not None:
+        return "switching"
+    if frozen:
+        return "frozen"
+    return "observed" if pulse.settings.mode.value == "observe" else "holding"

@@ -1,0 +1,115 @@
+"""What is wrong, for a person who was woken: one sentence each, ending in what to do. Pure.
+
+Invariant: nothing is listed that needs no act, and nothing that needs one is left out; the most
+urgent comes first.
+"""
+
+from collections.abc import Iterator
+
+from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.views import CarbonLine, RunLine, StatusView
+
+
+def troubles(view: StatusView, pulse: Pulse) -> tuple[str, ...]:
+    """Name everything that needs a human."""
+    return tuple(dict.fromkeys((*_daemon(view, pulse), *_sources(view), *_runs(view))))
+
+
+def span(seconds: float) -> str:
+    """Write a duration with one unit: 40 s, 12 min, 3.2 h, 4.1 d."""
+    for limit, unit, word in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            value = seconds / unit
+            return f"{value:.0f} {word}" if value >= 10 or unit == 1 else f"{value:.1f} {word}"
+    return f"{seconds / 86_400:.1f} d"
+
+
+def _daemon(view: StatusView, pulse: Pulse) -> Iterator[str]:
+    """What is wrong with the daemon itself."""
+    if pulse.outage is not None:
+        for_s = pulse.clock.monotonic() - pulse.outage.since_s
+        said = pulse.outage.sentence.rstrip(".")
+        yield (
+            f"{said[:1].upper()}{said[1:]} (for {span(for_s)} now). Nothing is switched meanwhile, "
+            "runs train on, and wattmesh goes on by itself once the journal answers."
+        )
+    yield from _loops(pulse)
+    if pulse.settings_trouble:
+        yield pulse.settings_trouble
+    step = pulse.recent_clock_step()
+    if step is not None:
+        yield step.sentence
+
+
+def _loops(pulse: Pulse) -> Iterator[str]:
+    """Loops that hang, or end in bugs."""
+    now_s = pulse.clock.monotonic()
+    for name, read in pulse.loops.items():
+        state = read()
+        since_s = now_s - (state.last_progress_s or pulse.started_s)
+        if state.trouble.startswith("a bug"):
+            yield (
+                f"The {name} loop: {state.trouble}, with the traceback in `journalctl -u wattmesh`;"
+                " nothing is lost, and `systemctl restart wattmesh` is safe at any time."
+            )
+        elif since_s > 5 * state.every_s + 10:
+            yield (
+                f"The {name} loop has not got on for {span(since_s)} (it should every "
+                f"{state.every_s:g} s): look at `journalctl -u wattmesh -n 50`, then "
+                "`systemctl restart wattmesh`, which is safe at any time."
+            )
+
+
+def _sources(view: StatusView) -> Iterator[str]:
+    """What is wrong with the grid signals and the power readings."""
+    for line in (view.carbon, view.accounting):
+        if line is not None and line.trouble:
+            yield _signal(line)
+    if view.power.trouble:
+        yield (
+            f"GPU power is not read: {view.power.trouble.rstrip('.')}. Energy is counted as "
+            "unobserved until it is: check the source in [power]."
+        )
+    elif view.power.gpus < view.power.expected:
+        missing = view.power.expected - view.power.gpus
+        yield (
+            f"{missing} of {view.power.expected} GPUs do not answer; their energy is counted as "
+            "unobserved: check the node they are in."
+        )
+
+
+def _signal(line: CarbonLine) -> str:
+    """Say what a silent signal means."""
+    return (
+        f"{line.trouble.rstrip('.')}. Every run holds until the signal is back, and energy is "
+        "booked without grams meanwhile: check the network and the provider, `wattmesh carbon now` "
+        "shows when it answers."
+    )
+
+
+def _runs(view: StatusView) -> Iterator[str]:
+    """What is wrong with single runs."""
+    for run in view.runs:
+        if run.state == "finished":
+            continue
+        if run.state == "lost":
+            yield (
+                f"{run.name} has not reported for {span(run.last_seen_s)} (last at step "
+                f"{run.step}): see whether the job still runs; if it does, its log says why it "
+                "cannot reach the daemon."
+            )
+        yield from _run(run)
+
+
+def _run(run: RunLine) -> Iterator[str]:
+    """What is wrong with a run that is still expected to train."""
+    if run.frozen.startswith("wattmesh"):
+        yield (
+            f"{run.name} is frozen: {run.frozen.rstrip('.')}. It trains on unswitched; read "
+            f"`wattmesh why {run.name}`, then `wattmesh thaw {run.name}`."
+        )
+    if run.slack_s is not None and run.slack_s < 0:
+        yield (
+            f"{run.name} will miss its deadline by {span(-run.slack_s)} even at its fastest point: "
+            "move the deadline, or give it a faster point or more GPUs."
+        )

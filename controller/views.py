@@ -1,0 +1,236 @@
+"""What the daemon tells a person: the answers of the HTTP API as documented dataclasses.
+
+`as_json` turns any of them into the JSON object that the API serves and the screens render: keys
+are the field names, times are ISO 8601 in UTC with a `Z`, enums are their values, an unknown value
+is null. Invariant: keys are only ever added, never renamed or removed, within one API version.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CycleLine:
+    """The control cycle's newest turn.
+
+    Attributes:
+        age_s: since it ended; None before the first one. A large age means the cycle hangs.
+        sentence: what it decided, in one sentence; the same as in the log.
+        overruns: turns that took longer than `every_s`. `errors`: turns that ended in a bug.
+    """
+
+    age_s: float | None
+    duration_ms: float | None
+    every_s: float
+    sentence: str
+    overruns: int = 0
+    errors: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastSlot:
+    """Intensity of [start, end) as forecast now."""
+
+    start: datetime
+    end: datetime
+    g_per_kwh: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarbonLine:
+    """One grid signal as it stands.
+
+    Attributes:
+        signal: full identity, `provider:zone:kind:factor:gas`.
+        g_per_kwh: of the interval that holds now; None when unknown.
+        quality: of that value: measured, provisional, forecast, static; "" when unknown.
+        age_s: since the provider last answered; None when it never did.
+        trouble: why no carbon-motivated act is allowed; "" when the signal is usable.
+        forecast: the slots to come, current one first. `low`: the lowest of them.
+        simulated: the signal is a replayed recording, not the grid of today.
+    """
+
+    signal: str
+    provider: str
+    zone: str
+    kind: str
+    factor: str
+    g_per_kwh: float | None
+    quality: str
+    age_s: float | None
+    trouble: str
+    forecast: tuple[ForecastSlot, ...] = ()
+    low: ForecastSlot | None = None
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerLine:
+    """All GPUs together.
+
+    Attributes:
+        total_w: newest readings added up; None when nothing was read.
+        gpus: devices read at the newest sample. `expected`: devices known from before.
+        age_s: since the newest sample.
+        unobserved_share: of device-seconds since the daemon started that nobody measured, 0..1.
+        source: name of the power source; "" when power is not read at all.
+    """
+
+    source: str
+    total_w: float | None
+    gpus: int
+    expected: int
+    age_s: float | None
+    unobserved_share: float | None
+    simulated: bool
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchLine:
+    """A switch in progress. `position` = (n, of): `loaded (5 of 7)`."""
+
+    plan: str
+    from_point: str
+    to_point: str
+    state: str
+    position: tuple[int, int]
+    age_s: float
+    requested_by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLine:
+    """One run.
+
+    Attributes:
+        state: live, lost (no report for a while), finished.
+        activity: the STATE column: holding, switching, frozen, lost, finished, observed.
+        layout: short name, e.g. `dp2 tp2`. `point`: catalogue id; "" when at none of them.
+        j_per_token: of the point it is at, as the catalogue says; None when at no point.
+        slack_s: what the deadline guard had to spare at the newest decision.
+        sentence: the newest decision's reason.
+        ordered_point: what an operator asked for and nobody has carried out yet.
+        simulated: what of this line is simulated (`power_w`, ...); empty when nothing is.
+    """
+
+    name: str
+    run: str
+    state: str
+    activity: str
+    owner_uid: int
+    attempt: int
+    step: int
+    tokens: int
+    tokens_total: int
+    loss: float | None
+    layout: str
+    ranks: int
+    world_size: int
+    point: str
+    clock_mhz: int | None
+    tokens_per_s: float | None
+    j_per_token: float | None
+    deadline: datetime | None
+    slack_s: float | None
+    switch: SwitchLine | None
+    frozen: str
+    ordered_point: str
+    last_seen_s: float
+    sentence: str
+    simulated: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalLine:
+    """The database. `state`: ok | unavailable; `trouble`: one sentence, "" when ok."""
+
+    state: str
+    database: str
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusView:
+    """`GET /v1/status`: the whole daemon on one screen.
+
+    Attributes:
+        at: when this was true. While the journal does not answer, the runs are the last known
+            ones and `stale_s` says how old they are; else it is 0.
+        mode: observe | advise | act.
+        leading: this daemon decides; else it stands by and `leader` names who does.
+        epoch: the fence under which it acts; None on standby.
+        frozen: why nothing at all is acted upon; "" when not frozen.
+        trouble: sentences that need a human, most urgent first, each ending in what to do next.
+        simulated: what in this answer is simulated; empty when nothing is.
+    """
+
+    at: datetime
+    version: str
+    host: str
+    pid: int
+    up_s: float
+    mode: str
+    leading: bool
+    leader: str
+    epoch: int | None
+    frozen: str
+    cycle: CycleLine
+    carbon: CarbonLine | None
+    accounting: CarbonLine | None
+    power: PowerLine
+    runs: tuple[RunLine, ...]
+    journal: JournalLine
+    trouble: tuple[str, ...]
+    stale_s: float = 0.0
+    simulated: tuple[str, ...] = ()
+    settings: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Every answer that is not a success.
+
+    Attributes:
+        error: what happened, and what to do next.
+        kind: refused (403) | fenced (409) | invalid (400, 413, 422) | not_found (404) |
+            unavailable (503) | bug (500).
+    """
+
+    error: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """Answer to an operator's act: what was done, in one sentence."""
+
+    done: str
+    changed: tuple[str, ...] = field(default=())
+
+
+def as_json(value: object) -> Any:
+    """Turn a view, a journal row or a fact into plain JSON values."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: as_json(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [as_json(item) for item in value]
+    return _scalar(value)
+
+
+def _scalar(value: object) -> Any:
+    """Turn one value that holds no others into JSON."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, Enum):
+        return value.value
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return str(value) if isinstance(value, Path) else repr(value)

@@ -1,0 +1,356 @@
+"""Build a whole daemon from its settings, start its parts in order, stop them in reverse.
+
+Invariant: every part is made here and nowhere else; what a reload may change is read from the pulse
+each time, so a reload is one assignment.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy import make_url
+
+from wattmesh.controller.accounts import Accounts
+from wattmesh.controller.api.desk import Desk
+from wattmesh.controller.api.server import ApiServer
+from wattmesh.controller.api.sockets import Listening, listen
+from wattmesh.controller.bell import Bell
+from wattmesh.controller.cycle import Cycle, CycleSettings
+from wattmesh.controller.duties import (
+    CycleDuty,
+    Housekeeping,
+    PeriodRoll,
+    PollDuty,
+    SampleDuty,
+    remember,
+)
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs import RunPlan
+from wattmesh.controller.lease import Lease, boot_id, holder_name
+from wattmesh.controller.loops import Clock, Loop, LoopState
+from wattmesh.controller.metrics import MetricsServer
+from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.pulse import Pulse, Signals
+from wattmesh.controller.scheduler import Jobs
+from wattmesh.controller.schema import bring_up_to_date
+from wattmesh.controller.settings_checks import listen_address
+from wattmesh.controller.settings_model import CarbonSourceSection, Settings
+from wattmesh.errors import FixInput, JournalUnavailable, WattmeshError
+from wattmesh.integrations.carbon.sources import carbon_source
+from wattmesh.reconfig import catalogue_file
+from wattmesh.telemetry.ledger import SlotGrid
+from wattmesh.telemetry.readings import CarbonSource, PowerSource, Signal
+from wattmesh.telemetry.sampler import Sampler
+from wattmesh.telemetry.simulated import SimulatedSource
+
+log = logging.getLogger(__name__)
+
+LOOP_STOP_S = 8.0
+HOLD_S, HOLD_SAMPLES = 5.0, 2.5
+"""A device without a counter is integrated over a gap of this long, or of so many samples."""
+STALE_POLLS = 3
+FIXED = ("journal.url", "journal.password_file", "api", "metrics", "power", "loops.lease_s")
+"""Keys that a running daemon cannot change; a reload says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """The two signals as sources; None where the settings name none."""
+
+    accounting: CarbonSource | None = None
+    decision: CarbonSource | None = None
+    signals: Signals = field(default_factory=Signals)
+
+    @property
+    def slots(self) -> SlotGrid:
+        """Where ledger slots end: at the accounting signal's borders, else at half hours."""
+        if self.accounting is None:
+            return SlotGrid(origin=datetime(2020, 1, 1, tzinfo=UTC), interval_s=1800.0)
+        return SlotGrid(origin=self.accounting.origin, interval_s=self.accounting.interval_s)
+
+
+def grid(settings: Settings, now: datetime) -> Grid:
+    """Open the sources of both signals.
+
+    Raises:
+        InputInvalid: a trace that cannot be used (it was fine when the settings were checked).
+    """
+    carbon = settings.carbon
+    if carbon is None:
+        return Grid()
+    accounting = carbon_source(carbon.accounting.source(), now)
+    first = _facts(accounting, carbon.accounting)
+    if carbon.decision is None or carbon.decision == carbon.accounting:
+        return Grid(
+            accounting=accounting,
+            decision=accounting,
+            signals=Signals(decision=first, accounting=first),
+        )
+    decision = carbon_source(carbon.decision.source(), now)
+    return Grid(
+        accounting=accounting,
+        decision=decision,
+        signals=Signals(decision=_facts(decision, carbon.decision), accounting=first),
+    )
+
+
+def _facts(source: CarbonSource, section: CarbonSourceSection) -> SignalFacts:
+    """Give what the cycle must know of a signal."""
+    return SignalFacts(
+        signal=source.signal,
+        interval_s=source.interval_s,
+        stale_after_s=section.stale_after_s or STALE_POLLS * max(source.cadence_s, 1.0),
+    )
+
+
+def run_plans(settings: Settings) -> dict[str, RunPlan]:
+    """Read what the settings say of each run; a catalogue that went bad since is left out."""
+    plans: dict[str, RunPlan] = {}
+    for name, section in settings.runs.items():
+        catalogue = None
+        if section.catalogue is not None:
+            try:
+                catalogue = catalogue_file.load(section.catalogue)
+            except WattmeshError as error:
+                log.warning("run %s: %s", name, error)
+        plans[name] = RunPlan(
+            catalogue=catalogue,
+            baseline=section.baseline,
+            deadline=section.deadline,
+            deadline_after_s=section.deadline_after_s,
+        )
+    return plans
+
+
+def power_source(settings: Settings) -> PowerSource | None:
+    """Open the power source; None when power is not read."""
+    power = settings.power
+    if power.source == "simulated" and power.folder is not None:
+        return SimulatedSource(power.folder)
+    return None
+
+
+def journal_url(settings: Settings) -> str:
+    """Give the database's full address, the password taken from its file."""
+    url, secret = make_url(settings.journal.url), settings.journal.password_file
+    if secret is not None:
+        url = url.set(password=secret.read_text().strip())
+    return url.render_as_string(hide_password=False)
+
+
+class Parts:
+    """Every part of one daemon."""
+
+    def __init__(self, settings: Settings, path: Path, clock: Clock | None = None) -> None:
+        """Open what the settings name: the socket first, for it tells whether we may run at all.
+
+        Raises:
+            WattmeshError: something is not as it must be; nothing is left open.
+        """
+        self.pulse = Pulse(
+            clock=clock or Clock(),
+            settings=settings,
+            started_s=time.monotonic(),
+            settings_path=str(path),
+        )
+        self._listening = listen(
+            settings.api.socket, settings.api.group or settings.api.operators_group
+        )
+        try:
+            self.journal = _open_journal(settings)
+        except BaseException:
+            self._listening.close()
+            raise
+        self._build(self._listening)
+
+    def _build(self, listening: Listening) -> None:
+        """Make the parts and hand them to each other."""
+        pulse, settings = self.pulse, self.pulse.settings
+        self._books: tuple[tuple[Signal, SlotGrid], Accounts] | None = None
+        self._plans = run_plans(settings)
+        self._grid = grid(settings, pulse.clock.now())
+        pulse.signals = self._grid.signals
+        self.bell = Bell()
+        lease_s = settings.loops.lease_s
+        holder = holder_name(settings.api.socket)
+        self._lease = Lease(
+            self.journal.leadership,
+            pulse,
+            holder,
+            lease_s,
+            lambda said: remember(self.journal, pulse, "journal_outage", said),
+        )
+        cycle = Cycle(self.journal, self._cycle_settings, lambda: pulse.epoch)
+        duty = CycleDuty(cycle, self.journal, pulse, self.bell, self._schedule)
+        self._sampling = self._sampler()
+        clock = pulse.clock
+        self.leases = Loop("leases", lease_s / 3, self._lease.turn, clock)
+        self.cycle = Loop("cycle", settings.loops.cycle_s, duty.turn, clock)
+        self.sampler = Loop("sampler", settings.loops.sample_s, self._sample, clock)
+        self.accounts = Loop("accounts", self._accounts_every_s(), self._price, clock)
+        self.loops = (self.leases, self.sampler, self.cycle, self.accounts)
+        for loop in self.loops:
+            pulse.loops[loop.state.name] = _reader(loop)
+        self.jobs = Jobs()
+        desk = Desk(
+            journal=self.journal,
+            pulse=pulse,
+            bell=self.bell,
+            plan_for=lambda name: self._plans.get(name, RunPlan()),
+            wake=self.cycle.wake,
+        )
+        self.api = ApiServer(desk, listening)
+        self.metrics = MetricsServer(
+            listen_address(settings.metrics.listen), self.journal, pulse, self.jobs
+        )
+
+    @property
+    def accounting_source(self) -> CarbonSource:
+        """The source that grams are booked with.
+
+        Raises:
+            FixInput: the settings name none.
+        """
+        if self._grid.accounting is None:
+            raise FixInput("no signal is set; add [carbon.accounting] to the settings")
+        return self._grid.accounting
+
+    def start(self) -> None:
+        """Start everything; when it returns, requests are answered.
+
+        Raises:
+            WattmeshError: a part did not start.
+        """
+        self._housekeeping()
+        self.leases.turn()
+        self.api.start()
+        self.metrics.start()
+        for loop in self.loops:
+            loop.start()
+        self._schedule()
+        self.jobs.start()
+
+    def stop(self) -> None:
+        """Stop everything, newest work first; what cannot end in time is left to the process."""
+        self.jobs.stop()
+        self.bell.close()
+        for loop in (self.cycle, self.accounts, self.sampler, self.leases):
+            if not loop.stop(LOOP_STOP_S):
+                log.warning("the %s loop did not end in %.0f s", loop.state.name, LOOP_STOP_S)
+        if self._sampling is not None:
+            self._sampling.close()
+        if not self.api.stop():
+            log.warning("the HTTP server did not end in time")
+        self.metrics.stop()
+        self._lease.release()
+        self.journal.close()
+
+    def reload(self, settings: Settings) -> str:
+        """Take new settings; give one sentence on what changed, and what needs a restart."""
+        old = self.pulse.settings
+        fixed = [key for key in FIXED if _value(old, key) != _value(settings, key)]
+        new_grid = grid(settings, self.pulse.clock.now())
+        self._plans = run_plans(settings)
+        self.pulse.settings = settings
+        if settings.carbon != old.carbon:
+            self._grid = new_grid
+            self.pulse.signals = new_grid.signals
+            self._schedule()
+        self.cycle.pace(settings.loops.cycle_s)
+        self.sampler.pace(settings.loops.sample_s)
+        self.accounts.pace(self._accounts_every_s())
+        tail = f"; {', '.join(fixed)} changed too and need a restart" if fixed else ""
+        sentence = f"Reloaded {self.pulse.settings_path}: mode {settings.mode.value}{tail}."
+        remember(self.journal, self.pulse, "reload", sentence)
+        return sentence
+
+    def _cycle_settings(self) -> CycleSettings:
+        """Give the cycle its settings as they stand now."""
+        settings = self.pulse.settings
+        timeout_s = settings.policy.switch_timeout_s
+        # Ages of open switches are wall time: an hour stepped over is no hour that passed.
+        step = self.pulse.recent_clock_step(within_s=timeout_s)
+        return CycleSettings(
+            mode=settings.mode,
+            policy=settings.policy.limits(),
+            facts=self.pulse.signals.decision,
+            switch_timeout_s=timeout_s + max(0.0, step.step_s if step else 0.0),
+            cycle_s=settings.loops.cycle_s,
+        )
+
+    def _sampler(self) -> SampleDuty | None:
+        """Make the sampler; None when power is not read."""
+        settings = self.pulse.settings
+        source = power_source(settings)
+        if source is None:
+            return None
+        slots = self._grid.slots
+        hold_s = max(HOLD_S, HOLD_SAMPLES * settings.loops.sample_s)
+        sampler = Sampler(source, self.journal.ledger, slots, boot_id=boot_id(), hold_s=hold_s)
+        flush_s = min(settings.loops.cycle_s, slots.interval_s)
+        return SampleDuty(sampler, self.pulse, flush_s)
+
+    def _sample(self) -> None:
+        """Take one sample, if power is read at all."""
+        if self._sampling is not None:
+            self._sampling.turn()
+
+    def _accounts_every_s(self) -> float:
+        """How often grams are booked: ten times a slot, at most every minute."""
+        tenth_s = self._grid.slots.interval_s / 10
+        return min(60.0, max(self.pulse.settings.loops.cycle_s, tenth_s))
+
+    def _price(self) -> None:
+        """Bring both ledgers of grams up to now; only the leader writes them."""
+        facts = self.pulse.signals.accounting
+        if facts is not None and self.pulse.epoch is not None:
+            books = (facts.signal, self._grid.slots)
+            if self._books is None or self._books[0] != books:
+                # Kept between turns: it remembers what is priced already.
+                self._books = (books, Accounts(self.journal, *books))
+            self._books[1].price(self.pulse.clock.now())
+
+    def _housekeeping(self) -> None:
+        """Let the journal be tidied once a day, and ended budget periods be closed."""
+        duty = Housekeeping(self.journal, self.pulse)
+        self.jobs.daily("retention", 3, duty.turn)
+        # Hourly and level-triggered: a border that passed while nobody ran is not missed.
+        self.jobs.every("periods", 3600.0, PeriodRoll(self.journal, self.pulse).turn)
+
+    def _schedule(self) -> None:
+        """Poll each signal at its provider's rhythm."""
+        self.jobs.forget("carbon ")
+        sources = {
+            str(each.signal): each
+            for each in (self._grid.accounting, self._grid.decision)
+            if each is not None
+        }
+        for name, source in sources.items():
+            duty = PollDuty(source, self.journal, self.pulse, self.cycle.wake)
+            self.jobs.every(f"carbon {name}", source.cadence_s, duty.turn)
+
+
+def _open_journal(settings: Settings) -> Journal:
+    """Bring the schema up to date where we may, and open it."""
+    url = journal_url(settings)
+    bring_up_to_date(url)
+    try:
+        return Journal.open(url)
+    except JournalUnavailable as error:
+        raise JournalUnavailable(f"{error}; the daemon was not started") from error
+
+
+def _reader(loop: Loop) -> Callable[[], LoopState]:
+    """Read a loop's state live."""
+    return lambda: loop.state
+
+
+def _value(settings: Settings, key: str) -> object:
+    """Give the value at a dotted key."""
+    value: object = settings
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
