@@ -1,0 +1,1 @@
+"""Training scripts that show how to attach a job; what the demo and the tests train."""

@@ -1,0 +1,61 @@
+"""Pretrain under wattmesh. This is the file to copy from: what is wattmesh's is marked (w).
+
+    python -m wattmesh.integrations.torchrun --nproc 4 -- -m examples.pretrain --layout dp_shard=4
+
+With a daemon (`WATTMESH_URL`) the run may be moved between layouts at its checkpoints; without one
+it trains on in the layout it began with.
+"""
+
+import torch
+import torch.distributed as dist
+
+import wattmesh  # (w)
+from examples.pretrain.options import Options, global_rank, parse_options, wait_at_start_line
+from examples.pretrain.pace import choose_pace
+from examples.pretrain.plain import train_plain
+from examples.pretrain.train import build_state, probe, step_row, train_step
+from wattmesh.reconfig.step_log import StepLog
+
+
+def train(options: Options) -> None:
+    """Train to the last step, through whatever switches are ordered."""
+    config = options.config
+    pace = choose_pace(global_rank(), config.tokens_per_step)
+    log = StepLog(options.step_log)
+
+    def build(layout: wattmesh.Layout, ranks: wattmesh.Ranks) -> wattmesh.State:
+        return build_state(config, layout)
+
+    session = wattmesh.attach(  # (w)
+        options.name,
+        build=build,
+        probe=probe,
+        layout=options.layout,
+        checkpoint_dir=options.checkpoint_dir,
+        boundary_every=options.boundary_every,
+        tokens_total=options.steps * config.tokens_per_step,
+        gpu_uuid=pace.gpu_uuid,
+    )
+    while not session.done:  # (w)
+        with pace.step(session.state.parts.layout) as work:
+            metrics = train_step(session.state)
+        if dist.get_rank() == 0:  # of the ranks that train now
+            log.append(step_row(session.state, metrics, work.elapsed_s, work.overrun_s))
+        session.report(tokens=metrics.tokens, samples=metrics.samples, loss=metrics.loss)  # (w)
+        session.boundary()  # (w) every `boundary_every` steps: checkpoint, and switch if ordered
+    log.close()
+
+
+def main() -> None:
+    """Read the command line and train."""
+    torch.set_num_threads(1)
+    options = parse_options()
+    wait_at_start_line(options.wait_for)
+    if options.plain:
+        train_plain(options)
+    else:
+        train(options)
+
+
+if __name__ == "__main__":
+    main()

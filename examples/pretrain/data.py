@@ -1,0 +1,61 @@
+"""Training data by logical position: sample `i` of seed `s` is the same bytes on any rank.
+
+The text is the standard library's own sources, which are on every machine that runs Python.
+Invariant: nothing here knows ranks or layouts, and any position can be reached at once.
+"""
+
+import hashlib
+import sysconfig
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from wattmesh.errors import InputInvalid
+
+
+@cache
+def standard_library(budget_bytes: int) -> bytes:
+    """Read the standard library's modules in sorted order, `budget_bytes` of them in all.
+
+    Top-level modules only: they are present in every distribution of Python, sub-packages such as
+    the tests are not.
+
+    Raises:
+        InputInvalid: there is less text than that.
+    """
+    folder = Path(sysconfig.get_path("stdlib"))
+    text = bytearray()
+    for path in sorted(folder.glob("*.py")):
+        text += path.read_bytes()
+        if len(text) >= budget_bytes:
+            return bytes(text[:budget_bytes])
+    raise InputInvalid(f"{folder} holds {len(text)} bytes of Python, {budget_bytes} are needed")
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Windows of a text, each chosen by its global sample number."""
+
+    text: Tensor
+    seq_len: int
+    seed: int
+
+    @classmethod
+    def open(cls, budget_bytes: int, seq_len: int, seed: int) -> "Corpus":
+        """Open `budget_bytes` of the standard library."""
+        data = bytearray(standard_library(budget_bytes))
+        return cls(torch.frombuffer(data, dtype=torch.uint8).long(), seq_len, seed)
+
+    def start(self, sample: int) -> int:
+        """Give where sample number `sample` starts: a hash of the number and the seed."""
+        name = hashlib.blake2b(f"{self.seed}:{sample}".encode(), digest_size=8).digest()
+        return int.from_bytes(name, "big") % (len(self.text) - self.seq_len)
+
+    def batch(self, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """Give samples [first, first + count) as (inputs_BS, targets_BS); targets are one on."""
+        starts = torch.tensor([self.start(first + i) for i in range(count)])
+        window_BS = self.text[starts[:, None] + torch.arange(self.seq_len + 1)]
+        return window_BS[:, :-1].contiguous(), window_BS[:, 1:].contiguous()

@@ -1,0 +1,100 @@
+"""The training script's command line, and the start line that several runs can wait at."""
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from examples.pretrain.config import DTYPES, PRESETS, TrainConfig, check_layout, preset
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.layout import Layout
+
+_START_DEADLINE_S = 600.0
+_POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a run was asked for."""
+
+    config: TrainConfig
+    layout: Layout
+    name: str
+    steps: int
+    boundary_every: int
+    checkpoint_dir: Path
+    step_log: Path | None
+    wait_for: Path | None
+    plain: bool
+
+
+def parse_layout(text: str) -> Layout:
+    """Read a layout like `dp_shard=2,tp=2`.
+
+    Raises:
+        InputInvalid: not such a list, an unknown axis, or an impossible degree.
+    """
+    values: dict[str, int | str] = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        if not value:
+            raise InputInvalid(f"layout {text!r}: {part!r} is not NAME=DEGREE, like dp_shard=2")
+        values[name.strip()] = int(value) if value.strip().isdigit() else value.strip()
+    return Layout.from_dict(values)
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> Options:
+    """Read the command line; ends the process with status 2 when it makes no sense."""
+    parser = argparse.ArgumentParser(prog="examples.pretrain", description=__doc__)
+    parser.add_argument("--preset", default="demo", choices=sorted(PRESETS))
+    parser.add_argument("--dtype", default="fp32", choices=sorted(DTYPES))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--layout", default="", help="degrees, e.g. dp_shard=2,tp=2 (1 rank)")
+    parser.add_argument("--name", default="pretrain", help="what people call this run")
+    parser.add_argument("--steps", type=int, default=240)
+    parser.add_argument("--boundary-every", type=int, default=10, help="steps per checkpoint")
+    parser.add_argument("--checkpoint-dir", type=Path, default=Path("checkpoints"))
+    parser.add_argument("--losses", type=Path, help="append one JSON line per step to this file")
+    parser.add_argument("--wait-for", type=Path, help="say ready, begin when this file exists")
+    parser.add_argument("--plain", action="store_true", help="train without wattmesh, unpaced")
+    chosen = parser.parse_args(arguments)
+    try:
+        config = preset(chosen.preset, dtype=chosen.dtype, seed=chosen.seed)
+        layout = parse_layout(chosen.layout)
+        check_layout(config, layout)
+    except InputInvalid as error:
+        parser.error(str(error))
+    return Options(
+        config=config,
+        layout=layout,
+        name=chosen.name,
+        steps=chosen.steps,
+        boundary_every=chosen.boundary_every,
+        checkpoint_dir=chosen.checkpoint_dir,
+        step_log=chosen.losses,
+        wait_for=chosen.wait_for,
+        plain=chosen.plain,
+    )
+
+
+def global_rank() -> int:
+    """Give this process's rank among all that were launched; 0 without a launcher."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def wait_at_start_line(start: Path | None) -> None:
+    """Say that this rank is ready (`START.ready.RANK`), and wait until `start` exists.
+
+    Raises:
+        InputInvalid: it did not appear within ten minutes.
+    """
+    if start is None:
+        return
+    start.with_name(f"{start.name}.ready.{global_rank()}").touch()
+    deadline_s = time.monotonic() + _START_DEADLINE_S
+    while not start.exists():
+        if time.monotonic() > deadline_s:
+            raise InputInvalid(f"{start} did not appear within {_START_DEADLINE_S:g} s")
+        time.sleep(_POLL_S)

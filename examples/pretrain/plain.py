@@ -1,0 +1,53 @@
+"""The same training without wattmesh, checkpoints or pace: the control that a run is held against.
+
+Without a launcher it is a single process; `--layout micro_batch=1` then sums in another order.
+"""
+
+import os
+import time
+
+import torch.distributed as dist
+
+from examples.pretrain.options import Options
+from examples.pretrain.train import build_state, step_row, train_step
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.state import Position
+from wattmesh.reconfig.step_log import StepLog
+
+
+def train_plain(options: Options) -> None:
+    """Train `options.steps` steps from the seed.
+
+    Raises:
+        InputInvalid: the layout wants another number of ranks than were launched.
+    """
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+    else:
+        dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+    try:
+        if dist.get_world_size() != options.layout.world_size:
+            raise InputInvalid(
+                f"pretrain: {options.layout} wants {options.layout.world_size} ranks, "
+                f"{dist.get_world_size()} were launched"
+            )
+        _train(options)
+    finally:
+        dist.destroy_process_group()
+
+
+def _train(options: Options) -> None:
+    """Train over the default process group."""
+    log = StepLog(options.step_log if dist.get_rank() == 0 else None)
+    state = build_state(options.config, options.layout)
+    for _ in range(options.steps):
+        started_s = time.monotonic()
+        metrics = train_step(state)
+        log.append(step_row(state, metrics, time.monotonic() - started_s))
+        before = state.position
+        state.position = Position(
+            step=before.step + 1,
+            samples=before.samples + metrics.samples,
+            tokens=before.tokens + metrics.tokens,
+        )
+    log.close()
