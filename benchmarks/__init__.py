@@ -1,0 +1,17 @@
+"""Measured figures, each beside the goal it is held to.
+
+    python -m benchmarks.<name> [--json]     one benchmark: a table, or one JSON object
+    make bench                               all of them: benchmarks/results/*.json, docs/results.md
+
+daemon.py        what the daemon costs: memory, start, processor, answers
+soak.py          an hour of faults around a real job; a run of its own, not part of `make bench`
+
+report.py        what every benchmark hands in, and how it is printed
+machine.py       the machine a figure was measured on
+run_all.py       runs every benchmark of this folder and writes docs/results.md
+results_page.py  that page
+
+A benchmark is a module with `measure() -> Report` and, under `if __name__ == "__main__"`,
+`sys.exit(run(measure))`. It exits 0 when it ran, whatever it measured: a goal that was
+missed is a row that says so, not a crash.
+"""

@@ -1,0 +1,64 @@
+"""Run every benchmark of this folder, each in a process of its own; write docs/results.md.
+
+Invariant: one that fails does not hide the others, and fails the whole at the end.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results_page import render
+from wattmesh.durable import write_text
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+RESULTS = REPOSITORY / "benchmarks" / "results"
+PAGE = REPOSITORY / "docs" / "results.md"
+CALLS_RUN = re.compile(r"^    sys\.exit\((report\.)?run\(\w+\)\)$", re.MULTILINE)
+
+
+def names() -> list[str]:
+    """List the modules that are benchmarks: those that end by calling the shared `run`."""
+    modules = sorted((REPOSITORY / "benchmarks").glob("*.py"))
+    return [path.stem for path in modules if CALLS_RUN.search(path.read_text("utf-8"))]
+
+
+def run_one(name: str) -> tuple[dict[str, Any] | None, str]:
+    """Run one benchmark: its JSON, or None and the last line it wrote to stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", "--json"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        return None, (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result, ""
+
+
+def main() -> int:
+    """Run all; give 0 when every one of them ran."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    results: list[dict[str, Any]] = []
+    failures: dict[str, str] = {}
+    for name in names():
+        print(f"benchmark {name} ...", flush=True)
+        result, words = run_one(name)
+        if result is None:
+            failures[name] = words
+            print(f"  did not run: {words}", file=sys.stderr)
+            continue
+        write_text(RESULTS / f"{name}.json", json.dumps(result, indent=2) + "\n")
+        results.append(result)
+        missed = [goal["name"] for goal in result["goals"] if not goal["ok"]]
+        print(f"  {len(result['goals'])} goals, missed: {', '.join(missed) or 'none'}")
+    write_text(PAGE, render(results, failures))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
