@@ -1,0 +1,5 @@
+"""A migrated journal of each kind."""
+
+from tests.journal.conftest import journal
+
+__all__ = ["journal"]

@@ -1,0 +1,134 @@
+"""Where a budget stands in its running period."""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.accounts.build import SIGNAL, register
+from tests.journal.test_ledger import EMISSION, ENERGY
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.spending import PeriodLine, spending
+
+HOUR = timedelta(hours=1)
+MONTH = datetime(2026, 11, 1, tzinfo=UTC)
+G = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A budget as the settings give it."""
+
+    grams: float = 3000.0
+    period: str = "month"
+
+
+def booked(
+    journal: Journal, start: datetime, carbon_g: float | None, run: str = "r", first_g: float = 0.0
+) -> None:
+    """Book one slot of an hour: 1 kJ and its grams."""
+    end = start + HOUR
+    row = replace(ENERGY, run=run, slot_start=start, slot_end=end, energy_mj=1_000_000)
+    journal.ledger.book([row], [])
+    known = carbon_g is not None
+    journal.ledger.emit(
+        [
+            replace(
+                EMISSION,
+                run=run,
+                slot_start=start,
+                slot_end=end,
+                signal=str(SIGNAL),
+                energy_mj=1_000_000,
+                quality="measured" if known else "unpriced",
+                g_milli_per_kwh=1 if known else None,
+                carbon_ug=round(carbon_g * G) if carbon_g is not None else None,
+                first_carbon_ug=round((first_g or carbon_g or 0) * G) if known else None,
+            )
+        ]
+    )
+
+
+def cluster(journal: Journal, now: datetime, limit: Limit | None = None) -> PeriodLine:
+    """Give the cluster's line."""
+    (line,) = spending(journal, {"cluster": limit or Limit()}, "UTC", now)
+    return line
+
+
+def test_a_period_counts_the_slots_that_begin_in_it(journal: Journal) -> None:
+    """The one before midnight is last month's; whoever drew, it is the cluster's."""
+    booked(journal, MONTH - HOUR, 100.0)
+    booked(journal, MONTH, 7.0)
+    booked(journal, MONTH + HOUR, 5.0, run="")
+    line = cluster(journal, MONTH + timedelta(days=3))
+    assert (line.period, line.start, line.spent_g) == ("2026-11", MONTH, 12.0)
+    assert line.expected_g == pytest.approx(300.0)
+    assert line.burn == pytest.approx(12 / 300)
+    assert line.alert == ""
+
+
+def test_what_has_no_grams_stands_beside(journal: Journal) -> None:
+    """Unknown is not zero: its joules are named."""
+    booked(journal, MONTH, 7.0)
+    booked(journal, MONTH + HOUR, None)
+    line = cluster(journal, MONTH + timedelta(days=3))
+    assert (line.spent_g, line.unpriced_j) == (7.0, 1000.0)
+
+
+def test_a_restatement_is_told(journal: Journal) -> None:
+    """What revised intensities added to what was first reported."""
+    booked(journal, MONTH, 7.0, first_g=6.5)
+    assert cluster(journal, MONTH + timedelta(days=3)).restated_g == pytest.approx(0.5)
+
+
+def test_the_rate_of_the_newest_days_is_carried_on(journal: Journal) -> None:
+    """Two days at 5 g an hour: the 28 days to come are reckoned like them."""
+    for hour in range(48):
+        booked(journal, MONTH + hour * HOUR, 5.0)
+    line = cluster(journal, MONTH + timedelta(days=2))
+    assert line.on_course_g == pytest.approx(30 * 24 * 5.0)
+    assert "on course for 3600.0 g of 3000.0 g by the end of 2026-11" in line.alert
+    assert "raise budget.cluster.grams" in line.alert
+
+
+def test_nothing_is_carried_on_from_too_little(journal: Journal) -> None:
+    """A quarter of an hour is no rate; nor is nothing."""
+    assert cluster(journal, MONTH + timedelta(days=2)).on_course_g is None
+    booked(journal, MONTH, 5.0)
+    assert cluster(journal, MONTH + timedelta(minutes=15)).on_course_g is None
+
+
+def test_an_exhausted_budget_says_what_to_do(journal: Journal) -> None:
+    """It alerts; no run is stopped."""
+    booked(journal, MONTH, 11.0)
+    line = cluster(journal, MONTH + timedelta(hours=2), Limit(grams=10.0, period="day"))
+    assert "11.0 g of 10.0 g are spent before the end of 2026-11-01" in line.alert
+    assert "a budget stops no run" in line.alert
+
+
+def test_a_runs_budget_counts_its_own_slots(journal: Journal) -> None:
+    """By its name; a run that never registered has spent nothing."""
+    register(journal, now=MONTH)
+    booked(journal, MONTH, 7.0)
+    booked(journal, MONTH, 5.0, run="other")
+    limits = {"llm": Limit(), "never": Limit()}
+    lines = spending(journal, limits, "UTC", MONTH + timedelta(days=1))
+    assert [(line.name, line.spent_g) for line in lines] == [("llm", 7.0), ("never", 0.0)]
+
+
+def test_a_period_begins_at_midnight_of_the_site(journal: Journal) -> None:
+    """In Kolkata that is 18:30 UTC of the day before."""
+    booked(journal, MONTH - timedelta(hours=6), 3.0)
+    booked(journal, MONTH - timedelta(hours=5), 4.0)
+    now = MONTH + HOUR
+    (line,) = spending(journal, {"cluster": Limit()}, "Asia/Kolkata", now)
+    assert (line.start, line.spent_g) == (MONTH - timedelta(hours=5.5), 4.0)
+
+
+def test_rolled_up_slots_still_count(journal: Journal) -> None:
+    """In a year's period the oldest slots are daily sums by now."""
+    booked(journal, MONTH, 7.0, run="")
+    before = cluster(journal, MONTH + timedelta(days=9), Limit(period="year"))
+    assert journal.retention.roll_up(MONTH + timedelta(days=5)) == 2
+    after = cluster(journal, MONTH + timedelta(days=9), Limit(period="year"))
+    assert (after.spent_g, after.period) == (before.spent_g, "2026") == (7.0, "2026")

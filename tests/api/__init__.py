@@ -1,0 +1,1 @@
+"""Tests of the HTTP interface: the socket, its peers, its calls."""

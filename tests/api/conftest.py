@@ -1,0 +1,103 @@
+"""A served interface over a real journal, in this process."""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api import facts
+from tests.api.stranger import GROUP
+from tests.daemon.clocks import SteppedClock
+from tests.daemon.process import Answer, ask, empty_journal
+from wattmesh.controller.api.desk import Desk
+from wattmesh.controller.api.server import ApiServer
+from wattmesh.controller.api.sockets import listen
+from wattmesh.controller.bell import Bell
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs import RunPlan
+from wattmesh.controller.loops import Loop
+from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.settings import Settings, parse
+from wattmesh.reconfig import catalogue_file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A served interface and everything behind it."""
+
+    folder: Path
+    journal: Journal
+    pulse: Pulse
+    bell: Bell
+    clock: SteppedClock
+    cycle: Loop
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self.folder / "w.sock"
+
+    def get(self, target: str, timeout_s: float = 30.0) -> Answer:
+        """Read one answer."""
+        return ask(self.socket, "GET", target, timeout_s=timeout_s)
+
+    def post(self, target: str, body: Any) -> Answer:
+        """Send one message."""
+        return ask(self.socket, "POST", target, body)
+
+    def register(self, **changes: Any) -> Answer:
+        """Introduce the run."""
+        return self.post(f"/v1/runs/{facts.RUN}/register", facts.register(**changes))
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users can reach (pytest's own are closed to them)."""
+    with tempfile.TemporaryDirectory(prefix="wattmesh-api-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+@pytest.fixture
+def settings(open_folder: Path) -> Settings:
+    """Settings in mode act with one run."""
+    (open_folder / "catalogue.toml").write_text(facts.CATALOGUE)
+    return parse(
+        f'mode = "act"\n[journal]\nurl = "sqlite:///{open_folder}/journal.db"\n'
+        f'[api]\nsocket = "{open_folder}/w.sock"\ngroup = "{GROUP}"\n'
+        f'operators_group = "wattmesh-test-operators"\n'
+        '[runs.llama-8b]\ncatalogue = "catalogue.toml"\n',
+        where=open_folder / "wattmesh.toml",
+    )
+
+
+@pytest.fixture
+def served(open_folder: Path, settings: Settings) -> Iterator[Served]:
+    """The interface, leading in epoch 1, with a cycle loop that is turned by hand."""
+    (open_folder / "journal.db").write_bytes(empty_journal())
+    clock = SteppedClock()
+    journal = Journal.open(settings.journal.url)
+    pulse = Pulse(clock=clock.clock, settings=settings, started_s=clock.monotonic_s)
+    pulse.epoch = journal.leadership.acquire("test", 60.0)
+    bell = Bell()
+    cycle = Loop("cycle", 5.0, lambda: None, clock.clock)
+    pulse.loops["cycle"] = lambda: cycle.state
+    catalogue = catalogue_file.load(open_folder / "catalogue.toml")
+    desk = Desk(
+        journal=journal,
+        pulse=pulse,
+        bell=bell,
+        plan_for=lambda name: RunPlan(catalogue=catalogue, deadline_after_s=5000.0),
+        wake=cycle.wake,
+    )
+    server = ApiServer(desk, listen(settings.api.socket, GROUP))
+    server.start()
+    yield Served(
+        folder=open_folder, journal=journal, pulse=pulse, bell=bell, clock=clock, cycle=cycle
+    )
+    assert server.stop()
+    journal.close()

@@ -1,0 +1,194 @@
+"""What a run reports, and who may report it."""
+
+import grp
+import os
+from typing import Any
+
+import pytest
+
+from tests.api import facts
+from tests.api.conftest import Served
+from tests.api.stranger import STRANGER, as_stranger, needs_root
+from tests.daemon.process import ask
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import Order
+
+RUN = f"/v1/runs/{facts.RUN}"
+
+
+def test_a_run_lives_from_register_to_finish(served: Served) -> None:
+    """Register, progress and finish are acknowledged, and the journal has them."""
+    welcome = served.register()
+    assert welcome.status == 200
+    assert welcome.body["epoch"] == 1
+    assert welcome.body["mode"] == "act"
+    assert served.post(f"{RUN}/progress", facts.progress()).status == 200
+    row = served.journal.runs.find(facts.RUN, served.clock.wall)
+    assert row is not None
+    assert (row.step, row.owner_uid, row.state) == (10, os.getuid(), "live")
+    assert served.post(f"{RUN}/finish", facts.finish()).status == 200
+    row = served.journal.runs.find(facts.RUN, served.clock.wall)
+    assert row is not None
+    assert row.state == "finished"
+
+
+def test_a_repeated_register_changes_nothing(served: Served) -> None:
+    """The same incarnation may introduce itself again; a second live one is fenced off."""
+    assert served.register().status == 200
+    assert served.register().status == 200
+    other = served.register(incarnation="incarnation-2", attempt=2)
+    assert (other.status, other.body["kind"]) == (409, "fenced")
+    older = served.register(incarnation="incarnation-0", attempt=1)
+    assert (older.status, older.body["kind"]) == (409, "fenced")
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("method", "target", "body"),
+    [
+        ("POST", f"{RUN}/register", facts.register(incarnation="other", attempt=2)),
+        ("POST", f"{RUN}/progress", facts.progress(seq=9, step=999)),
+        ("POST", f"{RUN}/finish", facts.finish()),
+        ("POST", f"{RUN}/transitions", facts.transition("p", 1, SwitchState.ANNOUNCED)),
+        ("GET", f"{RUN}/order", None),
+        ("POST", f"{RUN}/switch", {"point": "B", "reason": "mine now"}),
+        ("POST", "/v1/freeze", {"run": "llama-8b", "reason": "ha"}),
+        ("POST", "/v1/thaw", {"run": "llama-8b"}),
+        ("POST", "/v1/freeze", {"reason": "everything"}),
+        ("POST", "/v1/thaw", {}),
+    ],
+)
+def test_another_user_may_neither_report_nor_attach_nor_order(
+    served: Served, method: str, target: str, body: Any
+) -> None:
+    """A second uid is refused with a sentence, and nothing changes."""
+    served.register()
+    before = served.journal.runs.all(served.clock.wall)
+    answer = as_stranger(served.socket, method, target, body)
+    assert answer.status == 403, answer.body
+    assert answer.body["kind"] == "refused"
+    assert str(STRANGER) in answer.body["error"]
+    assert served.journal.runs.all(served.clock.wall) == before
+    assert served.journal.runs.frozen_all() == ""
+
+
+@needs_root
+def test_another_user_may_read_and_own_a_run_of_its_own(served: Served) -> None:
+    """The twin: the same second uid reads, and its own run belongs to it."""
+    assert as_stranger(served.socket, "GET", "/v1/status").status == 200
+    own = "6d1c9d0e-0000-4000-8000-0000000000ff"
+    mine = facts.register(run=own, name="mine")
+    assert as_stranger(served.socket, "POST", f"/v1/runs/{own}/register", mine).status == 200
+    row = served.journal.runs.find(own, served.clock.wall)
+    assert row is not None
+    assert row.owner_uid == STRANGER
+    frozen = as_stranger(served.socket, "POST", "/v1/freeze", {"run": own, "reason": "mine"})
+    assert frozen.status == 200
+
+
+@needs_root
+def test_a_supplementary_group_makes_an_operator(served: Served) -> None:
+    """Membership counts as the kernel says it, in a supplementary group too."""
+    daemon_group = grp.getgrnam("daemon")
+    api = served.pulse.settings.api.model_copy(update={"operators_group": "daemon"})
+    served.pulse.settings = served.pulse.settings.model_copy(update={"api": api})
+    served.register()
+    body = {"run": None, "reason": "maintenance"}
+    assert as_stranger(served.socket, "POST", "/v1/freeze", body).status == 403
+    answer = as_stranger(served.socket, "POST", "/v1/freeze", body, daemon_group.gr_gid)
+    assert answer.status == 200
+    assert "maintenance" in served.journal.runs.frozen_all()
+
+
+def test_a_run_that_nobody_knows_is_told_to_register(served: Served) -> None:
+    """After a journal was replaced the hook learns that it must introduce itself again: 404."""
+    for kind, body in (("progress", facts.progress()), ("finish", facts.finish())):
+        answer = served.post(f"{RUN}/{kind}", body)
+        assert (answer.status, answer.body["kind"]) == (404, "not_found")
+    assert served.get(f"{RUN}/order").status == 404
+
+
+def test_wrong_messages_name_the_field(served: Served) -> None:
+    """A missing field, a wrong type and another run's message are refused by name."""
+    body = facts.register()
+    del body["attempt"]
+    answer = served.post(f"{RUN}/register", body)
+    assert answer.status == 422
+    assert "'attempt' is missing" in answer.body["error"]
+    served.register()
+    answer = served.post(f"{RUN}/progress", {**facts.progress(), "step": "ten"})
+    assert answer.status == 422
+    assert "Progress.step: expected int" in answer.body["error"]
+    answer = served.post("/v1/runs/other/progress", facts.progress())
+    assert answer.status == 422
+    assert "names run 'other'" in answer.body["error"]
+
+
+def test_protocols_n_and_before_are_served(served: Served) -> None:
+    """A hook one version behind is welcome; one from the future is told what is spoken."""
+    assert served.register(protocol=0).status == 200
+    answer = served.register(protocol=7)
+    assert answer.status == 422
+    assert "trains on unswitched" in answer.body["error"]
+
+
+def test_a_loss_that_is_no_number_keeps_the_run_alive(served: Served) -> None:
+    """A diverged run (loss NaN) still reports: NaN counts as not known."""
+    served.register()
+    answer = served.post(f"{RUN}/progress", {**facts.progress(), "loss": float("nan")})
+    assert answer.status == 200
+    row = served.journal.runs.find(facts.RUN, served.clock.wall)
+    assert row is not None
+    assert row.loss is None
+
+
+def test_a_switch_is_reported_step_by_step(served: Served) -> None:
+    """Transitions move the switch on; repeats are acknowledged and change nothing."""
+    served.register()
+    put_order(served)
+    for state in (SwitchState.ANNOUNCED, SwitchState.ANNOUNCED, SwitchState.CONFIRMED):
+        answer = served.post(f"{RUN}/transitions", facts.transition("plan-1", 1, state))
+        assert answer.status == 200, answer.body
+    late = served.post(f"{RUN}/transitions", facts.transition("plan-1", 1, SwitchState.LOADED))
+    assert late.body == {"ok": True, "state": "confirmed"}
+    unknown = served.post(f"{RUN}/transitions", facts.transition("none", 1, SwitchState.LOADED))
+    assert unknown.status == 422
+
+
+def test_a_standby_takes_no_reports(served: Served) -> None:
+    """A daemon that does not lead answers 503 and names who does; reading goes on."""
+    served.pulse.epoch, served.pulse.leader = None, "head-2"
+    answer = served.register()
+    assert (answer.status, answer.body["kind"]) == (503, "unavailable")
+    assert "head-2 leads" in answer.body["error"]
+    assert served.get("/v1/status").body["leading"] is False
+    assert served.pulse.outage is None
+
+
+def put_order(served: Served) -> None:
+    """Write the intent row of a switch to B."""
+    order = Order(
+        plan="plan-1",
+        epoch=1,
+        run=facts.RUN,
+        attempt=1,
+        point="B",
+        layout=facts.B,
+        ranks=(0, 1),
+        not_before_step=1,
+        valid_until_step=100,
+    )
+    assert served.journal.switches.order(
+        order,
+        from_point="A",
+        requested_by="policy",
+        reason="the grid is dirty",
+        predicted_g=1.0,
+        switch_cost_g=0.1,
+        now=served.clock.wall,
+    )
+
+
+def test_ask_is_a_plain_client(served: Served) -> None:
+    """The helper of these tests talks to the socket as any client does."""
+    assert ask(served.socket, "GET", "/healthz").body == {"ok": True}

@@ -1,0 +1,94 @@
+"""Freeze, thaw and switch: who asked and why is kept, and what cannot work is said at once."""
+
+import pytest
+
+from tests.api import facts
+from tests.api.conftest import Served
+from wattmesh.policies.decision import Mode
+
+SWITCH = "/v1/runs/llama-8b/switch"
+
+
+def set_mode(served: Served, mode: Mode) -> None:
+    """Put the daemon into another mode."""
+    served.pulse.settings = served.pulse.settings.model_copy(update={"mode": mode})
+
+
+def test_an_order_is_kept_with_who_and_why(served: Served) -> None:
+    """A switch that was asked for waits in the journal for the next cycle, with its reason."""
+    served.register()
+    found = served.post(SWITCH, {"point": "B", "reason": "testing B"})
+    assert found.status == 200, found.body
+    assert found.body["done"].startswith("Ordered llama-8b to B: it switches at a coming boundary")
+    row = served.journal.runs.find("llama-8b", served.clock.wall)
+    assert row is not None
+    assert row.ordered_point == "B"
+    assert "testing B" in row.ordered_reason
+    assert "uid" in row.ordered_reason
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"point": "Z", "reason": "x"}, "has no point 'Z'; it has A, B"),
+        ({"point": "B"}, '"reason" must be text'),
+        ({"point": "B", "reason": "  "}, '"reason" must be text'),
+        ({"point": 3, "reason": "x"}, '"point" must be text'),
+        ({"reason": "x"}, '"point" must be text'),
+    ],
+)
+def test_an_order_that_makes_no_sense_is_refused(
+    served: Served, body: dict[str, object], words: str
+) -> None:
+    """An unknown point or a missing reason is named, with the points there are."""
+    served.register()
+    found = served.post(SWITCH, body)
+    assert found.status == 422
+    assert words in found.body["error"]
+
+
+def test_an_order_that_nobody_would_carry_out_is_refused(served: Served) -> None:
+    """Mode advise, a freeze, a lost run: each is said with what to do first."""
+    body = {"point": "B", "reason": "x"}
+    assert served.post(SWITCH, body).status == 404
+    served.register()
+    set_mode(served, Mode.ADVISE)
+    found = served.post(SWITCH, body)
+    assert (found.status, found.body["kind"]) == (409, "invalid")
+    assert "mode is advise" in found.body["error"]
+    set_mode(served, Mode.ACT)
+    served.post("/v1/freeze", {"run": facts.RUN, "reason": "debugging"})
+    assert "debugging" in served.post(SWITCH, body).body["error"]
+    served.post("/v1/thaw", {"run": facts.RUN})
+    assert served.post(SWITCH, body).status == 200
+    served.clock.pass_s(3600.0)
+    assert "is lost" in served.post(SWITCH, body).body["error"]
+
+
+def test_freeze_and_thaw_one_run(served: Served) -> None:
+    """A frozen run says why and by whom until it is thawed."""
+    served.register()
+    found = served.post("/v1/freeze", {"run": "llama-8b", "reason": "debugging"})
+    assert found.body["done"].startswith("Froze llama-8b (debugging): it trains on unswitched")
+    assert found.body["changed"] == [facts.RUN]
+    (run,) = served.get("/v1/status").body["runs"]
+    assert "debugging" in run["frozen"]
+    assert run["activity"] == "frozen"
+    found = served.post("/v1/thaw", {"run": "llama-8b"})
+    assert "is acted upon again; it was frozen: " in found.body["done"]
+    (run,) = served.get("/v1/status").body["runs"]
+    assert run["frozen"] == ""
+
+
+def test_freeze_and_thaw_everything(served: Served) -> None:
+    """Everything frozen shows on every run, and thawing one says that it does not end that."""
+    served.register()
+    assert served.post("/v1/freeze", {"reason": "maintenance"}).status == 200
+    view = served.get("/v1/status").body
+    assert "maintenance" in view["frozen"]
+    assert "maintenance" in view["runs"][0]["frozen"]
+    found = served.post("/v1/thaw", {"run": "llama-8b"}).body["done"]
+    assert "llama-8b was not frozen" in found
+    assert "But everything is frozen" in found
+    assert "Everything is acted upon again" in served.post("/v1/thaw", {}).body["done"]
+    assert served.get("/v1/status").body["frozen"] == ""

@@ -1,0 +1,166 @@
+"""What anybody may read, with a journal that answers and with one that does not."""
+
+from datetime import timedelta
+
+import pytest
+
+from tests.api import facts
+from tests.api.conftest import Served
+from wattmesh.controller.cycle import CycleReport
+from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.pulse import Signals, Turned
+from wattmesh.policies.decision import Action, Decision, Mode
+from wattmesh.telemetry.readings import CarbonPoint, Quality, Signal
+
+SIGNAL = Signal(provider="csv", zone="GB")
+
+
+def carbon(served: Served, *values: float) -> None:
+    """Put half hours into the journal: the running one provisional, the rest forecast."""
+    now = served.clock.wall
+    interval = timedelta(minutes=30)
+    points = [
+        CarbonPoint(
+            signal=SIGNAL,
+            start=now + index * interval,
+            end=now + (index + 1) * interval,
+            g_per_kwh=value,
+            quality=Quality.FORECAST if index else Quality.PROVISIONAL,
+            issued_at=now,
+            fetched_at=now,
+        )
+        for index, value in enumerate(values)
+    ]
+    served.journal.carbon.store(points)
+    served.journal.carbon.fetched(SIGNAL, now, ok=True)
+    facts_of = SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=5400.0)
+    served.pulse.signals = Signals(decision=facts_of, accounting=facts_of)
+
+
+def decided(served: Served, reason: str, slack_s: float | None = None) -> None:
+    """Let the newest cycle have decided something."""
+    decision = Decision(
+        run=facts.RUN, action=Action.HOLD, kind="dwell", reason=reason, slack_s=slack_s
+    )
+    report = CycleReport(at=served.clock.wall, sentence=reason, decisions=(decision,))
+    served.pulse.turned = Turned(monotonic_s=served.clock.monotonic_s, report=report)
+    served.cycle.turn()
+
+
+def test_a_healthy_daemon_shows_everything_and_no_trouble(served: Served) -> None:
+    """Run, signal, forecast, newest sentence: all there, and nothing for a human to do."""
+    served.register()
+    served.post(f"/v1/runs/{facts.RUN}/progress", facts.progress())
+    carbon(served, 212.0, 150.0, 118.0, 170.0)
+    decided(served, "Staying at A: dwell.", slack_s=100.0)
+    view = served.get("/v1/status").body
+    assert view["trouble"] == []
+    assert (view["carbon"]["g_per_kwh"], view["carbon"]["quality"]) == (212.0, "provisional")
+    assert view["carbon"]["low"]["g_per_kwh"] == 118.0
+    assert view["simulated"] == ["grid (csv:GB:average:direct:CO2)"]
+    (run,) = view["runs"]
+    assert (run["point"], run["layout"], run["step"], run["activity"]) == (
+        "A",
+        "dp2 tp2",
+        10,
+        "holding",
+    )
+    assert run["j_per_token"] == pytest.approx(1.6)
+    assert (run["sentence"], run["slack_s"]) == ("Staying at A: dwell.", 100.0)
+    assert view["cycle"]["sentence"] == "Staying at A: dwell."
+
+
+def test_trouble_names_what_needs_a_human_and_what_to_do(served: Served) -> None:
+    """A lost run, a silent signal, a missed deadline and failed switches each ask for an act."""
+    served.register()
+    carbon(served, 212.0)
+    decided(served, "x", slack_s=-7200.0)
+    served.journal.runs.freeze(
+        facts.RUN, reason="2 switches failed in a row", by="wattmesh", now=served.clock.wall
+    )
+    served.clock.pass_s(6000.0)
+    said = served.get("/v1/status").body["trouble"]
+    for words in (
+        "The cycle loop has not got on for 100 min",
+        "csv was last heard 6000 s ago",
+        "llama-8b has not reported for 100 min (last at step 0)",
+        "2 switches failed in a row. It trains on unswitched; read `wattmesh why llama-8b`",
+        "llama-8b will miss its deadline by 2.0 h",
+    ):
+        assert any(words in each for each in said), (words, said)
+
+
+def test_without_a_journal_the_last_known_state_is_shown_as_such(served: Served) -> None:
+    """The screen survives the database: last known runs with their age, and what is wrong."""
+    served.register()
+    served.get("/v1/status")
+    (served.folder / "journal.db").rename(served.folder / "taken.db")
+    served.clock.pass_s(30.0)
+    view = served.get("/v1/status").body
+    assert view["stale_s"] == 30.0
+    assert view["runs"][0]["name"] == "llama-8b"
+    assert view["journal"]["state"] == "unavailable"
+    assert "is gone; put the file" in view["trouble"][0]
+    assert "runs train on" in view["trouble"][0]
+    assert served.get("/healthz").status == 200
+    ready = served.get("/readyz")
+    assert (ready.status, ready.body["kind"]) == (503, "unavailable")
+    assert "is gone" in ready.body["error"]
+    report = served.post(f"/v1/runs/{facts.RUN}/progress", facts.progress())
+    assert (report.status, report.body["kind"]) == (503, "unavailable")
+
+
+def test_a_crowd_of_reports_spares_a_journal_that_is_gone(served: Served) -> None:
+    """In an outage one caller in two seconds tries; the others are answered from memory."""
+    served.register()
+    (served.folder / "journal.db").rename(served.folder / "taken.db")
+    served.post(f"/v1/runs/{facts.RUN}/progress", facts.progress())
+    (served.folder / "taken.db").rename(served.folder / "journal.db")
+    assert served.post(f"/v1/runs/{facts.RUN}/progress", facts.progress()).status == 503
+    served.clock.pass_s(2.5)
+    assert served.post(f"/v1/runs/{facts.RUN}/progress", facts.progress()).status == 200
+
+
+def test_readyz_tells_a_cycle_that_hangs(served: Served) -> None:
+    """A cycle that does not turn is not ready, however well the server answers."""
+    served.cycle.turn()
+    assert served.get("/readyz").body["ok"] is True
+    served.clock.pass_s(60.0)
+    found = served.get("/readyz")
+    assert found.status == 503
+    assert "has not ended a turn for 60 s" in found.body["error"]
+
+
+def test_the_story_of_a_run(served: Served) -> None:
+    """Decisions, switches and transitions of one run, by name or by id."""
+    served.register()
+    decision = Decision(run=facts.RUN, action=Action.HOLD, kind="dwell", reason="Dwell.")
+    served.journal.decisions.record(decision, now=served.clock.wall, epoch=1, mode=Mode.ACT)
+    for name in ("llama-8b", facts.RUN):
+        story = served.get(f"/v1/runs/{name}/why").body
+        assert story["run"]["name"] == "llama-8b"
+        assert story["decisions"][0]["reason"] == "Dwell."
+        assert story["switches"] == []
+    listed = served.get("/v1/decisions?run=llama-8b&limit=5").body["decisions"]
+    assert listed[0]["kind"] == "dwell"
+    assert listed[0]["slack_s"] is None
+    assert served.get("/v1/runs").body["runs"][0]["run"] == facts.RUN
+    assert served.get(f"/v1/runs/{facts.RUN}").body["catalogue"]["reference"] == "A"
+
+
+def test_carbon_now_and_history(served: Served) -> None:
+    """The signal as it stands, and the intervals behind."""
+    assert served.get("/v1/carbon/now").body["carbon"] is None
+    assert served.get("/v1/carbon/history").body == {"signal": "", "points": []}
+    carbon(served, 212.0, 150.0)
+    assert served.get("/v1/carbon/now").body["carbon"]["g_per_kwh"] == 212.0
+    history = served.get("/v1/carbon/history?hours=1").body
+    assert [each["g_per_kwh"] for each in history["points"]] == [212.0]
+    assert history["points"][0]["signal"] == history["signal"]
+
+
+def test_events_are_listed(served: Served) -> None:
+    """What happened beside decisions is read newest first."""
+    served.journal.events.add("clock_step", "An hour forward.", served.clock.wall)
+    (event,) = served.get("/v1/events").body["events"]
+    assert (event["kind"], event["detail"]) == ("clock_step", "An hour forward.")

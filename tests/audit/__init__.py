@@ -1,0 +1,1 @@
+"""An independent audit: independent.py recomputes a saving from raw rows, with nothing of ours."""

@@ -1,0 +1,1 @@
+"""Carbon sources against recorded traces and a grid server on real HTTP."""

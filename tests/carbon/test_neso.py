@@ -1,0 +1,295 @@
+"""NESO's API over real HTTP: what is told, and what each of its faults becomes."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.carbon.grid_server import FORM, HALF_HOUR, Fault, Grid, answered_within, serving
+from wattmesh.errors import InputInvalid, SourceUnavailable
+from wattmesh.integrations.carbon.http import JsonHttp, Patience
+from wattmesh.integrations.carbon.neso import Neso
+from wattmesh.telemetry.readings import CarbonPoint, Quality, Signal
+
+NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
+NOON = NOW.replace(minute=0)
+SHORT = Patience(connect_s=0.5, read_s=0.3, try_s=0.5, pause_s=0.01)
+
+
+@pytest.fixture
+def grid() -> Iterator[Grid]:
+    """Give a running grid server."""
+    with serving(NOW) as running:
+        yield running
+
+
+@pytest.fixture
+def pauses() -> list[float]:
+    """Give the list of pauses between tries, which are not waited for."""
+    return []
+
+
+@pytest.fixture
+def neso(grid: Grid, pauses: list[float]) -> Iterator[Neso]:
+    """Give a source that asks the server, impatiently."""
+    http = JsonHttp(grid.url, patience=SHORT, pause=pauses.append)
+    yield Neso(http=http)
+    http.close()
+
+
+def by_start(points: tuple[CarbonPoint, ...]) -> dict[datetime, CarbonPoint]:
+    """Index points; each half hour must be there once."""
+    index = {point.start: point for point in points}
+    assert len(index) == len(points)
+    return index
+
+
+def test_past_is_measured_present_provisional_future_forecast(neso: Neso, grid: Grid) -> None:
+    """One poll tells 48 h back as measured, the running half hour as provisional, 48 h ahead."""
+    batch = neso.poll(NOW)
+    points = by_start(batch.points)
+    assert batch.refused == ()
+    before, running, after = points[NOON - HALF_HOUR], points[NOON], points[NOON + HALF_HOUR]
+    assert (before.quality, before.g_per_kwh) == (Quality.MEASURED, grid.actual(before.start))
+    assert (running.quality, running.g_per_kwh) == (Quality.PROVISIONAL, grid.actual(NOON) + 5)
+    assert after.quality is Quality.FORECAST
+    assert min(points) <= NOON - timedelta(hours=47)
+    assert max(points) >= NOON + timedelta(hours=47)
+    assert {point.signal for point in batch.points} == {Signal(provider="neso", zone="GB")}
+    assert all(point.end - point.start == HALF_HOUR for point in batch.points)
+
+
+def test_provisional_is_replaced_when_the_measured_value_comes(neso: Neso, grid: Grid) -> None:
+    """A late `actual` leaves its half hour provisional; the next poll tells it measured."""
+    grid.delay = timedelta(hours=1)
+    early = by_start(neso.poll(NOW).points)[NOON - HALF_HOUR]
+    grid.delay = timedelta()
+    late = by_start(neso.poll(NOW).points)[NOON - HALF_HOUR]
+    assert (early.quality, late.quality) == (Quality.PROVISIONAL, Quality.MEASURED)
+    assert early.g_per_kwh == late.g_per_kwh + 5
+
+
+def test_a_repeated_poll_says_the_same(neso: Neso) -> None:
+    """Two polls in one half hour give equal points: a journal that ignores repeats stays small."""
+    assert neso.poll(NOW) == neso.poll(NOW)
+
+
+def test_the_first_half_hour_may_begin_before_what_was_asked(neso: Neso, grid: Grid) -> None:
+    """A point says when it is by its own `from`; the one before the asked span is right too."""
+    batch = neso.history(NOON - timedelta(hours=2), NOON, now=NOW)
+    assert batch.points[0].start == NOON - timedelta(hours=2, minutes=30)
+    assert all(point.g_per_kwh == grid.actual(point.start) for point in batch.points)
+
+
+def test_a_false_zero_is_refused_and_the_forecast_stands_in(neso: Neso, grid: Grid) -> None:
+    """`actual: 0` never becomes a point; it is named, and its half hour stays provisional."""
+    zero = NOON - timedelta(hours=3)
+    grid.zeros = {zero}
+    batch = neso.poll(NOW)
+    point = by_start(batch.points)[zero]
+    assert (point.quality, point.g_per_kwh) == (Quality.PROVISIONAL, grid.actual(zero) + 5)
+    assert batch.refused == (
+        "The value of 2026-11-20 09:00 UTC is 0 g/kWh, which no grid reaches (an outage at the "
+        "source looks like this).",
+    )
+
+
+def test_a_hole_of_46_hours_stays_a_hole(neso: Neso, grid: Grid) -> None:
+    """Half hours that the provider left out are not invented; those around them are right."""
+    grid.holes = {NOON - i * HALF_HOUR for i in range(2, 94)}
+    points = by_start(neso.poll(NOW).points)
+    assert not grid.holes & set(points)
+    assert points[NOON - HALF_HOUR].quality is Quality.MEASURED
+
+
+def test_long_history_is_asked_in_fortnights(neso: Neso, grid: Grid) -> None:
+    """Forty days take three requests of at most 14 days and give each half hour once."""
+    start = NOON - timedelta(days=40)
+    batch = neso.history(start, NOON, now=NOW)
+    assert len(set(grid.asked)) == 3  # a busy machine may ask again
+    starts = set(by_start(batch.points))
+    assert {start + i * HALF_HOUR for i in range(40 * 48)} <= starts
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault.SERVER_ERROR,
+        Fault.HANG,
+        Fault.DRIP,
+        Fault.BAD_JSON,
+        Fault.BROKEN_OFF,
+        Fault.TOO_MANY,
+    ],
+)
+def test_a_passing_fault_costs_a_try(neso: Neso, grid: Grid, fault: Fault) -> None:
+    """What fails once and may pass is tried again, and the poll succeeds."""
+    grid.faults = [fault]
+    assert neso.poll(NOW).refused == ()
+    assert len(grid.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (Fault.SERVER_ERROR, "answered 500 (Requested resource not found.) (3 tries)"),
+        (Fault.HANG, "(3 tries)"),
+        (Fault.DRIP, "(3 tries)"),
+        (Fault.BAD_JSON, "which is not JSON (3 tries)"),
+        (Fault.BROKEN_OFF, "IncompleteRead"),
+        (Fault.TOO_MANY, "answered 429 (Slow down.) (3 tries)"),
+    ],
+)
+def test_a_lasting_fault_ends_after_three_tries(
+    neso: Neso, grid: Grid, fault: Fault, words: str
+) -> None:
+    """What goes on failing is one sentence after three tries, within their deadlines."""
+    grid.faults = [fault] * 3
+    began_s = time.monotonic()
+    with pytest.raises(SourceUnavailable) as caught:
+        neso.poll(NOW)
+    assert words in str(caught.value)
+    assert len(grid.asked) == 3
+    assert answered_within(began_s, 5)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (Fault.BAD_REQUEST, "answered 400 (Please enter a valid date in ISO8601 format.)"),
+        (Fault.NOT_FOUND, "answered 404"),
+        (Fault.REDIRECT, "a redirect to"),
+        (Fault.HUGE, "answered more than 4 MiB"),
+        (Fault.NOT_OBJECT, "has no list of data"),
+        (Fault.EMPTY, "an empty list"),
+    ],
+)
+def test_what_another_try_cannot_mend_is_not_tried_again(
+    neso: Neso, grid: Grid, fault: Fault, words: str
+) -> None:
+    """A refusal, a redirect or another form ends the poll at once, with what came."""
+    grid.faults = [fault]
+    with pytest.raises(SourceUnavailable) as caught:
+        neso.poll(NOW)
+    assert words in str(caught.value)
+    assert len(grid.asked) == 1
+
+
+def test_headers_that_never_end_meet_the_deadline(neso: Neso, grid: Grid) -> None:
+    """A server that drips header bytes is given up, and does not stall the next poll either."""
+    grid.faults = [Fault.DRIP_HEADERS]
+    began_s = time.monotonic()
+    with pytest.raises(SourceUnavailable):
+        neso.poll(NOW)
+    assert answered_within(began_s, 5)
+    grid.released.set()
+    deadline_s = time.monotonic() + 10
+    while time.monotonic() < deadline_s:
+        try:
+            assert neso.poll(NOW).points
+            break
+        except SourceUnavailable:
+            continue
+    else:
+        raise AssertionError("the source did not recover")
+
+
+def test_a_server_that_is_gone_is_one_sentence(pauses: list[float]) -> None:
+    """Nobody listens: three tries, one sentence with the cause."""
+    neso = Neso(http=JsonHttp("http://127.0.0.1:9", patience=SHORT, pause=pauses.append))
+    with pytest.raises(SourceUnavailable, match="Connection refused") as caught:
+        neso.poll(NOW)
+    assert "(3 tries)" in str(caught.value)
+    assert len(pauses) == 2
+
+
+def test_pauses_grow_and_are_jittered(neso: Neso, grid: Grid, pauses: list[float]) -> None:
+    """The pause before try n lies between 0 and 2^(n-1) x the base."""
+    for _ in range(20):
+        grid.faults = [Fault.SERVER_ERROR] * 3
+        with pytest.raises(SourceUnavailable):
+            neso.poll(NOW)
+    first, second = pauses[::2], pauses[1::2]
+    assert all(0 <= pause <= 0.01 for pause in first)
+    assert max(second) > 0.01
+    assert len(set(first)) == 20
+
+
+def test_retry_after_is_obeyed(neso: Neso, grid: Grid, pauses: list[float]) -> None:
+    """The pause after a 429 is what the server asked for."""
+    grid.faults, grid.retry_after = [Fault.TOO_MANY], "7"
+    neso.poll(NOW)
+    assert pauses == [7.0]
+
+
+def test_a_long_retry_after_ends_the_poll_and_holds_the_next(neso: Neso, grid: Grid) -> None:
+    """Asked to wait an hour: no more requests, not even by the next poll."""
+    grid.faults, grid.retry_after = [Fault.TOO_MANY], "3600"
+    with pytest.raises(SourceUnavailable, match="asks to wait 3600 s"):
+        neso.poll(NOW)
+    with pytest.raises(SourceUnavailable, match="asked not to be asked"):
+        neso.poll(NOW)
+    assert len(grid.asked) == 1
+
+
+def test_a_missing_forecast_costs_only_itself(neso: Neso, grid: Grid) -> None:
+    """Observations come and the forecast does not: they are told, and so is what is missing."""
+    grid.faults = [Fault.NONE, Fault.BAD_REQUEST]
+    batch = neso.poll(NOW)
+    assert by_start(batch.points)[NOON - HALF_HOUR].quality is Quality.MEASURED
+    assert len(batch.refused) == 1
+    assert batch.refused[0].startswith("The forecast did not come: ")
+
+
+def row(start: datetime = NOON - HALF_HOUR, **intensity: Any) -> dict[str, Any]:
+    """Make one half hour as NESO writes it."""
+    return {
+        "from": f"{start:{FORM}}",
+        "to": f"{start + HALF_HOUR:{FORM}}",
+        "intensity": {"forecast": 200, "actual": 190, "index": "moderate"} | intensity,
+    }
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (7, "it has no intensity"),
+        ({"from": "x"}, "it has no intensity"),
+        (row() | {"from": "2026-11-20"}, "not times like"),
+        (row() | {"from": None}, "not times like"),
+        (row() | {"to": "2026-11-20T14:00Z"}, "not a half hour"),
+        (row(NOON - timedelta(minutes=35)), "not a half hour"),
+        (row(actual="190"), "actual is not a number"),
+        (row(actual=True), "actual is not a number"),
+        (row(actual=-3), "less than nothing"),
+        (row(actual=190_000), "check the unit"),
+        (row(actual=None, forecast=0), "which no grid reaches"),
+        (row(actual=None, forecast=None), "is missing at the source"),
+    ],
+)
+def test_a_row_that_cannot_be_is_refused_alone(
+    neso: Neso, grid: Grid, bad: Any, words: str
+) -> None:
+    """Nonsense in one row is one sentence; the rows around it are told."""
+    good = row(NOON - timedelta(hours=2))
+    grid.rows = [good, bad]
+    batch = neso.history(NOON - timedelta(hours=2), NOON, now=NOW)
+    assert any(words in sentence for sentence in batch.refused)
+    assert by_start(batch.points)[NOON - timedelta(hours=2)].g_per_kwh == 190
+    assert all(point.quality is not Quality.MEASURED for point in batch.points[1:])
+
+
+def test_an_infinite_number_is_refused(neso: Neso, grid: Grid) -> None:
+    """JSON's Infinity and NaN are no intensities."""
+    grid.rows = [row(actual=float("inf")), row(NOON - timedelta(hours=1), actual=float("nan"))]
+    batch = neso.history(NOON - timedelta(hours=1), NOON, now=NOW)
+    assert [point.quality for point in batch.points] == [Quality.PROVISIONAL] * 2
+
+
+@pytest.mark.parametrize("zone", ["GB-13", "DE", "", "gb"])
+def test_other_zones_are_refused_with_what_is_allowed(zone: str) -> None:
+    """Regional and foreign zones are refused before anything is asked."""
+    with pytest.raises(InputInvalid, match="it serves GB, the national value"):
+        Neso(zone=zone)

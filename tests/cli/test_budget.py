@@ -1,0 +1,160 @@
+"""The budget: a saving names its baseline, and is not told before it is settled."""
+
+from dataclasses import replace
+from typing import Any
+
+from tests.cli import facts
+from tests.cli.test_screens import plain
+from wattmesh.controller.accounts import ACTUAL, BASELINE
+from wattmesh.controller.budget import Audit, BudgetView, ClusterLine, RunBudget
+from wattmesh.controller.cli import budget_screen
+from wattmesh.controller.journal.ledger import EmissionRow
+from wattmesh.controller.spending import PeriodLine
+from wattmesh.controller.views import as_json
+
+
+def run(**changes: Any) -> RunBudget:
+    """Give one run that saved."""
+    values: dict[str, Any] = {
+        "run": "r1",
+        "name": "llama-8b",
+        "state": "finished",
+        "tokens": 2_000_000,
+        "energy_j": 90_000.0,
+        "carbon_g": 4.8,
+        "unpriced_j": 0.0,
+        "unobserved_s": 0.0,
+        "upper_j": 0.0,
+        "baseline": "A",
+        "baseline_g": 5.9,
+        "saved_g": 1.1,
+        "settled": True,
+        "bound_g": 4.6,
+        "deadline": None,
+        "finished_at": None,
+        "qualities": {"measured": 4.8},
+    }
+    return RunBudget(**values | changes)
+
+
+def view(*runs: RunBudget, **changes: Any) -> dict[str, Any]:
+    """Give the answer of `GET /v1/budget`."""
+    line = ClusterLine(line="run", energy_j=90_000.0, carbon_g=4.8, unobserved_s=0.0)
+    idle = ClusterLine(line="idle", energy_j=400.0, carbon_g=0.02, unobserved_s=3.0)
+    values: dict[str, Any] = {
+        "at": facts.NOW,
+        "signal": "neso:GB:average:direct:CO2",
+        "boundary": "GPUs, as the power source measures them",
+        "total": line,
+        "lines": (idle, line),
+        "runs": runs,
+        "saved_g": sum(each.saved_g or 0.0 for each in runs),
+        "unsettled": tuple(each.name for each in runs if each.saved_g is None),
+        "simulated": (),
+    }
+    answer: dict[str, Any] = as_json(BudgetView(**values | changes))
+    return answer
+
+
+def test_a_saving_names_baseline_and_signal() -> None:
+    """Spent, saved with its share, the baseline, and how much of the best possible it was."""
+    text = plain(budget_screen.screen(view(run())))
+    assert "spent  4.8 g for 90 kJ   neso:GB:average:direct:CO2; GPUs" in text
+    assert "saved  1.1 g against the points the runs were submitted at (19 %)" in text
+    assert "idle 20 mg (400 J) · unobserved 3 s of GPU time" in text
+    assert "baseline A" in text
+    assert "85 %" in text
+
+
+def test_an_unsettled_saving_is_not_told() -> None:
+    """A run whose baseline is behind shows a dash, is named, and adds nothing to the sum."""
+    behind = run(saved_g=None, settled=False, bound_g=None, unpriced_j=1234.0)
+    text = plain(budget_screen.screen(view(behind)))
+    assert "nothing is settled yet   not settled: llama-8b" in text
+    assert "not settled, 1.23 kJ have no grams yet" in text
+
+
+def test_simulated_and_unobserved_say_so() -> None:
+    """Grams of another quality carry the word; unobserved time carries its upper estimate."""
+    seen = run(qualities={"simulated": 4.8}, unobserved_s=12.0, upper_j=8400.0)
+    text = plain(budget_screen.screen(view(seen, simulated=("power_w",))))
+    assert "simulated 4.8 g" in text
+    assert "12 s unobserved (at most 8.4 kJ more)" in text
+    assert "simulated: power_w" in text
+
+
+def test_a_loss_of_grams_is_shown_as_one() -> None:
+    """The sabotaged twin: a run that emitted more shows a negative saving."""
+    worse = run(carbon_g=6.5, saved_g=-0.6)
+    text = plain(budget_screen.screen(view(worse)))
+    assert "-600 mg" in text
+    assert "(-10 %)" in text
+
+
+def test_the_audit_shows_every_row_and_the_rule() -> None:
+    """Both ledgers slot by slot, the sums in micrograms, and the formulas."""
+    row = EmissionRow(
+        scenario=ACTUAL,
+        run="r1",
+        gpu_uuid="GPU-1",
+        slot_start=facts.NOW,
+        slot_end=facts.NOW,
+        signal="neso:GB:average:direct:CO2",
+        quality="measured",
+        energy_mj=2_925_962,
+        g_milli_per_kwh=62_000,
+        carbon_ug=50_392,
+        first_carbon_ug=50_392,
+    )
+    audit = Audit(
+        run="r1",
+        name="llama-8b",
+        tokens=1550,
+        baseline="A",
+        signal="neso:GB:average:direct:CO2",
+        actual=(row,),
+        reference=(EmissionRow(**{**_fields(row), "scenario": BASELINE, "gpu_uuid": ""}),),
+        energy=(),
+        actual_ug=50_392,
+        reference_ug=60_000,
+        saved_ug=9_608,
+        settled=True,
+        rule="saved_ug = reference_ug - actual_ug",
+    )
+    text = plain(budget_screen.audit_screen(as_json(audit)))
+    assert text.count("2,925,962") == 2
+    assert "saved     9,608 ug" in text
+    assert "saved_ug = reference_ug - actual_ug" in text
+
+
+def _fields(row: EmissionRow) -> dict[str, Any]:
+    """Give a row's fields."""
+    return {name: getattr(row, name) for name in EmissionRow.__dataclass_fields__}
+
+
+def test_a_budget_says_where_it_stands_in_its_period() -> None:
+    """Spent of the limit, what was to be expected, what it is on course for; an alert says more."""
+    line = PeriodLine(
+        name="cluster",
+        period="2026-11",
+        start=facts.NOW,
+        end=facts.NOW,
+        limit_g=9.0e6,
+        spent_g=3.41e6,
+        unpriced_j=410.0,
+        expected_g=3.62e6,
+        burn=0.942,
+        on_course_g=8.4e6,
+        restated_g=2.0e4,
+        alert="",
+    )
+    text = plain(budget_screen.screen(view(run(), periods=(line,))))
+    assert "cluster 2026-11  3.41 t of 9 t   ███████▋" in text
+    assert (
+        "38 %   expected by now 3.62 t · burn 0.94x · on course for 8.4 t · restated 20 kg" in text
+    )
+    assert "410 J have no grams yet" in text
+    late = replace(line, on_course_g=None, alert="budget cluster: 9.2 t of 9 t are spent; ...")
+    text = plain(budget_screen.screen(view(run(), periods=(late,))))
+    assert "on course for -" in text
+    assert "budget cluster: 9.2 t of 9 t are spent" in text

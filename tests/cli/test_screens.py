@@ -1,0 +1,185 @@
+"""The screens: the answer first, unknown and simulated said, red only what needs an act."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from rich.text import Text
+
+from tests.cli import facts
+from wattmesh.controller.cli import checks, doctor, status_screen
+from wattmesh.controller.cli.output import BAD
+from wattmesh.controller.cli.tables import Column, table
+from wattmesh.controller.cli.why_screen import around, brief, story
+
+
+def plain(lines: Iterable[Text | str]) -> str:
+    """Give a screen without its colours."""
+    return "\n".join(str(line) for line in lines)
+
+
+def red(lines: Iterable[Text | str]) -> list[str]:
+    """Give what is red in a screen."""
+    return [
+        line.plain[span.start : span.end]
+        for line in lines
+        if isinstance(line, Text)
+        for span in line.spans
+        if span.style == BAD
+    ]
+
+
+def test_columns_line_up() -> None:
+    """Numbers end in one column, words begin in one, and no line ends in blanks."""
+    lines = table(
+        (Column(title="RUN"), Column(title="STEP", right=True), Column(title="STATE")),
+        (("a", "1", "x"), ("long", "1,000", "y")),
+    )
+    assert [str(each) for each in lines] == [
+        "RUN    STEP  STATE",
+        "a         1  x",
+        "long  1,000  y",
+    ]
+
+
+def test_status_of_a_daemon_that_is_well() -> None:
+    """Role, grid, power, run and reason are there, and nothing is red."""
+    screen = status_screen.screen(facts.status())
+    text = plain(screen)
+    assert "acting · leader on head-1 · 14:02:10 UTC · cycle 4 s ago, 38 ms" in text
+    assert "212 g/kWh  average·direct  neso, 6 min old" in text
+    assert "low 118 at 16:02" in text
+    assert "GPUs 41.2 kW · 64 of 64 read · unobserved 0.0 %" in text
+    assert "llama-8b: Staying at C" in text
+    assert "simulated" not in text
+    assert red(screen) == []
+
+
+def test_trouble_comes_right_after_the_head_and_is_red() -> None:
+    """What needs a human stands in the second line, and it alone is red."""
+    sentence = "Two switches failed; look at `wattmesh why llama-8b`, then thaw it."
+    screen = status_screen.screen(facts.status(trouble=(sentence,)))
+    assert str(screen[1]) == f"! {sentence}"
+    assert red(screen) == ["! ", sentence]
+
+
+def test_simulated_values_say_so_where_they_stand() -> None:
+    """Simulated power, a replayed signal and the summary all carry the word."""
+    view = facts.status(
+        power=facts.power(source="simulated", simulated=True),
+        carbon=facts.carbon(simulated=True),
+        simulated=("GPU power",),
+    )
+    text = plain(status_screen.screen(view))
+    assert "41.2 kW simulated" in text
+    assert "replayed recording" in text
+    assert "simulated: GPU power" in text
+
+
+def test_unknown_values_are_not_zero() -> None:
+    """A signal never heard, power not read and a run at no point show words or dashes."""
+    view = facts.status(
+        carbon=facts.carbon(
+            g_per_kwh=None, quality="", age_s=None, trouble="neso has not answered yet.",
+            forecast=(), low=None,
+        ),
+        power=facts.power(source="", total_w=None, gpus=0, expected=0, age_s=None),
+        runs=(facts.run(point="", j_per_token=None, tokens_per_s=None, clock_mhz=None),),
+    )  # fmt: skip
+    text = plain(status_screen.screen(view))
+    assert "unknown" in text
+    assert "never heard" in text
+    assert "neso has not answered yet." not in text
+    assert "neso has not answered yet." in plain(status_screen.grid(view))
+    assert "not read: no power source is set" in text
+
+
+def test_a_switch_under_way_shows_how_far_it_is() -> None:
+    """The STATE column says where a switch stands and of how many steps; parked GPUs are named."""
+    run = facts.run(switch=facts.switching(), ranks=2, world_size=4)
+    text = plain(status_screen.screen(facts.status(runs=(run,))))
+    assert "switching to B: loaded (5 of 7)" in text
+    assert "2 +2 parked" in text
+
+
+def test_two_signals_are_never_merged() -> None:
+    """Where the decision signal is not the accounting one, both stand there by their use."""
+    other = facts.carbon(signal="csv:DE:marginal:direct:CO2", provider="csv", kind="marginal")
+    text = plain(status_screen.screen(facts.status(carbon=other)))
+    assert "decide GB" in text
+    assert "book   GB" in text
+
+
+def test_standby_and_frozen_are_said_first() -> None:
+    """The first line says who leads instead, and what is frozen and why."""
+    standby = facts.status(leading=False, leader="head-2", epoch=None)
+    assert "standing by on head-1, head-2 leads" in str(status_screen.screen(standby)[0])
+    frozen = facts.status(frozen="maintenance")
+    assert "frozen (maintenance)" in str(status_screen.screen(frozen)[0])
+
+
+def test_old_rows_are_said_to_be_old() -> None:
+    """While the journal does not answer, the first line says how old the runs are."""
+    assert "last known 2 min ago" in str(status_screen.screen(facts.status(stale_s=120.0))[0])
+
+
+def test_no_run_says_how_to_get_one() -> None:
+    """An empty table is a sentence with the next step."""
+    assert "wattmesh.attach" in plain(status_screen.screen(facts.status(runs=())))
+
+
+def test_the_story_tells_a_switch_once_and_with_what_it_took() -> None:
+    """A decision that became a switch is told by the switch: reason, time, probe, prediction."""
+    at = facts.switch_row()["created_at"]
+    ordering = facts.decision(action="switch", target="C", current="A", first_at=at, last_at=at)
+    entries = story([facts.decision(), ordering], [facts.switch_row()])
+    text = plain(line for entry in entries for line in entry.lines)
+    assert len(entries) == 2
+    assert text.splitlines()[0].startswith("14:02:10  held    C -> C")
+    assert "confirmed in 1.9 s (in place), probe loss equal to 3e-7" in text
+    assert "expected to save 14.2 kg, to cost 400 g" in text
+
+
+def test_advice_that_nobody_followed_stays_in_the_story() -> None:
+    """A decision to switch without a switch is shown as what would have been done."""
+    entries = story([facts.decision(action="switch", target="A", mode="advise")], [])
+    assert "would" in plain(entries[0].lines)
+
+
+def test_a_failed_switch_says_why() -> None:
+    """A switch that was rolled back is shown with its detail, never as done."""
+    row = facts.switch_row(state="rolled_back", detail="rank 2 did not answer in 30 s")
+    text = plain(story([], [row])[0].lines)
+    assert "rolled back" in text
+    assert "rank 2 did not answer in 30 s" in text
+
+
+def test_the_story_around_a_time() -> None:
+    """`--at` shows what held then and what came right before it."""
+    hours = [facts.NOW - timedelta(hours=each) for each in range(4)]
+    rows = [facts.decision(first_at=at.isoformat(), last_at=at.isoformat()) for at in hours]
+    kept = around(story(rows, []), facts.NOW - timedelta(hours=1, minutes=-5))
+    assert [entry.at for entry in kept] == [hours[1], hours[2]]
+
+
+def test_reasons_of_one_cycle_are_left_out_but_counted() -> None:
+    """A hold that one cycle gave is noise, unless it is the newest; switches always stay."""
+    minute = timedelta(minutes=1)
+    rows = [
+        facts.decision(
+            first_at=(facts.NOW - index * minute).isoformat(),
+            last_at=(facts.NOW - index * minute).isoformat(),
+            count=count,
+        )
+        for index, count in enumerate((1, 1, 7, 1))
+    ]
+    kept, left_out = brief(story(rows, [facts.switch_row()]))
+    assert [entry.at for entry in kept[:2]] == [facts.NOW, facts.NOW - 2 * minute]
+    assert (len(kept), left_out) == (3, 2)
+
+
+def test_doctor_says_what_to_do() -> None:
+    """A problem is red and ends in its next step; what is ok has none."""
+    findings = [checks.ok("disk", "9 GiB free"), checks.problem("clock", "off", "see it")]
+    lines = doctor.screen(findings)
+    assert "off -> see it" in plain(lines)
+    assert red(lines) == ["problem"]

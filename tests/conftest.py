@@ -1,0 +1,45 @@
+"""Fixtures that every room shares: a private PostgreSQL server and fresh journal addresses.
+
+Invariant: no two tests share a database, and nothing started here outlives the session.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tests import postgresql
+from tests.strict_skips import pytest_make_collect_report, pytest_runtest_makereport
+
+__all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
+
+# A shared two-core machine makes single examples slow at random: speed is benchmarks' business.
+settings.register_profile("house", deadline=None)
+settings.load_profile("house")
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[postgresql.Server]:
+    """One private PostgreSQL server for the whole session; skips when it is not installed."""
+    programs = postgresql.find_programs()
+    if programs is None:
+        pytest.skip(postgresql.MISSING)
+    with postgresql.running(programs) as server:
+        yield server
+
+
+@pytest.fixture
+def postgresql_url(postgresql_server: postgresql.Server) -> Iterator[str]:
+    """The address of an empty PostgreSQL database of this test's own."""
+    with postgresql_server.fresh_database() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def journal_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty journal database: the test runs once on each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'journal.db'}"
+    address: str = request.getfixturevalue("postgresql_url")
+    return address

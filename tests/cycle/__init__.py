@@ -1,0 +1,1 @@
+"""Tests of the control cycle: observe, decide, act on a real journal."""

@@ -1,0 +1,301 @@
+"""The cycle on a real journal: what it sees, what it orders, and what it survives."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from wattmesh.controller.cycle import Cycle, CycleReport, CycleSettings
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs import RunPlan
+from wattmesh.controller.observe import SignalFacts
+from wattmesh.migrations.upgrade import upgrade
+from wattmesh.policies.decision import Mode, PolicySettings
+from wattmesh.reconfig.catalogue import (
+    Catalogue,
+    Equivalence,
+    Evidence,
+    OperatingPoint,
+    Release,
+    SwitchCost,
+)
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import Progress, Register, Transition
+from wattmesh.telemetry.readings import CarbonPoint, Quality, Signal
+
+T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
+SIGNAL = Signal(provider="csv", zone="GB")
+A, B = Layout(dp_shard=2, tp=2), Layout(tp=2)
+UID = 1000
+
+
+def point(name: str, layout: Layout, rate: float, power_w: float) -> OperatingPoint:
+    """Make a validated point."""
+    return OperatingPoint(
+        id=name,
+        layout=layout,
+        gpus=layout.world_size,
+        tokens_per_s=rate,
+        power_w=power_w,
+        equivalence=Equivalence.NUMERICAL,
+        evidence=Evidence.VALIDATED,
+    )
+
+
+CATALOGUE = Catalogue(
+    job="llm",
+    tokens_total=10_000_000,
+    reference="A",
+    points=(point("A", A, 1000.0, 1600.0), point("B", B, 550.0, 710.0)),
+    release=Release.PARKED,
+    idle_power_w_per_gpu=70.0,
+    switch=SwitchCost(layout_s=30.0, layout_energy_j=10_000.0, source="measured"),
+)
+
+
+@pytest.fixture
+def journal(journal_url: str) -> Iterator[Journal]:
+    """A migrated journal with one live run at point A and a day of intensities."""
+    upgrade(journal_url)
+    opened = Journal.open(journal_url)
+    opened.runs.register(
+        Register(
+            run="r",
+            name="llm",
+            incarnation="i1",
+            attempt=1,
+            layout=A,
+            ranks=(0, 1, 2, 3),
+            world_size=4,
+            tokens_total=10_000_000,
+            boundary_every=20,
+            capabilities=("in_place", "parking"),
+        ),
+        owner_uid=UID,
+        now=T0,
+        epoch=1,
+        plan=RunPlan(catalogue=CATALOGUE, deadline=T0 + timedelta(hours=5)),
+    )
+    report(opened, step=1)
+    store_day(opened, high_first=True)
+    yield opened
+    opened.close()
+
+
+def store_day(journal: Journal, *, high_first: bool) -> None:
+    """Store intensities: two dirty hours, then clean ones (or the other way round)."""
+    points = []
+    for n in range(48):
+        start = T0 + timedelta(minutes=30 * n)
+        dirty = (n < 4) == high_first
+        points.append(
+            CarbonPoint(
+                signal=SIGNAL,
+                start=start,
+                end=start + timedelta(minutes=30),
+                g_per_kwh=300.0 if dirty else 60.0,
+                quality=Quality.FORECAST,
+                issued_at=T0,
+                fetched_at=T0,
+            )
+        )
+    journal.carbon.store(points)
+    journal.carbon.fetched(SIGNAL, T0, ok=True)
+
+
+def turn(journal: Journal, *, mode: Mode = Mode.ACT, at: datetime = T0) -> CycleReport:
+    """Run one cycle of a daemon that has just started and leads."""
+    epoch = journal.leadership.acquire("test", 60.0)
+    settings = CycleSettings(
+        mode=mode,
+        policy=PolicySettings(dwell_s=600.0),
+        facts=SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=7200.0),
+        switch_timeout_s=600.0,
+        cycle_s=5.0,
+    )
+    return Cycle(journal, lambda: settings, lambda: epoch).run(at)
+
+
+def report(journal: Journal, *, step: int, layout: Layout = A) -> None:
+    """Let the run report progress."""
+    journal.runs.progress(
+        Progress(
+            run="r",
+            incarnation="i1",
+            attempt=1,
+            seq=step,
+            step=step,
+            samples=step * 8,
+            tokens=step * 1000,
+            tokens_per_s=1000.0,
+            loss=2.0,
+            layout=layout,
+            ranks=tuple(range(layout.world_size)),
+            boundary_every=20,
+        ),
+        owner_uid=UID,
+        now=T0 + timedelta(seconds=step),
+    )
+
+
+def step_switch(journal: Journal, state: SwitchState) -> None:
+    """Let the run report one step of its open switch."""
+    switch = journal.switches.history("r")[0]
+    journal.switches.record(
+        Transition(
+            run="r",
+            incarnation="i1",
+            attempt=1,
+            plan=switch.plan,
+            epoch=switch.epoch,
+            state=state,
+            step=20,
+            elapsed_s=1.0,
+            layout=B if state is SwitchState.CONFIRMED else None,
+            ranks=(0, 1),
+        ),
+        owner_uid=UID,
+        now=T0 + timedelta(seconds=30),
+    )
+
+
+def test_a_dirty_grid_now_and_a_clean_one_later_orders_the_smaller_layout(
+    journal: Journal,
+) -> None:
+    """The decision, the intent row and the sentence agree."""
+    said = turn(journal)
+    switch = journal.switches.open("r")
+    assert switch is not None
+    assert (switch.from_point, switch.to_point) == ("A", "B")
+    assert switch.order.ranks == (0, 1)
+    assert switch.reason in said.sentence
+    assert journal.decisions.list("r")[0].reason == switch.reason
+
+
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.ADVISE])
+def test_below_act_the_same_decision_is_only_said(journal: Journal, mode: Mode) -> None:
+    """The trust ladder: nothing is ordered, the reason is remembered."""
+    said = turn(journal, mode=mode)
+    assert journal.switches.open("r") is None
+    assert journal.decisions.list("r")[0].action == "switch"
+    assert "only said" in said.sentence
+
+
+def test_a_second_cycle_orders_nothing_more(journal: Journal) -> None:
+    """Level-triggered: repeating a cycle repeats no act."""
+    turn(journal)
+    turn(journal)
+    assert len(journal.switches.history("r")) == 1
+
+
+@pytest.mark.parametrize("last", [None, *list(SwitchState)[1:7]])
+def test_a_daemon_killed_at_any_state_of_a_switch_goes_on_from_the_journal(
+    journal: Journal, journal_url: str, last: SwitchState | None
+) -> None:
+    """A new process with the old one's journal orders nothing twice, and hears the end."""
+    turn(journal)
+    reached = [SwitchState.ANNOUNCED, SwitchState.CHECKPOINTING, SwitchState.REBUILDING]
+    reached += [SwitchState.LOADED, SwitchState.VERIFIED]
+    for state in reached:
+        if last is None or state is last:
+            break
+        step_switch(journal, state)
+    journal.close()
+    again = Journal.open(journal_url)
+    turn(again)
+    assert len(again.switches.history("r")) == 1
+    for state in (*reached, SwitchState.CONFIRMED):
+        step_switch(again, state)
+    assert again.switches.open("r") is None
+    assert again.switches.history("r")[0].state is SwitchState.CONFIRMED
+    row = again.runs.find("r", T0)
+    assert row is not None
+    assert row.layout == B
+    again.close()
+
+
+def test_a_stopped_feed_means_hold(journal: Journal) -> None:
+    """Said in the sentence, with the age; nothing is ordered."""
+    report(journal, step=7201)
+    said = turn(journal, at=T0 + timedelta(seconds=7201))
+    assert journal.switches.open("r") is None
+    assert journal.decisions.list("r")[0].kind == "stale_signal"
+    assert "7201 s ago" in said.sentence
+
+
+def test_an_order_from_an_older_epoch_is_not_written(journal: Journal) -> None:
+    """Another daemon took over between observing and acting: nothing happens, and it is said."""
+    turn(journal, mode=Mode.OBSERVE)
+    epoch = journal.leadership.acquire("test", 60.0)
+    assert epoch is not None
+    journal.leadership.release("test", epoch)
+    assert journal.leadership.acquire("other", 60.0) == epoch + 1
+    settings = CycleSettings(
+        mode=Mode.ACT,
+        policy=PolicySettings(),
+        facts=SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=7200.0),
+        switch_timeout_s=600.0,
+        cycle_s=5.0,
+    )
+    said = Cycle(journal, lambda: settings, lambda: epoch).run(T0)
+    assert "Standing by" in said.sentence
+    assert journal.switches.open("r") is None
+
+
+def test_two_failed_switches_freeze_the_run_and_call_a_human(journal: Journal) -> None:
+    """Nothing is tried a third time before someone thawed it."""
+    for second in range(2):
+        turn(journal, at=T0 + timedelta(seconds=second))
+        step_switch(journal, SwitchState.REBUILDING)
+        step_switch(journal, SwitchState.ROLLED_BACK)
+    said = turn(journal, at=T0 + timedelta(seconds=3))
+    assert "wattmesh thaw llm" in said.sentence
+    assert journal.runs.all(T0)[0].frozen
+    turn(journal)
+    assert len(journal.switches.history("r")) == 2
+    journal.runs.thaw("r", by="operator", now=T0 + timedelta(minutes=1))
+    turn(journal)
+    assert len(journal.switches.history("r")) == 3
+
+
+def test_a_journal_that_is_gone_means_hold_and_says_so(tmp_path: Path) -> None:
+    """The daemon lives; the sentence tells what to do."""
+    url = f"sqlite:///{tmp_path}/journal.db"
+    upgrade(url)
+    opened = Journal.open(url)
+    opened.database.engine.dispose()
+    path = opened.database.url.database
+    assert path is not None
+    Path(path).rename(path + ".taken")
+    epoch = 1
+    settings = CycleSettings(
+        mode=Mode.ACT, policy=PolicySettings(), facts=None, switch_timeout_s=1.0, cycle_s=5.0
+    )
+    said = Cycle(opened, lambda: settings, lambda: epoch).run(T0)
+    assert "Holding every run" in said.sentence
+    assert "gone" in said.trouble
+    assert not Path(path).exists()
+    opened.close()
+
+
+def test_a_database_upgraded_under_the_daemon_means_hold_and_says_so(journal: Journal) -> None:
+    """A newer wattmesh took the journal over; the twin at our own revision decides."""
+    with journal.database.writing() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    said = turn(journal)
+    assert "newer than this wattmesh" in said.sentence
+    assert said.decisions == ()
+    with journal.database.writing() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+    assert turn(journal).decisions
+
+
+def test_a_wish_for_where_the_run_is_already_binds_nobody_afterwards(journal: Journal) -> None:
+    """It is acknowledged once, then the policy decides again."""
+    journal.runs.order_point("r", "A", reason="stay", by="anna", now=T0)
+    assert turn(journal).decisions[0].kind == "operator"
+    assert journal.runs.all(T0)[0].ordered_point == ""
+    turn(journal)
+    assert journal.switches.open("r") is not None

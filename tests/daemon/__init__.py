@@ -1,0 +1,1 @@
+"""Tests of the daemon: settings, loops, jobs, notification, life, figures."""

@@ -1,0 +1,120 @@
+"""The database locked, full or gone under a running daemon: it lives, says so, and recovers."""
+
+import http.client
+import re
+import resource
+import sqlite3
+from pathlib import Path
+
+from tests.api import facts
+from tests.daemon.process import DaemonProcess, daemon
+from tests.daemon.waiting import wait_for
+
+ORDER = f"/v1/runs/{facts.RUN}/order"
+
+
+def register(running: DaemonProcess) -> None:
+    """Let a run introduce itself."""
+    answer = running.post(f"/v1/runs/{facts.RUN}/register", facts.register())
+    assert answer.status == 200, answer.body
+
+
+def report(running: DaemonProcess, seq: int) -> int:
+    """Send one report; give its status."""
+    return running.post(f"/v1/runs/{facts.RUN}/progress", facts.progress(seq=seq, step=seq)).status
+
+
+def figures(running: DaemonProcess) -> str:
+    """Scrape the daemon's metrics."""
+    port = re.search(r"metrics on http://127.0.0.1:(\d+)/metrics", running.log)
+    assert port is not None
+    connection = http.client.HTTPConnection("127.0.0.1", int(port[1]), timeout=10)
+    connection.request("GET", "/metrics")
+    said = connection.getresponse().read().decode()
+    connection.close()
+    return said
+
+
+def suffers(running: DaemonProcess, words: str) -> None:
+    """The daemon says what is wrong everywhere a person or a machine looks, and serves on."""
+    wait_for(lambda: running.get("/readyz").status == 503, "readyz to notice")
+    view = running.status()
+    assert view["journal"]["state"] == "unavailable"
+    assert any(words in each and "runs train on" in each for each in view["trouble"]), view
+    wait_for(lambda: words in running.status()["cycle"]["sentence"], "the cycle's sentence")
+    assert running.get("/healthz").status == 200
+    assert "wattmesh_journal_up 0.0" in figures(running)
+    assert view["runs"][0]["name"] == "llama-8b"
+    assert running.get(ORDER).status == 200
+    assert report(running, 99) == 503
+
+
+def recovers(running: DaemonProcess) -> None:
+    """Without a restart everything works again, and reports are taken."""
+    wait_for(lambda: running.get("/readyz").status == 200, "readyz to recover")
+    wait_for(lambda: report(running, 100) == 200, "reports to be taken")
+    wait_for(lambda: running.status()["trouble"] == [], "the trouble to end")
+    assert "wattmesh_journal_up 1.0" in figures(running)
+    kinds = {each["kind"]: each["detail"] for each in running.get("/v1/events").body["events"]}
+    assert "The journal answers again; it had not for" in kinds["journal_outage"]
+    assert running.stop() == 0
+    assert "bug" not in running.log
+
+
+def test_a_locked_database(tmp_path: Path) -> None:
+    """Another process holds the write lock: reports get 503, and reading goes on."""
+    with daemon(tmp_path) as running:
+        register(running)
+        figures(running)
+        other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        suffers(running, "is locked by another process")
+        other.execute("ROLLBACK")
+        other.close()
+        recovers(running)
+
+
+def test_a_database_that_is_taken_away(tmp_path: Path) -> None:
+    """The file is moved away and put back: no empty journal is born in its place."""
+    with daemon(tmp_path) as running:
+        register(running)
+        wait_for(lambda: running.log.count("cycle: llama-8b") >= 2, "the cycle to see the run")
+        names = [each for each in tmp_path.glob("journal.db*")]
+        for each in names:
+            each.rename(each.with_name(f"away-{each.name}"))
+        suffers(running, "is gone; put the file")
+        assert not (tmp_path / "journal.db").exists()
+        for each in names:
+            each.with_name(f"away-{each.name}").rename(each)
+        recovers(running)
+
+
+def test_a_disk_that_takes_no_more(tmp_path: Path) -> None:
+    """Writes fail in the file system: nothing is acknowledged that is not on disk."""
+    with daemon(tmp_path) as running:
+        register(running)
+        assert report(running, 1) == 200
+        running.status()
+        pid = running.process.pid
+        _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, most))
+        suffers(running, "journal")
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
+        recovers(running)
+
+
+def test_nothing_acknowledged_is_lost_when_it_is_killed_in_an_outage(tmp_path: Path) -> None:
+    """Killed while the database is locked: the next daemon has exactly what was acknowledged."""
+    with daemon(tmp_path) as running:
+        register(running)
+        assert report(running, 7) == 200
+        other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        assert report(running, 8) == 503
+        running.stop(9)
+        other.execute("ROLLBACK")
+        other.close()
+    with daemon(tmp_path) as running:
+        (run,) = running.status()["runs"]
+        assert run["step"] == 7
+        assert running.stop() == 0

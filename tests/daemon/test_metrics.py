@@ -1,0 +1,208 @@
+"""The figures for Prometheus: from the journal, across restarts, and without waiting for it."""
+
+import http.client
+import re
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.api import facts
+from tests.daemon.clocks import SteppedClock
+from tests.daemon.process import empty_journal
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.ledger import EmissionRow
+from wattmesh.controller.journal.runs import RunPlan
+from wattmesh.controller.loops import Loop
+from wattmesh.controller.metrics import MetricsServer
+from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.pulse import Pulse, Signals
+from wattmesh.controller.scheduler import Jobs
+from wattmesh.controller.settings import Settings
+from wattmesh.errors import FixInput
+from wattmesh.reconfig.wire import Register
+from wattmesh.telemetry.ledger import EnergyRow
+from wattmesh.telemetry.readings import CarbonPoint, Quality, Signal
+
+SIGNAL = Signal(provider="neso", zone="GB")
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+@pytest.fixture
+def clock() -> SteppedClock:
+    """A clock that stands still."""
+    return SteppedClock()
+
+
+@pytest.fixture
+def journal(tmp_path: Path, clock: SteppedClock) -> Journal:
+    """A journal with one run, 3.6 kJ and a gram."""
+    (tmp_path / "journal.db").write_bytes(empty_journal())
+    journal = Journal.open(f"sqlite:///{tmp_path}/journal.db")
+    book(journal, clock)
+    return journal
+
+
+def book(journal: Journal, clock: SteppedClock, energy_mj: int = 3_600_000) -> None:
+    """Book one slot of one GPU in both ledgers."""
+    now = clock.wall
+    message = Register.from_json(facts.register())
+    journal.runs.register(message, owner_uid=0, now=now, epoch=1, plan=RunPlan())
+    slot = {
+        "run": facts.RUN,
+        "gpu_uuid": "SIM-1",
+        "slot_start": now - timedelta(minutes=30),
+        "slot_end": now,
+    }
+    row = EnergyRow(
+        incarnation="incarnation-1",
+        energy_mj=energy_mj,
+        unobserved_ms=1500,
+        upper_mj=0,
+        source="simulated",
+        quality="simulated",
+        line="run",
+        **slot,  # type: ignore[arg-type]
+    )
+    journal.ledger.book([row], [])
+    grams = EmissionRow(
+        scenario="actual",
+        signal=str(SIGNAL),
+        quality="measured",
+        energy_mj=energy_mj,
+        g_milli_per_kwh=1_000_000,
+        carbon_ug=1_000_000,
+        first_carbon_ug=1_000_000,
+        **slot,  # type: ignore[arg-type]
+    )
+    journal.ledger.emit([grams])
+
+
+def server(journal: Journal, clock: SteppedClock) -> MetricsServer:
+    """Serve the figures on any free port."""
+    pulse = Pulse(clock=clock.clock, settings=Settings(), started_s=clock.monotonic_s)
+    facts_of = SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=5400.0)
+    pulse.signals = Signals(decision=facts_of, accounting=facts_of)
+    loop = Loop("cycle", 5.0, lambda: None, clock.clock)
+    loop.turn()
+    pulse.loops["cycle"] = lambda: loop.state
+    made = MetricsServer(("127.0.0.1", 0), journal, pulse, Jobs())
+    made.start()
+    return made
+
+
+def text(served: MetricsServer) -> str:
+    """Scrape as Prometheus does."""
+    assert served.port is not None
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
+    connection.request("GET", "/metrics")
+    said = connection.getresponse().read().decode()
+    connection.close()
+    return said
+
+
+def scrape(served: MetricsServer) -> Samples:
+    """Scrape and read every sample."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text(served))
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    """Give the one sample with these labels."""
+    wanted = set(labels.items())
+    (found,) = [v for (n, given), v in samples.items() if n == name and wanted <= set(given)]
+    return found
+
+
+def test_counters_are_the_ledgers_sums_and_survive_a_restart(
+    journal: Journal, clock: SteppedClock
+) -> None:
+    """A second daemon over the same journal goes on counting where the first one stood."""
+    for _ in range(2):
+        served = server(journal, clock)
+        samples = scrape(served)
+        assert value(samples, "wattmesh_energy_joules_total", run="llama-8b", line="run") == 3600.0
+        assert value(samples, "wattmesh_unobserved_seconds_total", run="llama-8b") == 1.5
+        assert value(samples, "wattmesh_carbon_grams_total", scenario="actual") == 1.0
+        served.stop()
+    journal.close()
+
+
+def test_a_scrape_never_waits_for_a_journal_that_is_gone(
+    journal: Journal, clock: SteppedClock, tmp_path: Path
+) -> None:
+    """The last known figures are served at once while the database is away."""
+    served = server(journal, clock)
+    before = scrape(served)
+    (tmp_path / "journal.db").rename(tmp_path / "away.db")
+    began = time.monotonic()
+    after = scrape(served)
+    assert time.monotonic() - began < 3
+    name = "wattmesh_energy_joules_total"
+    assert value(after, name, run="llama-8b") == value(before, name, run="llama-8b") == 3600.0
+    served.stop()
+    journal.close()
+
+
+def test_a_silent_signal_ages_and_loses_its_value(journal: Journal, clock: SteppedClock) -> None:
+    """The intensity is shown while its interval lasts; its age grows, and usable falls to 0."""
+    now = clock.wall
+    point = CarbonPoint(
+        signal=SIGNAL,
+        start=now,
+        end=now + timedelta(minutes=30),
+        g_per_kwh=212.0,
+        quality=Quality.MEASURED,
+        issued_at=now,
+        fetched_at=now,
+    )
+    journal.carbon.store([point])
+    journal.carbon.fetched(SIGNAL, now, ok=True)
+    served = server(journal, clock)
+    samples = scrape(served)
+    grid = "wattmesh_grid_carbon_intensity_grams_per_kilowatt_hour"
+    assert value(samples, grid, zone="GB", quality="measured") == 212.0
+    assert value(samples, "wattmesh_grid_signal_usable") == 1.0
+    clock.pass_s(7200.0)
+    samples = scrape(served)
+    assert not [name for name, _ in samples if name == grid]
+    assert value(samples, "wattmesh_grid_signal_age_seconds") == 7200.0
+    assert value(samples, "wattmesh_grid_signal_usable") == 0.0
+    served.stop()
+    journal.close()
+
+
+def test_names_follow_the_practice(journal: Journal, clock: SteppedClock) -> None:
+    """Base units in the names, a help line each, counters end in _total, and no creation times."""
+    served = server(journal, clock)
+    said = text(served)
+    assert "_created" not in said
+    names = re.findall(r"^# TYPE (\S+) (\S+)$", said, re.MULTILINE)
+    assert len(names) > 15
+    for name, kind in names:
+        assert name.startswith("wattmesh_")
+        assert (kind == "counter") == name.endswith("_total")
+        assert f"# HELP {name} " in said
+        assert not re.search(r"_(kwh|kg|ms|mj|ug|mhz|hours)(_|$)", name)
+    served.stop()
+    journal.close()
+
+
+def test_an_address_in_use_is_a_sentence(journal: Journal, clock: SteppedClock) -> None:
+    """A taken port names the setting; no address means no server at all."""
+    served = server(journal, clock)
+    pulse = Pulse(clock=clock.clock, settings=Settings(), started_s=0.0)
+    other = MetricsServer(("127.0.0.1", served.port or 0), journal, pulse, Jobs())
+    with pytest.raises(FixInput, match=r"change metrics\.listen"):
+        other.start()
+    served.stop()
+    off = MetricsServer(None, journal, pulse, Jobs())
+    off.start()
+    assert off.port is None
+    off.stop()
+    journal.close()

@@ -1,0 +1,73 @@
+"""Wall-clock jobs: every end of a job is counted, and none stops the others."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.daemon.waiting import wait_for
+from wattmesh.controller.scheduler import Jobs
+from wattmesh.errors import SourceUnavailable
+
+
+@pytest.fixture
+def jobs() -> Iterator[Jobs]:
+    """A running scheduler."""
+    jobs = Jobs()
+    jobs.start()
+    yield jobs
+    jobs.stop()
+
+
+def count(jobs: Jobs, name: str, outcome: str) -> int:
+    """Give how often a job ended so."""
+    return sum(t.count for t in jobs.totals() if (t.job, t.outcome) == (name, outcome))
+
+
+def test_a_job_runs_at_once_and_again(jobs: Jobs) -> None:
+    """A poll begins at the start and comes back at its rhythm, below a second if need be."""
+    jobs.every("carbon x", 0.05, lambda: None)
+    wait_for(lambda: count(jobs, "carbon x", "done") >= 3, "three runs")
+
+
+def test_a_failing_job_is_counted_and_keeps_its_rhythm(jobs: Jobs) -> None:
+    """Failures and bugs are counted, and the job comes back."""
+
+    def fail() -> None:
+        raise SourceUnavailable("no answer")
+
+    def stumble() -> None:
+        raise ZeroDivisionError
+
+    jobs.every("carbon x", 0.05, fail)
+    jobs.every("retention", 0.05, stumble)
+    wait_for(lambda: count(jobs, "carbon x", "failed") >= 2, "two failures")
+    wait_for(lambda: count(jobs, "retention", "failed") >= 2, "two bugs")
+
+
+def test_a_slow_job_is_skipped_not_piled_up(jobs: Jobs) -> None:
+    """While a poll hangs its next ones are skipped and counted; one instance runs."""
+    release, running = threading.Event(), []
+
+    def hang() -> None:
+        running.append(1)
+        assert release.wait(20.0)
+
+    jobs.every("carbon x", 0.05, hang)
+    wait_for(lambda: count(jobs, "carbon x", "skipped") >= 2, "two skips")
+    assert len(running) == 1
+    release.set()
+    wait_for(lambda: count(jobs, "carbon x", "done") >= 1, "its end")
+
+
+def test_jobs_are_forgotten_by_their_prefix(jobs: Jobs) -> None:
+    """A reload takes the old signals' polls away and leaves the rest."""
+    jobs.every("carbon old", 0.05, lambda: None)
+    jobs.every("retention", 0.05, lambda: None)
+    wait_for(lambda: count(jobs, "carbon old", "done") >= 1, "a run")
+    jobs.forget("carbon ")
+    before = count(jobs, "retention", "done")
+    wait_for(lambda: count(jobs, "retention", "done") >= before + 2, "the other job")
+    settled = count(jobs, "carbon old", "done")
+    wait_for(lambda: count(jobs, "retention", "done") >= before + 5, "the other job")
+    assert count(jobs, "carbon old", "done") == settled

@@ -1,0 +1,276 @@
+"""A whole daemon in this process, its clock stepped and its loops turned by hand."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api import facts
+from tests.daemon.clocks import SteppedClock
+from tests.daemon.process import ask, empty_journal
+from tests.daemon.test_life import CARBON, trace
+from tests.daemon.waiting import wait_for
+from wattmesh.controller.duties import PeriodRoll, PollDuty
+from wattmesh.controller.settings import parse
+from wattmesh.controller.wiring import Parts
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import Order, Transition
+from wattmesh.telemetry.simulated import create
+
+SETTINGS = """\
+mode = "{mode}"
+[journal]
+url = "sqlite:///{folder}/journal.db"
+[api]
+socket = "{folder}/w.sock"
+[metrics]
+listen = ""
+[loops]
+cycle_s = 60
+sample_s = 60
+[power]
+source = "simulated"
+folder = "{folder}/gpus"
+[policy]
+switch_timeout_s = 600
+[runs.llama-8b]
+catalogue = "catalogue.toml"
+deadline_after_s = 86400
+"""
+
+Start = Callable[..., Parts]
+
+
+@pytest.fixture
+def clock() -> SteppedClock:
+    """A clock that stands still."""
+    return SteppedClock()
+
+
+@pytest.fixture
+def start(tmp_path: Path, clock: SteppedClock) -> Iterator[Start]:
+    """Build a daemon over this test's folder; what was started is stopped."""
+    parts: list[Parts] = []
+
+    def build(mode: str = "act", more: str = "") -> Parts:
+        (tmp_path / "catalogue.toml").write_text(facts.CATALOGUE)
+        (tmp_path / "journal.db").write_bytes(empty_journal())
+        trace(tmp_path)
+        create(tmp_path / "gpus", 4)
+        text = SETTINGS.format(folder=tmp_path, mode=mode) + more
+        settings = parse(text, where=tmp_path / "wattmesh.toml")
+        parts.append(Parts(settings, tmp_path / "wattmesh.toml", clock.clock))
+        return parts[-1]
+
+    yield build
+    for each in parts:
+        each.stop()
+    shutil.rmtree(tmp_path / "gpus", ignore_errors=True)
+
+
+def serve(parts: Parts) -> None:
+    """Lead and serve, with every loop left to the test."""
+    parts.leases.turn()
+    parts.api.start()
+
+
+def call(parts: Parts, method: str, target: str, body: Any = None) -> Any:
+    """Ask the daemon."""
+    answer = ask(parts.pulse.settings.api.socket, method, target, body)
+    assert answer.status == 200, answer.body
+    return answer.body
+
+
+def gpus(parts: Parts) -> tuple[str, ...]:
+    """Name the simulated devices."""
+    parts.sampler.turn()
+    sampled = parts.pulse.sampled
+    assert sampled is not None
+    return tuple(each.gpu_uuid for each in sampled.sample.readings)
+
+
+def register(parts: Parts) -> None:
+    """Let a run on all four devices introduce itself."""
+    body = facts.register(gpus=gpus(parts))
+    call(parts, "POST", f"/v1/runs/{facts.RUN}/register", body)
+
+
+def put_order(parts: Parts, clock: SteppedClock) -> None:
+    """Let a switch be under way."""
+    order = Order(
+        plan="p",
+        epoch=1,
+        run=facts.RUN,
+        attempt=1,
+        point="B",
+        layout=facts.B,
+        ranks=(0, 1),
+        not_before_step=1,
+        valid_until_step=10_000,
+    )
+    assert parts.journal.switches.order(
+        order,
+        from_point="A",
+        requested_by="policy",
+        reason="x",
+        predicted_g=None,
+        switch_cost_g=None,
+        now=clock.wall,
+    )
+
+
+@pytest.mark.parametrize("step_s", [3600.0, -3600.0])
+def test_a_stepped_wall_clock_is_an_event_and_fails_no_switch(
+    start: Start, clock: SteppedClock, step_s: float
+) -> None:
+    """An hour either way: an event row, a sentence in status, and the open switch goes on."""
+    parts = start()
+    serve(parts)
+    register(parts)
+    put_order(parts, clock)
+    parts.cycle.turn()
+    clock.pass_s(5.0)
+    clock.step_wall(step_s)
+    call(parts, "POST", f"/v1/runs/{facts.RUN}/progress", facts.progress())
+    parts.cycle.turn()
+    switch = parts.journal.switches.open(facts.RUN)
+    assert switch is not None
+    assert switch.state is SwitchState.ORDERED
+    view = call(parts, "GET", "/v1/status")
+    assert any("The wall clock was stepped" in each for each in view["trouble"])
+    assert view["runs"][0]["switch"]["age_s"] >= 0.0
+    (event,) = [each for each in parts.journal.events.list(10) if each.kind == "clock_step"]
+    assert f"by {abs(step_s):.0f} s" in event.detail
+    clock.pass_s(700.0)
+    call(parts, "POST", f"/v1/runs/{facts.RUN}/progress", facts.progress(seq=2))
+    parts.cycle.turn()
+    assert not any("stepped" in each for each in call(parts, "GET", "/v1/status")["trouble"])
+
+
+def test_a_switch_that_takes_too_long_by_the_true_clock_fails(
+    start: Start, clock: SteppedClock
+) -> None:
+    """The twin: without a step the same switch is given up after its time."""
+    parts = start()
+    serve(parts)
+    register(parts)
+    put_order(parts, clock)
+    parts.journal.switches.record(reported(SwitchState.ANNOUNCED), owner_uid=0, now=clock.wall)
+    parts.cycle.turn()
+    clock.pass_s(3600.0)
+    call(parts, "POST", f"/v1/runs/{facts.RUN}/progress", facts.progress())
+    parts.cycle.turn()
+    assert parts.journal.switches.open(facts.RUN) is None
+
+
+def reported(state: SwitchState) -> Transition:
+    """Report one step of the switch under way."""
+    return Transition.from_json(facts.transition("p", 1, state))
+
+
+def test_energy_is_neither_lost_nor_doubled_by_a_stepped_clock(
+    start: Start, clock: SteppedClock
+) -> None:
+    """Ten samples with an hour's step in the middle book the joules of ten samples."""
+    parts = start()
+    serve(parts)
+    register(parts)
+    parts.cycle.turn()
+    for index in range(10):
+        clock.pass_s(60.0)
+        clock.step_wall(-3600.0 if index == 5 else 0.0)
+        parts.sampler.turn()
+    rows = parts.journal.ledger.energy()
+    assert sum(row.unobserved_ms for row in rows) == 0
+    assert all(row.energy_mj is not None and row.energy_mj >= 0 for row in rows)
+    assert {row.run for row in rows if row.line == "run"} == {facts.RUN}
+
+
+def test_a_run_is_charged_for_its_gpus_from_its_registration(
+    start: Start, clock: SteppedClock
+) -> None:
+    """Claims follow the journal: before it registered, and after it finished, GPUs are idle."""
+    parts = start()
+    serve(parts)
+    assert parts.pulse.claims is None
+    parts.cycle.turn()
+    assert holders(parts) == set()
+    register(parts)
+    parts.cycle.turn()
+    assert holders(parts) == {facts.RUN}
+    clock.pass_s(60.0)
+    call(parts, "POST", f"/v1/runs/{facts.RUN}/finish", facts.finish())
+    parts.cycle.turn()
+    assert holders(parts) == set()
+
+
+def holders(parts: Parts) -> set[str]:
+    """Name the runs that hold a device."""
+    claims = parts.pulse.claims
+    assert claims is not None
+    return {claim.run for claim in claims.values()}
+
+
+def test_polls_run_and_the_signal_is_shown(start: Start) -> None:
+    """The accounting signal is polled at its rhythm, and is the decision signal by default."""
+    parts = start(more=CARBON)
+    parts.start()
+    wait_for(
+        lambda: call(parts, "GET", "/v1/carbon/now")["carbon"]["age_s"] is not None, "a first poll"
+    )
+    now = call(parts, "GET", "/v1/carbon/now")
+    assert now["carbon"] == now["accounting"]
+    assert any(each.job.startswith("carbon csv:GB") for each in parts.jobs.totals())
+
+
+def test_in_mode_observe_nothing_is_ever_ordered(start: Start, clock: SteppedClock) -> None:
+    """Observed and accounted, and the run's line says so."""
+    parts = start(mode="observe")
+    serve(parts)
+    register(parts)
+    parts.cycle.turn()
+    assert parts.journal.switches.history(facts.RUN) == ()
+    view = call(parts, "GET", "/v1/status")
+    assert view["mode"] == "observe"
+    assert view["runs"][0]["activity"] == "observed"
+    assert "GPU power" in view["simulated"]
+    assert view["power"]["simulated"] is True
+    assert view["power"]["gpus"] == 4
+
+
+def test_an_ended_budget_period_is_closed_once(start: Start, clock: SteppedClock) -> None:
+    """The first hour of a new day closes the day before with its grams, and only once."""
+    parts = start(more='[budget.cluster]\ngrams = 10.0\nperiod = "day"\n')
+    serve(parts)
+    roll = PeriodRoll(parts.journal, parts.pulse)
+    for _ in range(3):
+        roll.turn()
+    clock.pass_s(86_400.0)
+    roll.turn()
+    said = [each.detail for each in parts.journal.events.list(10) if each.kind == "period"]
+    assert sorted(said) == [
+        "2026-11-19 of budget cluster ended: 0.0 g of 10.0 g (0%), UTC.",
+        "2026-11-20 of budget cluster ended: 0.0 g of 10.0 g (0%), UTC.",
+    ]
+
+
+def test_a_carbon_feed_that_stops_is_said_everywhere(start: Start, clock: SteppedClock) -> None:
+    """When the recording ends runs hold, and the sentence, the status and readers say why."""
+    parts = start(more=CARBON)
+    serve(parts)
+    register(parts)
+    poll = PollDuty(parts.accounting_source, parts.journal, parts.pulse, parts.cycle.wake)
+    poll.turn()
+    parts.cycle.turn()
+    assert call(parts, "GET", "/v1/status")["carbon"]["trouble"] == ""
+    clock.pass_s(3600.0)
+    call(parts, "POST", f"/v1/runs/{facts.RUN}/progress", facts.progress())
+    poll.turn()
+    parts.cycle.turn()
+    view = call(parts, "GET", "/v1/status")
+    assert "csv gives no value for now" in view["carbon"]["trouble"]
+    assert any("Every run holds until the signal is back" in each for each in view["trouble"])
+    assert "csv gives no value for now" in view["cycle"]["sentence"]
+    assert view["runs"][0]["activity"] == "holding"

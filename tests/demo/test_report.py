@@ -1,0 +1,111 @@
+"""The report, the last screen and the picture say what was read, and nothing better."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.demo import facts
+from wattmesh.controller.demo import picture, report, screen
+from wattmesh.controller.demo.evidence import Evidence
+from wattmesh.controller.demo.plan import DemoPlan
+
+SHOWN = (
+    "switches",
+    "layouts",
+    "max_rel_loss_difference_100",
+    "max_rel_loss_difference",
+    "control_rel_loss_difference",
+    "loss_first",
+    "loss_last",
+    "carbon_g",
+    "baseline_carbon_g",
+    "baseline_measured_carbon_g",
+    "hindsight_bound_g",
+    "deadline_met",
+    "wall_s",
+    "simulated",
+    "learning_rate",
+    "clip",
+    "dtype",
+)
+
+
+def test_the_report_has_every_promised_key_and_is_json(tmp_path: Path) -> None:
+    """Each promised figure is there, and the whole can be written as JSON."""
+    composed = report.compose(facts.demo(tmp_path))
+    assert set(SHOWN) <= set(composed)
+    assert json.loads(json.dumps(composed)) == composed
+
+
+def test_figures_are_those_that_were_read(tmp_path: Path) -> None:
+    """Grams, switches, layouts and overruns are counted from the facts."""
+    composed = report.compose(facts.demo(tmp_path))
+    assert composed["switches"] == 2
+    assert composed["layouts"] == ["dp2 tp2 on 4", "tp2 on 2", "pp2 dp2 on 4"]
+    assert composed["carbon_g"] == pytest.approx(4.8)
+    assert composed["saving_share"] == pytest.approx(1 - 4.8 / 5.9)
+    assert composed["overruns"] == {"steps": 10, "share": 10 / 120, "seconds": 0.1}
+    assert composed["notes"] == []
+
+
+def test_loss_differences_are_relative_to_the_control(tmp_path: Path) -> None:
+    """The largest difference over all steps, over the first 100, and of the reordered control."""
+    composed = report.compose(facts.demo(tmp_path))
+    assert composed["max_rel_loss_difference"] == pytest.approx(3e-6, rel=1e-6)
+    assert composed["max_rel_loss_difference_100"] == pytest.approx(2.5e-6, rel=1e-6)
+    assert composed["control_rel_loss_difference"] == pytest.approx(2e-6, rel=1e-6)
+
+
+def test_a_broken_run_does_not_look_well(tmp_path: Path) -> None:
+    """The sabotaged twin: a loss that moved, a missed deadline and a loss of grams all show."""
+    worse = facts.run(
+        steps=facts.steps(1e-2), carbon_ug=6_500_000, deadline_met=False, deadline_slack_s=-3.0
+    )
+    composed = report.compose(facts.demo(tmp_path, main=worse))
+    assert composed["max_rel_loss_difference"] > 1e-3
+    assert composed["saving_share"] < 0
+    text = "\n".join(screen.last_screen(composed))
+    assert "10 % more" in text
+    assert "DEADLINE MISSED" in text
+    assert "note       the deadline was missed by 3 s" in text
+
+
+def test_a_busy_machine_is_named(tmp_path: Path) -> None:
+    """Where steps overran the simulated pace, or the two baselines differ, a note says so."""
+    late = tuple(replace(row, overrun_s=0.02) for row in facts.steps())
+    control = facts.run(steps=late, switches=(), carbon_ug=8_000_000)
+    composed = report.compose(facts.demo(tmp_path, control=control))
+    assert "100 % of the control run's steps took longer" in composed["notes"][0]
+    assert "the modelled baseline is 26 % less" in composed["notes"][1]
+
+
+def test_the_last_screen(tmp_path: Path) -> None:
+    """Layouts, switches, loss, carbon and files are on the last screen, simulated said first."""
+    lines = screen.last_screen(report.compose(facts.demo(tmp_path)))
+    text = "\n".join(lines)
+    assert "simulated: GPU power, GPU pace" in lines[0]
+    assert "4 processes, gloo, 1.1 M parameters, 120 steps, fp32, lr 3e-4" in lines[1]
+    assert "dp2 tp2 on 4 -> tp2 on 2   at step 40     1.1 s   probe equal to 2e-7" in text
+    assert "probe bitwise equal   (operator's order)" in text
+    assert "4.8 g against 5.9 g for the submitted point (19 % less; best possible 22 %)" in text
+    assert str(tmp_path / "report.png") in text
+
+
+def test_the_banner_names_what_is_simulated(tmp_path: Path) -> None:
+    """Before anything runs, the reader knows what is real, recorded and simulated."""
+    text = "\n".join(screen.banner(DemoPlan(folder=tmp_path)))
+    assert "simulated   GPU power and GPU pace" in text
+    assert "recorded    the grid: Great Britain, 11 March 2023" in text
+
+
+def test_evidence_reads_back_equal_and_becomes_a_picture(tmp_path: Path) -> None:
+    """What the picture is drawn from survives its file, and the picture is a PNG of some size."""
+    evidence = facts.evidence()
+    evidence.write(tmp_path)
+    assert Evidence.read(tmp_path) == evidence
+    picture.draw(evidence, tmp_path / picture.FILE)
+    content = (tmp_path / picture.FILE).read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert len(content) > 50_000

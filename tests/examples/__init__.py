@@ -1,0 +1,1 @@
+"""The pretraining example: equal in every layout, and what it is made of."""

@@ -1,0 +1,153 @@
+"""The parts of the example that need no process group: data, rules, pace, command line."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples.pretrain import pace
+from examples.pretrain.config import check_layout, micro_batch, preset
+from examples.pretrain.data import Corpus, standard_library
+from examples.pretrain.model import LanguageModel
+from examples.pretrain.options import parse_layout, parse_options
+from examples.pretrain.pace import choose_pace, efficiency, tokens_per_s
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.layout import Layout
+from wattmesh.telemetry.simulated import FOLDER_VARIABLE, GpuModel, SimulatedGpu, create
+
+TINY = preset("tiny")
+CORPUS = Corpus.open(1 << 16, 16, seed=3)
+
+
+@given(first=st.integers(0, 1 << 60), count=st.integers(1, 6))
+def test_a_sample_is_the_same_wherever_it_is_read(first: int, count: int) -> None:
+    """A batch equals its samples read one by one: position alone decides, not the grouping."""
+    inputs, targets = CORPUS.batch(first, count)
+    assert inputs.shape == targets.shape == (count, 16)
+    for index in range(count):
+        one, _ = CORPUS.batch(first + index, 1)
+        assert torch.equal(one[0], inputs[index])
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+
+
+def test_another_seed_reads_other_samples() -> None:
+    """The seed chooses the order of the text."""
+    starts = [CORPUS.start(i) for i in range(50)]
+    assert starts != [Corpus.open(1 << 16, 16, seed=4).start(i) for i in range(50)]
+    assert len(set(starts)) > 40
+
+
+def test_the_text_is_real_and_has_a_fixed_size() -> None:
+    """The corpus is Python source; asking for more than there is names both sizes."""
+    text = standard_library(1 << 16)
+    assert len(text) == 1 << 16
+    assert b"import" in text
+    with pytest.raises(InputInvalid, match="are needed"):
+        standard_library(1 << 40)
+
+
+def test_stages_hold_the_parameters_of_the_whole_under_global_names() -> None:
+    """Over all stages every parameter is there once, drawn from the seed alike."""
+    whole = dict(LanguageModel(TINY).named_parameters())
+    found: dict[str, torch.Tensor] = {}
+    for stage in range(4):
+        part = LanguageModel(TINY)
+        part.keep_stage(stage, 4)
+        for name, parameter in part.named_parameters():
+            assert name not in found
+            found[name] = parameter
+    assert found.keys() == whole.keys()
+    assert all(torch.equal(found[name], whole[name]) for name in whole)
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        (Layout(tp=4), "kv_heads = 2 is not divisible by tp = 4"),
+        (Layout(pp=3), "layers = 4 is not divisible by pp = 3"),
+        (Layout(dp_shard=3), "global_batch = 8 is not divisible by"),
+        (Layout(dp_replicate=4, dp_shard=4), "dp_replicate \\* dp_shard = 16"),
+        (Layout(cp=2), "no cp or ep"),
+        (Layout(tp=2, ep=2), "no cp or ep"),
+        (Layout(pp=2, schedule="ZBVZeroBubble"), "needs 1F1B or GPipe"),
+        (Layout(micro_batch=3), "is not divisible by micro_batch = 3"),
+        (Layout(pp=2, micro_batch=8), "cannot fill pp = 2 stages"),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_refused_with_its_numbers(layout: Layout, words: str) -> None:
+    """Each rule names itself before any process group exists."""
+    with pytest.raises(InputInvalid, match=words):
+        check_layout(TINY, layout)
+
+
+@given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4, 8]))
+def test_the_trainers_own_microbatches_always_fit(pp: int, dp: int) -> None:
+    """Without a choice in the layout the microbatches divide the share and fill the stages."""
+    layout = Layout(pp=pp, dp_shard=dp)
+    share = TINY.global_batch // dp
+    size = micro_batch(TINY, layout)
+    assert share % size == 0
+    if share >= pp:
+        check_layout(TINY, layout)
+
+
+def test_unknown_presets_and_dtypes_are_refused() -> None:
+    """The message lists what there is."""
+    for name, dtype in (("huge", "fp32"), ("tiny", "fp8")):
+        with pytest.raises(InputInvalid, match="demo, tiny"):
+            preset(name, dtype=dtype)
+
+
+def test_a_layout_is_read_from_the_command_line() -> None:
+    """`dp_shard=2,tp=2` is a layout; anything else is explained."""
+    assert parse_layout("dp_shard=2,tp=2") == Layout(dp_shard=2, tp=2)
+    assert parse_layout("") == Layout()
+    assert parse_layout("pp=2,schedule=GPipe") == Layout(pp=2, schedule="GPipe")
+    for wrong in ("tp", "tp=", "tp=0", "width=2", "tp=two"):
+        with pytest.raises(InputInvalid):
+            parse_layout(wrong)
+
+
+def test_a_bad_command_line_ends_with_status_two(capsys: pytest.CaptureFixture[str]) -> None:
+    """Misuse is status 2 with the rule on stderr, before torch does anything."""
+    with pytest.raises(SystemExit) as caught:
+        parse_options(["--layout", "tp=4"])
+    assert caught.value.code == 2
+    assert "kv_heads" in capsys.readouterr().err
+
+
+def test_larger_layouts_are_faster_but_less_efficient() -> None:
+    """The assumed speed model has the shape that makes moving between layouts worthwhile."""
+    large, small = Layout(dp_shard=2, tp=2), Layout(tp=2)
+    assert tokens_per_s(large) > tokens_per_s(small)
+    assert efficiency(large) < efficiency(small) < efficiency(Layout()) == 1
+    assert tokens_per_s(Layout()) == pytest.approx(pace.TOKENS_PER_S_PER_GPU)
+    assert tokens_per_s(large, 0.5) < tokens_per_s(large)
+
+
+def test_a_paced_step_takes_the_simulated_devices_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rank's own device is busy for the step's time and draws active power."""
+    create(tmp_path / "gpus", 2, GpuModel())
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "gpus"))
+    chosen = choose_pace(1, tokens_per_step=40)
+    assert chosen.gpu_uuid == SimulatedGpu.open(tmp_path / "gpus", 1).uuid
+    with chosen.step(Layout(tp=2)) as work:
+        assert SimulatedGpu.open(tmp_path / "gpus", 1).state().power_mw == 700_000
+    assert work.elapsed_s >= 40 / tokens_per_s(Layout(tp=2))
+    assert work.overrun_s == 0
+
+
+def test_without_simulated_devices_steps_take_what_they_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No folder, no pace, no device to report."""
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    chosen = choose_pace(0, tokens_per_step=10**9)
+    with chosen.step(Layout()) as work:
+        pass
+    assert chosen.gpu_uuid == ""
+    assert 0 <= work.elapsed_s < 5

@@ -1,0 +1,227 @@
+"""A daemon on a Unix socket for the hook's tests: it gives orders, records reports, misbehaves.
+
+It speaks the real protocol with the real wire types; the real daemon has tests of its own.
+"""
+
+import json
+import socketserver
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.switch import FINAL, SwitchState
+from wattmesh.reconfig.wire import (
+    Finish,
+    Order,
+    Orders,
+    Progress,
+    Register,
+    Registered,
+    SwitchMode,
+    Transition,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """An order to give: the next one after the one before has ended.
+
+    Attributes:
+        at: the step the order is for. `late_by`: its window ended this many steps before `at`.
+        epoch, attempt, plan, run: what the order says, where not what is right.
+    """
+
+    layout: Layout
+    ranks: tuple[int, ...]
+    at: int
+    mode: SwitchMode = SwitchMode.IN_PLACE
+    late_by: int = 0
+    epoch: int = 1
+    attempt: int | None = None
+    plan: str = ""
+    run: str = ""
+
+
+@dataclass(slots=True)
+class Heard:
+    """Everything a daemon was told, in order."""
+
+    registers: list[Register] = field(default_factory=list)
+    progress: list[Progress] = field(default_factory=list)
+    transitions: list[Transition] = field(default_factory=list)
+    finishes: list[Finish] = field(default_factory=list)
+    calls: int = 0
+
+
+class FakeDaemon:
+    """A threaded HTTP server on a Unix socket; a context manager."""
+
+    def __init__(self, socket_path: Path, marks: Path, wishes: list[Wish]) -> None:
+        """Serve at `socket_path`; leave a mark in `marks` when order N was fetched."""
+        self.heard = Heard()
+        self.path = socket_path
+        self.refuse_below_attempt = 0
+        self._marks = marks
+        self._wishes = list(wishes)
+        self._served = 0
+        self._open: Order | None = None
+        self._lock = threading.Lock()
+        self._server = _Server(str(socket_path), _handler(self.answer))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    def __enter__(self) -> "FakeDaemon":
+        """Begin to serve."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        """Answer one call."""
+        with self._lock:
+            self.heard.calls += 1
+            call = path.partition("?")[0].rsplit("/", 1)[-1]
+            status, answer = self._take(call, body)
+        return status, json.dumps(answer).encode()
+
+    def _take(self, call: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        heard = self.heard
+        if call == "register":
+            message = Register.from_json(body)
+            heard.registers.append(message)
+            if message.attempt < self.refuse_below_attempt:
+                return 409, {"error": "an older attempt", "kind": "fenced"}
+            self._open = None
+            done = Registered(
+                run=message.run, incarnation=message.incarnation, attempt=message.attempt, epoch=1
+            )
+            return 200, done.to_json()
+        if not heard.registers and call == "order":
+            return 404, {"error": "unknown run"}
+        if call == "progress":
+            heard.progress.append(Progress.from_json(body))
+            if self._open and heard.progress[-1].step > self._open.valid_until_step:
+                self._open = None
+        elif call == "transitions":
+            self._follow(Transition.from_json(body))
+        elif call == "finish":
+            heard.finishes.append(Finish.from_json(body))
+        elif call == "order":
+            return 200, Orders(order=self._next_order(), epoch=1).to_json()
+        return 200, {}
+
+    def _follow(self, transition: Transition) -> None:
+        self.heard.transitions.append(transition)
+        if self._open and transition.plan == self._open.plan and transition.state in FINAL:
+            self._open = None
+
+    def _next_order(self) -> Order | None:
+        """The open order, or the next wish as one."""
+        if self._open is None and self._served < len(self._wishes):
+            wish, register = self._wishes[self._served], self.heard.registers[-1]
+            last = wish.at - wish.late_by
+            self._open = Order(
+                plan=wish.plan or str(uuid.uuid4()),
+                epoch=wish.epoch,
+                run=wish.run or register.run,
+                attempt=wish.attempt or register.attempt,
+                point=str(wish.layout),
+                layout=wish.layout,
+                ranks=wish.ranks,
+                not_before_step=min(wish.at, last),
+                valid_until_step=last,
+                mode=wish.mode,
+                reason="the test asks for it",
+            )
+            self._served += 1
+        elif self._open is not None:
+            # The second fetch proves that the answer of the first has arrived.
+            (self._marks / f"order-{self._served}").touch()
+        return self._open
+
+    def states(self, plan: str | None = None) -> list[SwitchState]:
+        """The states reported, of one plan or all."""
+        return [each.state for each in self.heard.transitions if plan in (None, each.plan)]
+
+
+class Misbehaving:
+    """A server that breaks the protocol in one chosen way; a context manager."""
+
+    def __init__(self, socket_path: Path, how: str) -> None:
+        """Choose `how`: slow | drip | garbage | not_json | wrong_types | errors | refuses."""
+        self.calls = 0
+        self._how = how
+        self._server = _Server(str(socket_path), _handler(self.answer))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    def __enter__(self) -> "Misbehaving":
+        """Begin to misbehave."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        """Answer one call, badly."""
+        self.calls += 1
+        if self._how == "slow":
+            time.sleep(30)
+        answers = {
+            "slow": (200, b"{}"),
+            "garbage": (200, b"\x00\xff\x17" * 100),
+            "not_json": (200, b"<html>404 of somebody else's server</html>"),
+            "list": (200, b"[1, 2, 3]"),
+            "wrong_types": (200, b'{"order": {"plan": 7, "epoch": "x"}, "epoch": []}'),
+            "errors": (500, b'{"error": "no"}'),
+            "refuses": (409, b'{"error": "no", "kind": "fenced"}'),
+            "unknown": (404, b'{"error": "who?"}'),
+        }
+        return answers[self._how]
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+    block_on_close = False
+
+
+def _handler(answer: Callable[..., tuple[int, bytes]]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._respond("GET")
+
+        def do_POST(self) -> None:
+            self._respond("POST")
+
+        def _respond(self, method: str) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length)) if length else {}
+            status, data = answer(method, self.path, body)
+            try:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+            except (BrokenPipeError, ConnectionResetError):
+                return
+
+        def address_string(self) -> str:
+            return "unix"
+
+        def log_message(self, format: str, *args: Any) -> None:
+            return
+
+    return Handler

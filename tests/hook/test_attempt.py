@@ -1,0 +1,64 @@
+"""Who a launch is: identity, rising attempt numbers, and one live incarnation per run."""
+
+import multiprocessing
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from wattmesh.errors import Refused
+from wattmesh.reconfig import attempt
+from wattmesh.reconfig.attempt import Claim, highest_attempt
+from wattmesh.reconfig.folder import RunFolder
+
+
+def hold(path: Path, line: Connection) -> None:
+    """Claim the run in another process, and hold it until told."""
+    claim = Claim(RunFolder(path), "held")
+    line.send(claim.identity.attempt)
+    line.recv()
+
+
+def test_attempts_rise_and_name_the_launch_before(tmp_path: Path) -> None:
+    """Each launch has the same run, a higher number, and knows whom it supersedes."""
+    folder = RunFolder(tmp_path)
+    first = Claim(folder, "r")
+    first.close()
+    second = Claim(folder, "r")
+    second.close()
+    assert first.identity.attempt == 1
+    assert second.identity.attempt == 2
+    assert second.identity.run == first.identity.run
+    assert first.identity.supersedes is None
+    assert second.identity.supersedes == first.identity.incarnation
+
+
+def test_a_second_live_incarnation_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal names the holder's attempt, host and pid; when it is gone, the run is free."""
+    monkeypatch.setattr(attempt, "LOCK_PATIENCE_S", 0.2)
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=hold, args=(tmp_path, there))
+    process.start()
+    assert here.recv() == 1
+    with pytest.raises(Refused, match=rf"attempt 1 on host .*, pid {process.pid} holds it"):
+        Claim(RunFolder(tmp_path), "r")
+    process.kill()
+    process.join()
+    claim = Claim(RunFolder(tmp_path), "r")
+    assert claim.identity.attempt == 2
+    with pytest.raises(Refused, match="only once"):
+        Claim(RunFolder(tmp_path), "r")
+    claim.close()
+
+
+def test_a_number_taken_by_another_is_passed_over(tmp_path: Path) -> None:
+    """A number is claimed by creating its file; where one exists, the next is taken."""
+    folder = RunFolder(tmp_path)
+    claim = Claim(folder, "r")
+    (folder.attempts / "0002").write_text("{}")
+    assert claim.raise_above(0) == 3
+    assert claim.raise_above(40) == 41
+    assert highest_attempt(folder) == 41
+    claim.close()

@@ -1,0 +1,198 @@
+"""The way to the daemon: calls that always end, reports that arrive once, in order."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.hook.daemon import FakeDaemon, Wish
+from tests.hook.harness import TP2, until
+from wattmesh.errors import InputInvalid, SourceUnavailable
+from wattmesh.reconfig.courier import Courier
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.link import Link
+from wattmesh.reconfig.outbox import Outbox
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import Finish, Progress, Register, Transition
+
+REGISTER = Register(
+    run="r",
+    name="job",
+    incarnation="one",
+    attempt=1,
+    layout=Layout(dp_shard=2),
+    ranks=(0, 1),
+    world_size=2,
+)
+STEP = Transition(
+    run="r",
+    incarnation="one",
+    attempt=1,
+    plan="p",
+    epoch=1,
+    state=SwitchState.ANNOUNCED,
+    step=10,
+    elapsed_s=0.0,
+)
+PROGRESS = Progress(
+    run="r",
+    incarnation="one",
+    attempt=1,
+    seq=0,
+    step=1,
+    samples=8,
+    tokens=64,
+    tokens_per_s=1.0,
+    loss=None,
+    layout=Layout(dp_shard=2),
+    ranks=(0, 1),
+)
+
+
+class Attempts:
+    """Stands behind the attempt number, as the chair does."""
+
+    def __init__(self) -> None:
+        """Begin at the first attempt."""
+        self.number = 1
+        self.let_in = 0
+
+    def raise_above(self, floor: int) -> int:
+        """Take the next number."""
+        self.number = max(self.number, floor) + 1
+        return self.number
+
+    def accepted(self) -> None:
+        """Count."""
+        self.let_in += 1
+
+
+def courier(socket_path: Path, folder: Path, register: Register = REGISTER) -> Courier:
+    """Start a courier for a launch."""
+    started = Courier(Link(str(socket_path)), register, Outbox(folder), Attempts())
+    started.start()
+    return started
+
+
+def test_reports_survive_an_absence_of_the_daemon(tmp_path: Path, socket_path: Path) -> None:
+    """What was queued while nobody listened arrives in order, once, when somebody does."""
+    speaking = courier(socket_path, tmp_path / "outbox")
+    states = [SwitchState.ANNOUNCED, SwitchState.CHECKPOINTING, SwitchState.REBUILDING]
+    for state in states:
+        speaking.transition(replace(STEP, state=state))
+    until(lambda: len(list((tmp_path / "outbox").glob("*.json"))) == 3, "the outbox is on disk")
+    with FakeDaemon(socket_path, tmp_path, []) as daemon:
+        until(lambda: len(daemon.heard.transitions) == 3, "three transitions")
+        speaking.close(5.0)
+    assert daemon.states() == states
+    assert list((tmp_path / "outbox").glob("*.json")) == []
+
+
+def test_what_a_dead_launch_left_goes_out_before_the_next_registers(
+    tmp_path: Path, socket_path: Path
+) -> None:
+    """The old incarnation's messages keep its name and number, and are sent first."""
+    first = courier(socket_path, tmp_path / "outbox")
+    first.transition(STEP)
+    first.finish(
+        Finish(run="r", incarnation="one", attempt=1, step=10, tokens=64, reason="restart")
+    )
+    first.close(0.2)
+    with FakeDaemon(socket_path, tmp_path, []) as daemon:
+        second = courier(
+            socket_path,
+            tmp_path / "outbox",
+            replace(REGISTER, incarnation="two", attempt=2, supersedes="one"),
+        )
+        second.transition(replace(STEP, incarnation="two", attempt=2, plan="q"))
+        until(lambda: len(daemon.heard.transitions) == 2, "both transitions")
+        second.close(5.0)
+    assert [each.incarnation for each in daemon.heard.transitions] == ["one", "two"]
+    assert [each.reason for each in daemon.heard.finishes] == ["restart"]
+
+
+def test_a_daemon_that_forgot_the_run_is_told_again(tmp_path: Path, socket_path: Path) -> None:
+    """After the journal was replaced, the courier registers again and goes on."""
+    speaking = courier(socket_path, tmp_path / "outbox")
+    with FakeDaemon(socket_path, tmp_path, []) as before:
+        until(lambda: before.heard.registers, "registered")
+    socket_path.unlink()
+    with FakeDaemon(socket_path, tmp_path, [Wish(layout=TP2, ranks=(0, 1), at=5)]) as after:
+        speaking.transition(STEP)
+        until(lambda: after.heard.registers, "registered again")
+        until(lambda: after.heard.transitions, "the transition")
+        until(lambda: speaking.orders().order is not None, "an order")
+        speaking.close(5.0)
+    assert len(after.heard.transitions) == 1
+
+
+def test_only_the_newest_progress_is_sent(tmp_path: Path, socket_path: Path) -> None:
+    """A thousand reports become a few, the last of them among them, with rising seq."""
+    with FakeDaemon(socket_path, tmp_path, []) as daemon:
+        speaking = courier(socket_path, tmp_path / "outbox")
+        until(lambda: daemon.heard.registers, "registered")
+        began = time.monotonic()
+        for step in range(1, 1001):
+            speaking.progress(replace(PROGRESS, step=step))
+        assert time.monotonic() - began < 0.5
+        until(lambda: daemon.heard.progress and daemon.heard.progress[-1].step == 1000, "step 1000")
+        speaking.close(5.0)
+    assert len(daemon.heard.progress) < 20
+    seqs = [each.seq for each in daemon.heard.progress]
+    assert seqs == sorted(set(seqs))
+
+
+def test_an_unreadable_leftover_is_dropped_aloud(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A torn or foreign file in the outbox does not block what comes after."""
+    (tmp_path / "00000001.json").write_text('{"kind": "transi')
+    outbox = Outbox(tmp_path)
+    assert len(outbox) == 0
+    assert "it is dropped" in caplog.text
+
+
+@pytest.fixture
+def dripping(socket_path: Path) -> Iterator[Path]:
+    """A server that sends one byte of a header every 50 ms, for ever."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(socket_path))
+    server.listen()
+    stop = threading.Event()
+
+    def drip() -> None:
+        line, _ = server.accept()
+        try:
+            while not stop.wait(0.05):
+                line.send(b"x")
+        except OSError:
+            pass
+        line.close()
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    yield socket_path
+    stop.set()
+    thread.join()
+    server.close()
+
+
+def test_a_call_ends_within_its_limit_whatever_comes(dripping: Path) -> None:
+    """A byte now and then resets every socket timeout, but not the limit of the call."""
+    began = time.monotonic()
+    with pytest.raises(SourceUnavailable, match="no usable answer"):
+        Link(str(dripping)).call("GET", "/", None, 0.5)
+    assert time.monotonic() - began < 3.0
+
+
+def test_an_address_that_is_no_socket_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """WATTMESH_URL must be a Unix socket's; unset means no daemon."""
+    monkeypatch.delenv("WATTMESH_URL", raising=False)
+    assert Link.from_environment() is None
+    monkeypatch.setenv("WATTMESH_URL", "http://example.test")
+    with pytest.raises(InputInvalid, match="write unix:///path"):
+        Link.from_environment()

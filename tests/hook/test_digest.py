@@ -1,0 +1,143 @@
+"""The logical digest: equal in every layout, and different for every other state."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.hook.harness import Zygote
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.boxes import box_of, signed_hash
+from wattmesh.reconfig.digest import CHUNK, local_digest
+
+MASK = (1 << 64) - 1
+
+
+@pytest.fixture(scope="module")
+def shards(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What four ranks said of many shardings."""
+    out = tmp_path_factory.mktemp("shards")
+    launch = zygote.start(4, {"OUT": str(out)}, out, "tests.hook.shards:main")
+    status = zygote.wait(launch)
+    assert status == 0, [path.read_text() for path in out.glob("*.log")]
+    found: dict[str, Any] = json.loads((out / "shards.json").read_text())
+    return found
+
+
+def test_every_sharding_gives_the_digest_of_the_whole(shards: dict[str, Any]) -> None:
+    """Nine placements of tensors of many shapes and dtypes, even and uneven, agree to the bit."""
+    said = shards["plain_shards"]
+    assert len(said) == 11
+    facts = signed_hash("")
+    oracle = f"{(int(said.pop('oracle'), 16) + facts) & MASK:016x}"
+    assert set(said.values()) == {oracle}
+
+
+def test_fsdp_with_tensor_parallel_gives_one_digest(shards: dict[str, Any]) -> None:
+    """A trained model with uneven shards has one digest as dp4, dp2 tp2 and tp4."""
+    said = shards["fsdp_and_tp"]
+    assert said["dp4 tp1"] == said["dp2 tp2"] == said["dp1 tp4"]
+    assert said["wrong_boxes"] == 0
+
+
+@pytest.mark.parametrize("twin", ["other step", "dropped moment"])
+def test_a_sabotaged_state_has_another_digest(shards: dict[str, Any], twin: str) -> None:
+    """Another step, or a moment that was lost, shows."""
+    assert shards["fsdp_and_tp"][twin] != shards["fsdp_and_tp"]["dp2 tp2"]
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        ("drifted", "norm.weight"),
+        ("same_name", "layers.0.weight"),
+        ("same_name_other_shape", "layers.0.weight"),
+    ],
+)
+def test_ranks_that_disagree_are_caught_by_name(
+    shards: dict[str, Any], case: str, name: str
+) -> None:
+    """Replicas that drifted by one bit, and two stages that share a name, are told by name."""
+    assert name in shards[case]
+
+
+def plain_digest(key: str, tensor: torch.Tensor) -> int:
+    """The digest written as plainly as possible: one element at a time, Python's own integers."""
+    total = 0
+    tensor_id = signed_hash(f"{key}|{tensor.dtype}|{tuple(tensor.shape)}")
+    width = tensor.element_size()
+    raw = tensor.contiguous().view(torch.uint8).reshape(-1).tolist() if tensor.numel() else []
+    for index in range(tensor.numel()):
+        octets = bytes(raw[index * width : (index + 1) * width])
+        bits = int.from_bytes(octets, "little", signed=width > 1)
+        mixed = (index * 0x9E3779B97F4A7C15 + tensor_id) & MASK
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK
+        weight = (mixed ^ (mixed >> 31)) | 1
+        total += weight * (bits + 0x632BE59BD9B4E019)
+    return total & MASK
+
+
+@given(
+    values=st.lists(st.floats(width=32, allow_nan=True), min_size=1, max_size=24),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_vectorised_digest_equals_the_plain_one(
+    values: list[float], dtype: torch.dtype
+) -> None:
+    """Torch's wrapping 64-bit arithmetic gives what Python's integers give modulo 2^64."""
+    tensor = torch.tensor(values).to(dtype).reshape(1, -1)
+    assert local_digest({"w": tensor}) == plain_digest("w", tensor)
+
+
+@given(
+    values=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=2, max_size=16, unique=True),
+    data=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_swaps_and_single_changes_show(values: list[int], data: st.DataObject) -> None:
+    """Swapping two elements, or flipping any one bit, gives another digest."""
+    tensor = torch.tensor(values, dtype=torch.int64)
+    before = local_digest({"w": tensor})
+    a, b = data.draw(st.permutations(range(len(values))))[:2]
+    swapped = tensor.clone()
+    swapped[a], swapped[b] = tensor[b], tensor[a]
+    assert local_digest({"w": swapped}) != before
+    flipped = tensor.clone()
+    bit = data.draw(st.integers(0, 63))
+    flipped[a] ^= (1 << bit) if bit < 63 else -(1 << 63)
+    assert local_digest({"w": flipped}) != before
+
+
+def test_name_shape_dtype_and_presence_count() -> None:
+    """Another name, shape or dtype, and a lost tensor of zeros, give another digest."""
+    zeros = torch.zeros(6)
+    twins = [
+        {"w": zeros},
+        {"v": zeros},
+        {"w": zeros.reshape(2, 3)},
+        {"w": zeros.to(torch.float64)},
+        {"w": -zeros},
+        {"w": zeros, "moment": zeros},
+        {},
+    ]
+    assert len({local_digest(twin) for twin in twins}) == len(twins)
+
+
+def test_tensors_larger_than_a_chunk_are_digested_whole() -> None:
+    """A change in the last element of a tensor of more than one chunk shows."""
+    tensor = torch.zeros(3, CHUNK // 2 + 1, dtype=torch.uint8)
+    before = local_digest({"w": tensor})
+    tensor[2, -1] = 1
+    assert local_digest({"w": tensor}) != before
+    assert local_digest({"w": tensor.t().contiguous().t()}) == local_digest({"w": tensor})
+
+
+def test_complex_tensors_are_refused_by_name() -> None:
+    """What the digest does not cover is refused, not skipped."""
+    with pytest.raises(InputInvalid, match=r"'w' is complex"):
+        box_of("w", torch.zeros(2, dtype=torch.complex64))

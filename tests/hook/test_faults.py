@@ -1,0 +1,192 @@
+"""A rank hangs, dies or fails in each phase of a switch: the run goes on, losses equal.
+
+Three ranks: the switch goes from dp2 on ranks 0 and 1 to tp2 on ranks 1 and 2, so that one rank is
+parked, one woken, one in both, and global rank 0 stops leading. Each test prints its wall time.
+"""
+
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.hook.daemon import FakeDaemon, Wish
+from tests.hook.harness import QUICK, TP2, Run, Zygote, until, worst_difference
+from tests.hook.tiny import Fault
+from wattmesh.reconfig.switch import SwitchState
+
+Undisturbed = Callable[[int, str], dict[int, float]]
+
+STEPS = 15
+SWITCH_AT = 10
+PHASES = ("agree", "save", "teardown", "rebuild", "rebuild_after_mesh", "load", "verify")
+AT_ONCE = 2
+"""Runs under way at once: most of their time is spent waiting for deadlines."""
+
+AGENT_PATIENCE_S = 30.0
+"""What a launcher alone would wait for a stopped rank."""
+
+
+@pytest.fixture
+def run(zygote: Zygote, tmp_path: Path, socket_path: Path) -> Run:
+    """A run of three ranks that is ordered to switch at step 10."""
+    return new_run(zygote, tmp_path, socket_path)
+
+
+def new_run(zygote: Zygote, folder: Path, socket_path: Path) -> Run:
+    """Prepare a run of three ranks that speaks to the daemon at `socket_path`."""
+    return Run(
+        zygote,
+        folder,
+        3,
+        steps=STEPS,
+        boundary_every=5,
+        deadlines=QUICK,
+        wait_for={str(SWITCH_AT): "order-1"},
+    ).with_daemon(socket_path)
+
+
+def switched(run: Run, socket_path: Path) -> FakeDaemon:
+    """Train the run to its end under a daemon that orders the switch once."""
+    wish = Wish(layout=TP2, ranks=(1, 2), at=SWITCH_AT)
+    with FakeDaemon(socket_path, run.out, [wish]) as daemon:
+        assert run.supervised() == 0, (run.said, run.log())
+    return daemon
+
+
+def wall_s(run: Run, phase: str, what: str) -> float:
+    """Seconds from the fault to the first step trained after it."""
+    mark = next(run.out.glob("fault-*"))
+    hurt_at = float(mark.read_text())
+    after = (line for line in run.lines() if line["at"] > hurt_at)
+    again = next(line for line in after if line["attempt"] == len(run.launches))
+    seconds = float(again["at"]) - hurt_at
+    print(f"\n{what} in {phase}: training again after {seconds:.1f} s; {' | '.join(run.said)}")
+    return seconds
+
+
+@pytest.mark.parametrize("what", ["stop", "kill"])
+def test_a_rank_is_lost_in_each_phase(
+    zygote: Zygote, tmp_path: Path, undisturbed: Undisturbed, what: str
+) -> None:
+    """A stopped or killed rank ends the launch, and the next goes on in the old layout."""
+    expected = undisturbed(STEPS, "float32")
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        outcomes = list(pool.map(partial(lose_a_rank, zygote, tmp_path, what), PHASES))
+    for phase, (run, daemon) in zip(PHASES, outcomes, strict=True):
+        assert wall_s(run, phase, what) < AGENT_PATIENCE_S
+        assert len(run.launches) == 2, (phase, run.said)
+        assert run.layouts() == ["dp2"], phase
+        assert worst_difference(run.losses(), expected) == 0.0, phase
+        if phase != "agree":
+            assert daemon.states()[-1] is SwitchState.ROLLED_BACK, phase
+            assert daemon.heard.transitions[-1].attempt == 2
+        first, second = daemon.heard.registers
+        assert first.supersedes is None
+        assert second.supersedes == first.incarnation
+
+
+def lose_a_rank(zygote: Zygote, folder: Path, what: str, phase: str) -> tuple[Run, FakeDaemon]:
+    """Train a run whose rank 1 is lost in `phase` of its switch."""
+    new = phase in ("rebuild", "rebuild_after_mesh", "load", "verify")
+    fault = Fault(
+        rank=1,
+        at=phase,
+        what=what,
+        after_step=SWITCH_AT,
+        layout=TP2.to_dict() if new else None,
+    )
+    with tempfile.TemporaryDirectory(prefix="wm") as short:
+        socket_path = Path(short) / "d.sock"
+        run = new_run(zygote, folder / phase, socket_path)
+        run.change(fault=fault)
+        return run, switched(run, socket_path)
+
+
+def test_the_leader_is_killed_while_it_leads(
+    run: Run, socket_path: Path, undisturbed: Undisturbed
+) -> None:
+    """Global rank 0 dies with the courier; the next launch reports what became of the switch."""
+    run.change(fault=Fault(rank=0, at="teardown", what="kill", after_step=SWITCH_AT))
+    daemon = switched(run, socket_path)
+    wall_s(run, "teardown of the leader", "kill")
+    assert worst_difference(run.losses(), undisturbed(STEPS, "float32")) == 0.0
+    assert daemon.states()[-1] is SwitchState.ROLLED_BACK
+
+
+def test_a_parked_rank_does_not_wake(run: Run, socket_path: Path, undisturbed: Undisturbed) -> None:
+    """A rank stopped while parked is found at the rebuild, ended, and the run restarts."""
+    run.change(wait_for={str(SWITCH_AT): "go"})
+    hurt = threading.Thread(target=_stop_parked, args=(run,))
+    hurt.start()
+    daemon = switched(run, socket_path)
+    hurt.join()
+    assert wall_s(run, "parking", "stop") < AGENT_PATIENCE_S
+    assert len(run.launches) == 2
+    assert worst_difference(run.losses(), undisturbed(STEPS, "float32")) == 0.0
+    assert daemon.states()[-1] is SwitchState.ROLLED_BACK
+
+
+def _stop_parked(run: Run) -> None:
+    """Stop rank 2 once the order has arrived, then let the others reach the boundary."""
+    until((run.out / "order-1").exists, "the order was fetched")
+    os.kill(run.zygote.pids(run.launches[0])[2], signal.SIGSTOP)
+    (run.out / "fault-parked").write_text(str(time.time()))
+    (run.out / "go").touch()
+
+
+@pytest.mark.parametrize("what", ["stop", "kill", "hang"])
+def test_a_rank_is_lost_between_boundaries(
+    zygote: Zygote, tmp_path: Path, undisturbed: Undisturbed, what: str
+) -> None:
+    """Ordinary training has a deadline too, for ranks that train and ranks that are parked."""
+    fault = Fault(rank=1, at="agree", what=what, after_step=7)
+    run = Run(zygote, tmp_path, 3, steps=STEPS, boundary_every=5, deadlines=QUICK, fault=fault)
+    assert run.supervised() == 0, (run.said, run.log())
+    assert wall_s(run, "training", what) < AGENT_PATIENCE_S
+    assert worst_difference(run.losses(), undisturbed(STEPS, "float32")) == 0.0
+
+
+@pytest.mark.parametrize("phase", ["rebuild", "rebuild_after_mesh", "load", "verify"])
+def test_an_error_in_the_new_layout_is_rolled_back_in_place(
+    run: Run, socket_path: Path, undisturbed: Undisturbed, phase: str
+) -> None:
+    """An exception on one rank of the new layout brings all back to the old one, in one launch."""
+    run.change(fault=Fault(rank=2, at=phase, what="raise", after_step=0, layout=TP2.to_dict()))
+    daemon = switched(run, socket_path)
+    wall_s(run, phase, "raise")
+    assert len(run.launches) == 1, run.said
+    assert run.layouts() == ["dp2"]
+    assert worst_difference(run.losses(), undisturbed(STEPS, "float32")) == 0.0
+    assert daemon.states()[-2:] == [SwitchState.ROLLING_BACK, SwitchState.ROLLED_BACK]
+    assert "the test broke rank 2" in daemon.heard.transitions[-1].detail
+
+
+def test_a_wrong_probe_is_rolled_back(
+    run: Run, socket_path: Path, undisturbed: Undisturbed
+) -> None:
+    """A model that does not give the same loss after a switch never trains in that layout."""
+    run.change(fault=Fault(rank=1, at="verify", what="wrong", after_step=0, layout=TP2.to_dict()))
+    daemon = switched(run, socket_path)
+    assert run.layouts() == ["dp2"]
+    assert worst_difference(run.losses(), undisturbed(STEPS, "float32")) == 0.0
+    assert daemon.states()[-1] is SwitchState.ROLLED_BACK
+    assert "probe" in daemon.heard.transitions[-1].detail
+
+
+def test_a_rollback_that_fails_ends_in_a_restart(
+    run: Run, socket_path: Path, undisturbed: Undisturbed
+) -> None:
+    """When going back fails too, the launch ends and the next one goes on in the old layout."""
+    run.change(fault=Fault(rank=1, at="verify", what="raise", after_step=SWITCH_AT, repeats=2))
+    daemon = switched(run, socket_path)
+    assert len(run.launches) == 2, run.said
+    assert run.layouts() == ["dp2"]
+    assert worst_difference(run.losses(), undisturbed(STEPS, "float32")) == 0.0
+    assert daemon.states()[-1] is SwitchState.ROLLED_BACK

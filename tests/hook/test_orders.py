@@ -1,0 +1,110 @@
+"""Which orders are taken: decided purely, and kept in a book that survives crashes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from wattmesh.reconfig.folder import RunFolder, read_json
+from wattmesh.reconfig.generation import Generation, Purpose
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.orderbook import OrderBook
+from wattmesh.reconfig.orders import Answer, Standing, judge
+from wattmesh.reconfig.wire import Order, Orders, SwitchMode
+
+HERE = Standing(
+    run="r",
+    attempt=3,
+    step=100,
+    layout=Layout(dp_shard=2),
+    ranks=(0, 1),
+    launched=4,
+    relaunched=False,
+    epoch=5,
+    done=frozenset({"old"}),
+)
+GOOD = Order(
+    plan="new",
+    epoch=5,
+    run="r",
+    attempt=3,
+    point="B",
+    layout=Layout(tp=4),
+    ranks=(3, 2, 1, 0),
+    not_before_step=90,
+    valid_until_step=110,
+)
+
+
+def test_a_good_order_is_taken() -> None:
+    """Right run, attempt, epoch, window and ranks."""
+    assert judge(GOOD, HERE) == (Answer.TAKE, "")
+
+
+def test_an_order_for_later_waits() -> None:
+    """Before its window it is kept."""
+    assert judge(replace(GOOD, not_before_step=101), HERE)[0] is Answer.WAIT
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        (replace(GOOD, run="other"), "run other"),
+        (replace(GOOD, attempt=2), "attempt 2"),
+        (replace(GOOD, attempt=4), "attempt 4"),
+        (replace(GOOD, epoch=4), "epoch 4 is older than 5"),
+        (replace(GOOD, plan="old"), "carried out before"),
+        (replace(GOOD, valid_until_step=99), "past its last step 99"),
+        (replace(GOOD, ranks=(0, 1, 2)), "names 3 ranks"),
+        (replace(GOOD, ranks=(0, 1, 2, 2)), "twice"),
+        (replace(GOOD, ranks=(0, 1, 2, 4)), "only 0 to 3 were launched"),
+        (replace(GOOD, ranks=(0, 1, 2, -1)), "only 0 to 3 were launched"),
+        (replace(GOOD, mode=SwitchMode.RESTART), "nobody would launch this job again"),
+        (replace(GOOD, layout=Layout(dp_shard=2), ranks=(0, 1)), "in that layout already"),
+    ],
+)
+def test_a_bad_order_is_void_and_says_why(order: Order, words: str) -> None:
+    """Late, foreign, fenced off, repeated or impossible."""
+    answer, why = judge(order, HERE)
+    assert answer is Answer.VOID
+    assert words in why
+
+
+@pytest.fixture
+def generation() -> Generation:
+    """What trains now."""
+    return Generation(
+        number=2,
+        purpose=Purpose.START,
+        run="r",
+        incarnation="i",
+        attempt=3,
+        layout=Layout(dp_shard=2),
+        ranks=(0, 1),
+    )
+
+
+def test_an_order_acts_once_even_across_a_crash(tmp_path: Path, generation: Generation) -> None:
+    """A plan that was begun is never begun again, and an older epoch is refused from then on."""
+    book = OrderBook(RunFolder(tmp_path))
+    heard = Orders(order=GOOD, epoch=5)
+    assert book.pick(heard, generation, attempt=3, step=100, launched=4, relaunched=True) == GOOD
+    book.begin(GOOD, step=100, attempt=3)
+    after_crash = OrderBook(RunFolder(tmp_path))
+    assert (
+        after_crash.pick(heard, generation, attempt=3, step=100, launched=4, relaunched=True)
+        is None
+    )
+    older = Orders(order=replace(GOOD, plan="newer", epoch=4))
+    assert (
+        after_crash.pick(older, generation, attempt=3, step=100, launched=4, relaunched=True)
+        is None
+    )
+    assert (read_json(RunFolder(tmp_path).switch_file) or {})["plan"] == "new"
+
+
+def test_nothing_is_taken_while_frozen(tmp_path: Path, generation: Generation) -> None:
+    """Hands off means that no order acts, whatever its window."""
+    book = OrderBook(RunFolder(tmp_path))
+    heard = Orders(order=GOOD, epoch=5, frozen=True)
+    assert book.pick(heard, generation, attempt=3, step=100, launched=4, relaunched=True) is None

@@ -1,0 +1,357 @@
+"""The job under test: a tiny MLP over dp_shard and tp, attached as a user would.
+
+It can hurt itself on demand (`Options.fault`): stop or kill one rank inside a callback that the
+session runs in a known phase, so that the phase needs no hook in the product.
+"""
+
+import gc
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+from wattmesh.reconfig.deadlines import Deadlines
+from wattmesh.reconfig.layout import Layout, Ranks
+from wattmesh.reconfig.session import Session, attach
+from wattmesh.reconfig.state import Position, State
+
+WIDTH = 16
+BATCH = 8
+TOKENS_PER_STEP = BATCH * WIDTH
+PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What one rank does to itself, once per `once` file.
+
+    Attributes:
+        at: train | agree | save | teardown | rebuild | load | verify
+        what: stop | kill | raise | hang | wrong (a wrong probe) | drift (a changed weight)
+        after_step: the fault waits for this step; `layout`: and for this layout, if given.
+    """
+
+    rank: int
+    at: str
+    what: str
+    after_step: int
+    layout: dict[str, Any] | None = None
+    repeats: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How the job is run; travels as JSON in the environment variable TINY."""
+
+    folder: str
+    out: str
+    steps: int = 30
+    boundary_every: int = 5
+    layout: dict[str, Any] = field(default_factory=lambda: {"dp_shard": 2})
+    ranks: list[int] | None = None
+    deadlines: dict[str, float] = field(default_factory=dict)
+    wait_for: dict[str, str] = field(default_factory=dict)
+    fault: Fault | None = None
+    dtype: str = "float32"
+    keep_gradients_at: list[int] = field(default_factory=list)
+    leak_at: int = 0
+    file_limit_at: int = 0
+    pace_s: float = 0.0
+    seed: int = 0
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Read the options of this process."""
+        data = json.loads(os.environ["TINY"])
+        fault = data.pop("fault", None)
+        return cls(**data, fault=Fault(**fault) if fault else None)
+
+    def to_text(self) -> str:
+        """Write the options for the environment."""
+        return json.dumps(asdict(self))
+
+
+class Net(nn.Module):
+    """Two linear layers and a norm's weight; the norm is replicated over tp."""
+
+    def __init__(self) -> None:
+        """Make the layers."""
+        super().__init__()
+        self.up = nn.Linear(WIDTH, 4 * WIDTH)
+        self.down = nn.Linear(4 * WIDTH, WIDTH)
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
+        """Map a batch."""
+        y_BD: torch.Tensor = self.down(torch.tanh(self.up(x_BD * self.scale)))
+        return y_BD.clone()
+
+
+class Schedule:
+    """An extra state: a learning rate that falls, and the place where some faults are done."""
+
+    def __init__(self, job: "TinyJob") -> None:
+        """Begin at the first step."""
+        self.job = job
+        self.steps = 0
+        self.note: dict[Any, Any] = {1: (2, 3), "mean": [0.1, None, True]}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the state; the session asks for it while it saves."""
+        self.job.hurt("save")
+        return {"steps": self.steps, "note": self.note}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the state back."""
+        self.job.hurt("load")
+        assert state_dict["note"] == {1: (2, 3), "mean": [0.1, None, True]}
+        self.steps = int(state_dict["steps"])
+
+
+class Bomb:
+    """Does a fault when its state is emptied at teardown."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        """Do `act` when collected."""
+        self.act = act
+
+    def __del__(self) -> None:
+        """The state is being torn down."""
+        self.act()
+
+
+class TinyJob:
+    """One rank of the job."""
+
+    def __init__(self, options: Options) -> None:
+        """Prepare; nothing is built yet."""
+        self.options = options
+        self.out = Path(options.out)
+        self.layout = Layout(**options.layout)
+        self.rank = int(os.environ["RANK"])
+        self.dtype = getattr(torch, options.dtype)
+        self.position = Position()
+        self.leaked: list[nn.Parameter] = []
+        self.session: Session | None = None
+        self.in_boundary = False
+
+    def build(self, layout: Layout, ranks: Ranks) -> State:
+        """Make the model for a layout; weights come from the seed, or from a checkpoint after."""
+        self.layout = layout
+        self.hurt("rebuild")
+        mesh = init_device_mesh("cpu", (layout.dp_shard, layout.tp), mesh_dim_names=("dp", "tp"))
+        self.hurt("rebuild_after_mesh")
+        # A rebuilt model must get everything from the checkpoint, so its seed is another one.
+        fresh = self.session is None and not list(Path(self.options.folder).glob("step-*"))
+        torch.manual_seed(self.options.seed if fresh else int(time.time_ns() % 1000) + 7)
+        net = Net().to(self.dtype)
+        if not fresh:
+            for parameter in net.parameters():
+                dist.broadcast(parameter.detach(), 0)
+        if layout.tp > 1:
+            plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+            parallelize_module(net, mesh["tp"], plan)
+        fully_shard(net, mesh=mesh["dp"])
+        state = State(
+            modules=[net],
+            optimizers=[torch.optim.AdamW(net.parameters(), lr=1e-2, foreach=False)],
+            extra={"schedule": Schedule(self)},
+        )
+        state.parts.mesh = mesh
+        state.parts.bomb = Bomb(lambda: self.hurt("teardown"))
+        return state
+
+    def probe(self, state: State) -> float:
+        """Loss of a fixed batch, the same on every rank."""
+        if self.in_boundary and state.position.step == self.position.step:
+            self.hurt("probe_before" if state.parts.__dict__.get("trained") else "verify")
+        else:
+            self.hurt("verify")
+        loss = self._mean_loss(state, 10_000)
+        fault = self.options.fault
+        if fault and fault.what == "wrong" and self.due("verify"):
+            self.used(fault)
+            loss *= 1.01
+        return loss
+
+    def train(self, session: Session) -> float:
+        """Do one step on the batch of this position."""
+        state = session.state
+        state.parts.trained = True
+        step = state.position.step
+        net, optimizer = state.modules[0], state.optimizers[0]
+        x, y = self._batch(state, step)
+        loss = nn.functional.mse_loss(net(x), y)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        if step + 1 not in self.options.keep_gradients_at:
+            optimizer.zero_grad()
+        if self.options.leak_at == step + 1:
+            self.leaked = list(net.parameters())
+        self._drift(net, step + 1)
+        schedule = state.extra["schedule"]
+        assert isinstance(schedule, Schedule)
+        schedule.steps += 1
+        return self._average(state, loss.detach())
+
+    def run(self) -> int:
+        """Train to the end."""
+        options = self.options
+        with attach(
+            "tiny",
+            build=self.build,
+            probe=self.probe,
+            layout=self.layout,
+            checkpoint_dir=options.folder,
+            boundary_every=options.boundary_every,
+            tokens_total=options.steps * TOKENS_PER_STEP,
+            deadlines=Deadlines(**options.deadlines),
+            initial_ranks=tuple(options.ranks) if options.ranks else None,
+        ) as session:
+            self.session = session
+            while not session.done:
+                self._wait(session.state.position.step + 1)
+                loss = self.train(session)
+                session.report(tokens=TOKENS_PER_STEP, samples=BATCH, loss=loss)
+                self._note(session, loss)
+                self.hurt("agree")
+                self.position, self.in_boundary = session.position, True
+                with self._small_disk(session.position.step):
+                    session.boundary()
+                self.in_boundary = False
+            self._write("outcome", {"rank": self.rank, "outcome": session.outcome})
+        return 0
+
+    @contextmanager
+    def _small_disk(self, step: int) -> Iterator[None]:
+        """Let the kernel refuse files above 16 KiB at one step, as a full disk would."""
+        soft = 16384 if step == self.options.file_limit_at else resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, resource.RLIM_INFINITY))
+        yield
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    def due(self, at: str) -> bool:
+        """Whether the fault is to be done here and now."""
+        fault = self.options.fault
+        if fault is None or fault.rank != self.rank or fault.at != at:
+            return False
+        session = self.session
+        step = session.position.step if session and self._training() else self.position.step
+        wanted = fault.layout is None or Layout(**fault.layout) == self.layout
+        done = len(list(self.out.glob("fault-*")))
+        return step >= fault.after_step and wanted and done < fault.repeats
+
+    def used(self, fault: Fault) -> None:
+        """Leave the mark that keeps a fault from being done again after a restart."""
+        (self.out / f"fault-{time.time_ns()}").write_text(str(time.time()))
+
+    def hurt(self, at: str) -> None:
+        """Do the fault if it is due."""
+        fault = self.options.fault
+        if fault is None or not self.due(at) or fault.what in ("wrong", "drift"):
+            return
+        self.used(fault)
+        if fault.what == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif fault.what == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif fault.what == "hang":
+            time.sleep(3600)
+        else:
+            raise RuntimeError(f"the test broke rank {self.rank} in {at}")
+
+    def _training(self) -> bool:
+        return self.session is not None and not self.in_boundary and not self.session.done
+
+    def _drift(self, net: nn.Module, step: int) -> None:
+        """Change one replica's weight on one rank only, as silent corruption would."""
+        fault = self.options.fault
+        if fault and fault.what == "drift" and fault.rank == self.rank and step == fault.after_step:
+            self.used(fault)
+            scale = net.get_parameter("scale")
+            local = scale.to_local() if isinstance(scale, DTensor) else scale
+            with torch.no_grad():
+                local[0] += 1e-4
+
+    def _batch(self, state: State, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """This rank's samples of the global batch at `step`."""
+        generator = torch.Generator().manual_seed(1000 + step)
+        x = torch.randn(BATCH, WIDTH, generator=generator, dtype=torch.float64).to(self.dtype)
+        y = torch.sin(x.roll(1, 1)) * x
+        mesh = state.parts.mesh["dp"]
+        share, mine = BATCH // mesh.size(), mesh.get_local_rank()
+        return x[mine * share : (mine + 1) * share], y[mine * share : (mine + 1) * share]
+
+    def _mean_loss(self, state: State, step: int) -> float:
+        x, y = self._batch(state, step)
+        return self._average(state, nn.functional.mse_loss(state.modules[0](x), y))
+
+    def _average(self, state: State, loss: torch.Tensor) -> float:
+        loss = loss.clone()
+        dist.all_reduce(loss)
+        return float(loss) / dist.get_world_size()
+
+    def _wait(self, step: int) -> None:
+        """Wait for a mark (an order that was fetched) before doing `step`."""
+        if self.options.pace_s:
+            time.sleep(self.options.pace_s)
+        name = self.options.wait_for.get(str(step))
+        until = time.monotonic() + PATIENCE_S
+        while name and not (self.out / name).exists():
+            if time.monotonic() > until:
+                raise TimeoutError(f"{name} did not appear before step {step}")
+            time.sleep(0.01)
+
+    def _note(self, session: Session, loss: float) -> None:
+        """The lowest rank of the generation writes what was trained."""
+        generation = session.generation
+        if generation.leader == self.rank:
+            line = {
+                "step": session.position.step,
+                "samples": session.position.samples,
+                "tokens": session.position.tokens,
+                "loss": loss,
+                "layout": str(generation.layout),
+                "ranks": list(generation.ranks),
+                "attempt": generation.attempt,
+                "at": time.time(),
+                "files": len(os.listdir("/proc/self/fd")),
+                "threads": len(os.listdir("/proc/self/task")),
+                "meshes": sum(type(each) is DeviceMesh for each in gc.get_objects()),
+            }
+            self._write("losses", line)
+
+    def _write(self, name: str, line: dict[str, Any]) -> None:
+        with (self.out / f"{name}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def main() -> int:
+    """Run one rank."""
+    torch.set_num_threads(1)
+    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(name)s %(message)s")
+    return TinyJob(Options.from_environment()).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

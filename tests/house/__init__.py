@@ -1,0 +1,1 @@
+"""Tests of the test helpers and of the scripts that everything else stands on."""

@@ -1,0 +1,82 @@
+"""Benchmarks print what the design promises, and say so when a figure was not measured."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from benchmarks import report, results_page, run_all
+from benchmarks.report import Goal, Op, Report
+
+
+def _sample() -> Report:
+    """Measure nothing, quickly."""
+    return Report(
+        benchmark="sample",
+        rows=({"case": "one", "rss_mib": 61.23456}, {"case": "two", "p95_s": None}),
+        goals=(
+            Goal(name="rss_mib", value=61.2, goal=128, op="<="),
+            Goal(name="start_s", value=None, goal=1, op="<="),
+        ),
+    )
+
+
+def _printed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert report.run(_sample, ["--json"]) == 0
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return printed
+
+
+@pytest.mark.parametrize(
+    ("value", "op", "ok"),
+    [
+        (1.0, "<=", True),
+        (1.1, "<=", False),
+        (1.0, ">=", True),
+        (0.9, ">=", False),
+        (1.0, "==", True),
+        (1.1, "==", False),
+        (None, "<=", False),
+        (math.nan, ">=", False),
+    ],
+)
+def test_goal(value: float | None, op: Op, ok: bool) -> None:
+    """A goal is reached by comparing with its own operator; unmeasured never reaches it."""
+    assert Goal(name="x", value=value, goal=1.0, op=op).ok is ok
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """--json prints one object with the published keys."""
+    printed = _printed(capsys)
+    assert list(printed) == ["benchmark", "machine", "rows", "goals"]
+    assert printed["machine"]["cores"] >= 1
+    assert printed["goals"][0] == {
+        "name": "rss_mib",
+        "value": 61.2,
+        "goal": 128,
+        "op": "<=",
+        "ok": True,
+    }
+    assert printed["goals"][1]["value"] is None
+
+
+def test_missed_goal_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """The table for people names a missed goal, and the exit status stays 0."""
+    assert report.run(_sample, []) == 0
+    printed = capsys.readouterr().out
+    assert "start_s  not measured <= 1  MISSED" in printed
+    assert "rss_mib  61.2 <= 128  ok" in printed
+
+
+def test_results_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """The page names machine, goals and verdicts, and the benchmarks that did not run."""
+    page = results_page.render([_printed(capsys)], {"broken": "no such file"})
+    assert "| `rss_mib` | 61.2 | <= 128 | yes |" in page
+    assert "| `start_s` | not measured | <= 1 | **no** |" in page
+    assert "## broken\n\nDid not run: no such file" in page
+
+
+def test_helpers_are_not_benchmarks() -> None:
+    """`make bench` runs benchmarks, and not the modules that help them."""
+    assert not {"report", "machine", "run_all", "results_page"} & set(run_all.names())

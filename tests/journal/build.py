@@ -1,0 +1,133 @@
+"""Small facts for journal tests."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs import RunPlan
+from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, OperatingPoint, Release
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import Order, Progress, Register, Transition
+
+T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
+UID = 1000
+A, B = Layout(dp_shard=2, tp=2), Layout(tp=2)
+
+
+def after(seconds: float) -> datetime:
+    """Give a moment after T0."""
+    return T0 + timedelta(seconds=seconds)
+
+
+def point(name: str, layout: Layout, rate: float, power_w: float) -> OperatingPoint:
+    """Make a validated point."""
+    return OperatingPoint(
+        id=name,
+        layout=layout,
+        gpus=layout.world_size,
+        tokens_per_s=rate,
+        power_w=power_w,
+        equivalence=Equivalence.NUMERICAL,
+        evidence=Evidence.VALIDATED,
+        sources={"power_w": "simulated"},
+    )
+
+
+CATALOGUE = Catalogue(
+    job="llm",
+    tokens_total=100_000,
+    reference="A",
+    points=(point("A", A, 1000.0, 1600.0), point("B", B, 550.0, 710.0)),
+    release=Release.PARKED,
+    idle_power_w_per_gpu=70.0,
+    simulated=("power_w",),
+)
+PLAN = RunPlan(catalogue=CATALOGUE, deadline_after_s=300.0)
+
+
+def register(journal: Journal, *, now: datetime = T0, uid: int = UID, **changes: Any) -> None:
+    """Register the run `r`."""
+    values: dict[str, Any] = {
+        "run": "r",
+        "name": "llm",
+        "incarnation": "i1",
+        "attempt": 1,
+        "layout": A,
+        "ranks": (0, 1, 2, 3),
+        "world_size": 4,
+        "gpus": ("g0", "g1", "g2", "g3"),
+        "tokens_total": 100_000,
+        "boundary_every": 10,
+        "capabilities": ("in_place", "parking"),
+        "host": "node1",
+    }
+    message = Register(**(values | changes))
+    journal.runs.register(message, owner_uid=uid, now=now, epoch=1, plan=PLAN)
+
+
+def progress(
+    journal: Journal, *, now: datetime, tokens: int, uid: int = UID, **changes: Any
+) -> None:
+    """Report progress of the run `r`."""
+    values: dict[str, Any] = {
+        "run": "r",
+        "incarnation": "i1",
+        "attempt": 1,
+        "seq": tokens,
+        "step": tokens // 100,
+        "samples": tokens // 10,
+        "tokens": tokens,
+        "tokens_per_s": 1000.0,
+        "loss": 2.5,
+        "layout": A,
+        "ranks": (0, 1, 2, 3),
+        "boundary_every": 10,
+    }
+    journal.runs.progress(Progress(**(values | changes)), owner_uid=uid, now=now)
+
+
+def order(epoch: int, plan: str = "p1", run: str = "r") -> Order:
+    """Make an order to point B."""
+    return Order(
+        plan=plan,
+        epoch=epoch,
+        run=run,
+        attempt=1,
+        point="B",
+        layout=B,
+        ranks=(0, 1),
+        not_before_step=1,
+        valid_until_step=99,
+    )
+
+
+def put_order(journal: Journal, made: Order, now: datetime = T0) -> bool:
+    """Write an intent row."""
+    return journal.switches.order(
+        made,
+        from_point="A",
+        requested_by="policy",
+        reason="the grid is dirty.",
+        predicted_g=0.5,
+        switch_cost_g=0.1,
+        now=now,
+    )
+
+
+def transition(state: SwitchState, plan: str = "p1", **changes: Any) -> Transition:
+    """Make a reported step of a switch."""
+    values: dict[str, Any] = {
+        "run": "r",
+        "incarnation": "i1",
+        "attempt": 1,
+        "plan": plan,
+        "epoch": 1,
+        "state": state,
+        "step": 20,
+        "elapsed_s": 1.0,
+        "layout": B if state is SwitchState.CONFIRMED else None,
+        "ranks": (0, 1),
+        "evidence": {"total_s": 1.5} if state is SwitchState.CONFIRMED else {},
+    }
+    return Transition(**(values | changes))

@@ -1,0 +1,31 @@
+"""One leader at a time, and an epoch that rises with every new one."""
+
+from wattmesh.controller.journal.journal import Journal
+
+
+def test_a_held_lease_is_not_given_twice(journal: Journal) -> None:
+    """The holder itself may take it again under the same epoch."""
+    assert journal.leadership.acquire("one", 60.0) == 1
+    assert journal.leadership.acquire("two", 60.0) is None
+    assert journal.leadership.acquire("one", 60.0) == 1
+    assert journal.leadership.renew("one", 1, 60.0)
+    assert not journal.leadership.renew("two", 1, 60.0)
+
+
+def test_an_expired_lease_goes_to_the_next_with_a_higher_epoch(journal: Journal) -> None:
+    """And the one before cannot renew it."""
+    assert journal.leadership.acquire("one", 60.0) == 1
+    journal.leadership.release("one", 1)
+    row = journal.leadership.current()
+    assert row is not None
+    assert row.expired
+    assert journal.leadership.acquire("two", 60.0) == 2
+    assert not journal.leadership.renew("one", 1, 60.0)
+
+
+def test_a_lease_from_a_clock_that_was_stepped_back_does_not_hold(journal: Journal) -> None:
+    """Nobody takes a lease for so long: its holder died while the clock was an hour ahead."""
+    assert journal.leadership.current() is None
+    assert journal.leadership.acquire("one", 3610.0) == 1
+    assert journal.leadership.acquire("two", 10.0) == 2
+    assert journal.leadership.acquire("one", 10.0) is None

@@ -1,0 +1,185 @@
+"""The ledger is absolute, idempotent, and loses nothing when it is rolled up."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.journal.build import T0, UID, after, register
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.ledger import EmissionRow, TotalRow
+from wattmesh.controller.journal.sums import Sums
+from wattmesh.reconfig.wire import Finish
+from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
+from wattmesh.telemetry.readings import CarbonPoint, Quality, Signal
+
+SLOT = timedelta(minutes=30)
+ENERGY = EnergyRow(
+    gpu_uuid="g0",
+    run="r",
+    incarnation="i1",
+    slot_start=T0,
+    slot_end=T0 + SLOT,
+    energy_mj=5_000,
+    unobserved_ms=0,
+    upper_mj=0,
+    source="simulated",
+    quality="simulated",
+    line="run",
+)
+COUNTER = CounterBaseline(gpu_uuid="g0", energy_mj=123, at=T0, monotonic_s=1.5, boot_id="b")
+EMISSION = EmissionRow(
+    scenario="actual",
+    run="r",
+    gpu_uuid="g0",
+    slot_start=T0,
+    slot_end=T0 + SLOT,
+    signal="csv:GB:average:direct:CO2",
+    quality="simulated",
+    energy_mj=5_000,
+    g_milli_per_kwh=100_000,
+    carbon_ug=139,
+    first_carbon_ug=139,
+)
+
+
+def test_booking_twice_counts_once(journal: Journal) -> None:
+    """Rows are replaced whole, with the counters they came from."""
+    for energy_mj in (1_000, 5_000, 5_000):
+        journal.ledger.book([replace(ENERGY, energy_mj=energy_mj)], [COUNTER])
+    assert journal.ledger.energy() == (ENERGY,)
+    assert journal.ledger.baselines() == {"g0": COUNTER}
+
+
+def test_unknown_energy_stays_unknown(journal: Journal) -> None:
+    """None is stored as NULL, with its seconds beside."""
+    row = replace(ENERGY, energy_mj=None, unobserved_ms=60_000, upper_mj=42_000_000)
+    journal.ledger.book([row], [])
+    assert journal.ledger.energy(run="r") == (row,)
+
+
+def test_rows_are_found_by_the_beginning_of_their_slot(journal: Journal) -> None:
+    """Half-open: [start, end)."""
+    later = replace(ENERGY, slot_start=T0 + SLOT, slot_end=T0 + 2 * SLOT)
+    journal.ledger.book([ENERGY, later], [])
+    assert journal.ledger.energy(T0, T0 + SLOT) == (ENERGY,)
+    assert journal.ledger.energy(T0 + SLOT) == (later,)
+    assert journal.ledger.energy(run="nobody") == ()
+
+
+def sums(rows: tuple[TotalRow, ...]) -> dict[tuple[str, ...], tuple[int, ...]]:
+    """Key totals by what they are of."""
+    return {
+        (row.scenario, row.run, row.line, row.signal, row.quality): (
+            row.energy_mj,
+            row.unobserved_ms,
+            row.upper_mj,
+            row.carbon_ug,
+            row.first_carbon_ug,
+            row.tokens,
+        )
+        for row in rows
+    }
+
+
+amounts = st.integers(min_value=0, max_value=10**12)
+slots = st.lists(
+    st.tuples(st.sampled_from(["r", ""]), st.integers(0, 400), amounts, amounts),
+    max_size=12,
+    unique_by=lambda each: each[:2],
+)
+
+
+@settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(slots=slots, cut=st.integers(0, 400))
+def test_totals_are_the_same_after_any_roll_up(
+    journal: Journal, slots: list[tuple[str, int, int, int]], cut: int
+) -> None:
+    """Whatever was booked and wherever it is cut; also when it is rolled up again."""
+    for run, number, energy_mj, carbon_ug in slots:
+        start = T0 + number * SLOT
+        place: dict[str, Any] = {"run": run, "slot_start": start, "slot_end": start + SLOT}
+        journal.ledger.book([replace(ENERGY, **place, energy_mj=energy_mj)], [])
+        journal.ledger.emit([replace(EMISSION, **place, carbon_ug=carbon_ug, tokens=number)])
+    before = sums(journal.ledger.totals())
+    assert before == sums(Sums(journal.database).totals())
+    journal.retention.roll_up(T0 + cut * SLOT)
+    journal.retention.roll_up(T0 + cut * SLOT)
+    assert sums(journal.ledger.totals()) == before
+    assert sums(Sums(journal.database).totals()) == before
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(writes=st.lists(slots, min_size=2, max_size=4))
+def test_kept_sums_are_those_of_everything(
+    journal: Journal, writes: list[list[tuple[str, int, int, int]]]
+) -> None:
+    """Whatever was written between two readings, however long ago its slot."""
+    for batch in writes:
+        for run, number, energy_mj, carbon_ug in batch:
+            start = T0 + number * SLOT
+            place: dict[str, Any] = {"run": run, "slot_start": start, "slot_end": start + SLOT}
+            journal.ledger.book([replace(ENERGY, **place, energy_mj=energy_mj)], [])
+            journal.ledger.emit([replace(EMISSION, **place, carbon_ug=carbon_ug)])
+        assert journal.ledger.totals() == Sums(journal.database).totals()
+
+
+def test_a_roll_up_by_another_process_is_seen_at_once(journal: Journal) -> None:
+    """Counters made from the sums never fall, not even for one reading."""
+    old = replace(ENERGY, run="")
+    new = replace(old, slot_start=T0 + 400 * SLOT, slot_end=T0 + 401 * SLOT)
+    journal.ledger.book([old, new], [])
+    before = journal.ledger.totals()
+    other = Journal.open(journal.database.url.render_as_string(hide_password=False))
+    assert other.retention.roll_up(T0 + 2 * SLOT) == 1
+    other.close()
+    assert journal.ledger.totals() == before
+
+
+def test_a_run_that_is_not_finished_keeps_its_slots(journal: Journal) -> None:
+    """Its baseline and its audit need them; after its end they go, and the sums stay."""
+    register(journal)
+    journal.ledger.book([ENERGY], [])
+    journal.ledger.emit([EMISSION])
+    before = sums(journal.ledger.totals())
+    assert journal.retention.roll_up(after(10**7)) == 0
+    done = Finish(run="r", incarnation="i1", attempt=1, step=1, tokens=1, reason="done")
+    journal.runs.finish(done, owner_uid=UID, now=after(5))
+    assert journal.retention.roll_up(after(10**7)) == 2
+    assert journal.ledger.energy() == ()
+    assert sums(journal.ledger.totals()) == before
+
+
+def test_pruning_keeps_the_sums(journal: Journal) -> None:
+    """Old detail goes; joules and grams do not."""
+    journal.ledger.book([ENERGY], [])
+    journal.events.add("test", "an old event", T0)
+    before = sums(journal.ledger.totals())
+    assert journal.retention.prune(after(10)) == 1
+    assert journal.events.list() == ()
+    assert sums(journal.ledger.totals()) == before
+
+
+def test_a_run_that_goes_on_keeps_the_intensities_of_its_hours(journal: Journal) -> None:
+    """Its bound is reckoned at its end; forecasts and what was before it may go."""
+    register(journal, now=T0 + SLOT)
+    point = CarbonPoint(
+        signal=Signal(provider="csv", zone="GB"),
+        start=T0 - SLOT,
+        end=T0,
+        g_per_kwh=100.0,
+        quality=Quality.MEASURED,
+        issued_at=T0,
+        fetched_at=T0,
+    )
+    kept = replace(point, start=T0 + SLOT, end=T0 + 2 * SLOT)
+    journal.carbon.store([point, kept, replace(kept, quality=Quality.FORECAST)])
+    assert journal.retention.prune(T0 + 9 * SLOT) == 2
+    assert journal.carbon.observed(point.signal, T0 - SLOT, T0 + 9 * SLOT) == (kept,)
+    done = Finish(run="r", incarnation="i1", attempt=1, step=1, tokens=1, reason="done")
+    journal.runs.finish(done, owner_uid=UID, now=after(5))
+    assert journal.retention.prune(T0 + 9 * SLOT) == 1

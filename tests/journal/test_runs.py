@@ -1,0 +1,149 @@
+"""Who may speak for a run."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.journal.build import PLAN, T0, UID, A, B, after, progress, register
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.errors import Fenced, InputInvalid, Refused
+from wattmesh.reconfig.wire import Finish
+
+
+def test_a_registered_run_comes_back_whole(journal: Journal) -> None:
+    """The catalogue and the deadline are frozen with it."""
+    register(journal)
+    row = journal.runs.find("llm", T0)
+    assert row is not None
+    assert (row.state, row.layout, row.gpus) == ("live", A, ("g0", "g1", "g2", "g3"))
+    assert row.catalogue == PLAN.catalogue
+    assert row.baseline == "A"
+    assert row.deadline == after(300)
+
+
+def test_registering_again_changes_nothing(journal: Journal) -> None:
+    """A hook repeats what was not acknowledged."""
+    register(journal)
+    register(journal, now=after(5))
+    row = journal.runs.find("r", after(5))
+    assert row is not None
+    assert row.registered_at == T0
+    assert row.incarnation_at == T0
+
+
+def test_an_introduction_that_is_repeated_late_takes_nothing_back(journal: Journal) -> None:
+    """Its answer was lost, so the hook sends it again after it reported progress, or its end."""
+    register(journal)
+    progress(journal, now=after(2), tokens=2000, layout=B, ranks=(0, 1))
+    register(journal, now=after(3))
+    row = journal.runs.find("r", after(3))
+    assert row is not None
+    assert (row.tokens, row.layout, row.tokens_per_s) == (2000, B, 1000.0)
+    assert row.last_seen_at == after(3)
+    progress(journal, now=after(4), tokens=1500)
+    done = Finish(run="r", incarnation="i1", attempt=1, step=30, tokens=3000, reason="done")
+    journal.runs.finish(done, owner_uid=UID, now=after(5))
+    register(journal, now=after(6))
+    journal.runs.finish(done, owner_uid=UID, now=after(7))
+    row = journal.runs.find("r", after(7))
+    assert row is not None
+    assert (row.state, row.tokens, row.finished_at) == ("finished", 3000, after(5))
+
+
+def test_a_second_user_may_neither_register_nor_report(journal: Journal) -> None:
+    """The first register binds the owner."""
+    register(journal)
+    with pytest.raises(Refused, match="belongs to uid 1000"):
+        register(journal, uid=UID + 1, incarnation="i2", attempt=2)
+    with pytest.raises(Refused):
+        progress(journal, now=after(1), tokens=100, uid=UID + 1)
+
+
+def test_two_live_incarnations_are_refused(journal: Journal) -> None:
+    """Unless the second says that it holds the lock of the first."""
+    register(journal)
+    with pytest.raises(Fenced, match="attempt 1 on node1 is alive"):
+        register(journal, incarnation="i2", attempt=2, now=after(3))
+    register(journal, incarnation="i2", attempt=2, now=after(3), supersedes="i1")
+    with pytest.raises(Fenced, match="superseded by attempt 2"):
+        progress(journal, now=after(4), tokens=100)
+
+
+def test_a_silent_incarnation_may_be_followed(journal: Journal) -> None:
+    """After it was silent for long; an older attempt never may."""
+    register(journal)
+    register(journal, incarnation="i2", attempt=2, now=after(60))
+    with pytest.raises(Fenced, match="attempt 2 is not newer than attempt 2"):
+        register(journal, incarnation="i3", attempt=2, now=after(120))
+    row = journal.runs.find("r", after(61))
+    assert row is not None
+    assert (row.outage_from, row.incarnation_at) == (T0, after(60))
+
+
+def test_a_restart_that_we_ordered_is_no_outage(journal: Journal) -> None:
+    """The baseline's clock runs on through it."""
+    register(journal)
+    finish = Finish(run="r", incarnation="i1", attempt=1, step=1, tokens=100, reason="restart")
+    journal.runs.finish(finish, owner_uid=UID, now=after(5))
+    register(journal, incarnation="i2", attempt=2, now=after(15))
+    row = journal.runs.find("r", after(15))
+    assert row is not None
+    assert row.outage_from is None
+
+
+def test_a_late_report_is_ignored(journal: Journal) -> None:
+    """Reports overtake each other; the newest by its own count stands."""
+    register(journal)
+    progress(journal, now=after(2), tokens=2000, layout=B, ranks=(0, 1))
+    progress(journal, now=after(3), tokens=1000)
+    row = journal.runs.find("r", after(3))
+    assert row is not None
+    assert (row.tokens, row.layout) == (2000, B)
+
+
+def test_a_run_is_lost_when_silent_and_finished_when_done(journal: Journal) -> None:
+    """Both are derived from what it reported, not stored by a guess."""
+    register(journal)
+    assert journal.runs.all(after(10))[0].state == "live"
+    assert journal.runs.all(after(100))[0].state == "lost"
+    finish = Finish(run="r", incarnation="i1", attempt=1, step=9, tokens=900, reason="done")
+    journal.runs.finish(finish, owner_uid=UID, now=after(101))
+    assert journal.runs.all(after(500))[0].state == "finished"
+    with pytest.raises(Fenced):
+        journal.runs.finish(replace(finish, attempt=0), owner_uid=UID, now=after(102))
+
+
+def test_a_report_that_arrives_after_the_end_does_not_revive_a_run(journal: Journal) -> None:
+    """A finish is an incarnation's last word; only a new one makes the run live again."""
+    register(journal)
+    finish = Finish(run="r", incarnation="i1", attempt=1, step=9, tokens=900, reason="done")
+    journal.runs.finish(finish, owner_uid=UID, now=after(5))
+    progress(journal, now=after(6), tokens=800)
+    row = journal.runs.all(after(7))[0]
+    assert (row.state, row.tokens, row.finished_at) == ("finished", 900, after(5))
+    register(journal, incarnation="i2", attempt=2, now=after(60))
+    assert journal.runs.all(after(60))[0].state == "live"
+
+
+def test_freeze_and_thaw_of_one_run_and_of_everything(journal: Journal) -> None:
+    """Each says who did it and why; an unknown run is an error."""
+    register(journal)
+    journal.runs.freeze("r", reason="maintenance", by="anna", now=T0)
+    assert journal.runs.all(T0)[0].frozen == "anna: maintenance"
+    journal.runs.thaw("r", by="anna", now=T0)
+    assert journal.runs.all(T0)[0].frozen == ""
+    journal.runs.freeze(None, reason="", by="bert", now=T0)
+    assert journal.runs.frozen_all() == "bert"
+    journal.runs.thaw(None, by="bert", now=T0)
+    assert journal.runs.frozen_all() == ""
+    with pytest.raises(InputInvalid, match="wattmesh runs"):
+        journal.runs.freeze("x", reason="", by="anna", now=T0)
+
+
+def test_an_operators_wish_stays_until_it_is_cleared(journal: Journal) -> None:
+    """The cycle reads it from the row."""
+    register(journal)
+    journal.runs.order_point("r", "B", reason="trial", by="anna", now=T0)
+    assert journal.runs.all(T0)[0].ordered_point == "B"
+    journal.runs.clear_ordered_point("r", T0)
+    assert journal.runs.all(T0)[0].ordered_point == ""

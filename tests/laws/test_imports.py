@@ -1,0 +1,120 @@
+"""Imports run one way, never in a circle, and only to packages that pyproject.toml declares."""
+
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from typing import Any
+
+import pytest
+
+from tests.laws import import_law
+from tests.laws.sources import REPOSITORY, Module, graph, imports, modules, parse
+
+HOOK_MAY_IMPORT = {"torch", "numpy", "xxhash", "safetensors", "wattmesh"}
+HOOK_ROOMS = ("wattmesh.reconfig", "wattmesh.errors", "wattmesh.durable")
+
+
+def test_directions() -> None:
+    """Every import of the package runs in a direction that the design allows."""
+    assert import_law.broken(graph()) == []
+
+
+@pytest.mark.parametrize(
+    ("importer", "target"),
+    [
+        ("wattmesh.telemetry.readings", "wattmesh.controller.cycle"),
+        ("wattmesh.telemetry.readings", "wattmesh.reconfig.layout"),
+        ("wattmesh.reconfig.layout", "wattmesh.telemetry.readings"),
+        ("wattmesh.migrations.upgrade", "wattmesh.controller.journal.tables"),
+        ("wattmesh.policies.decide", "wattmesh.telemetry.ledger"),
+        ("wattmesh.policies.decide", "wattmesh.reconfig.wire"),
+        ("wattmesh.policies.decide", "wattmesh.integrations.carbon.neso"),
+        ("wattmesh.integrations.torchrun", "wattmesh.policies.decide"),
+        ("wattmesh.integrations.torchrun", "wattmesh.integrations.carbon.neso"),
+        ("wattmesh.integrations.torchrun", "wattmesh.controller.daemon"),
+    ],
+)
+def test_forbidden_directions_are_caught(importer: str, target: str) -> None:
+    """Sabotaged twin: one forbidden import added to the real graph is named."""
+    real = graph()
+    assert target in real, f"{target} is gone: name another module in this twin"
+    spoilt = {**real, importer: real[importer] | {target}}
+    room = importer.split(".")[1]
+    assert import_law.broken(spoilt) == [f"{importer} imports {target}, which {room} may not"]
+
+
+def test_no_circles() -> None:
+    """No module imports itself back through others, imports inside functions included."""
+    rooms = {name: targets for name, targets in graph().items() if name != "wattmesh"}
+    assert import_law.circles(rooms) == []
+
+
+def test_circle_is_caught() -> None:
+    """Sabotaged twin: one import back makes a circle that is named."""
+    spoilt = dict(graph())
+    spoilt["wattmesh.errors"] |= {"wattmesh.policies.decide"}
+    spoilt["wattmesh.policies.decide"] |= {"wattmesh.errors"}
+    assert any("wattmesh.errors" in circle for circle in import_law.circles(spoilt))
+
+
+def _declared(*extras: str) -> set[str]:
+    """Name the import packages that pyproject.toml asks for, of the base and of `extras`."""
+    project: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    wanted = list(project["dependencies"])
+    for extra in extras:
+        wanted += project["optional-dependencies"][extra]
+    names = {_plain(re.split(r"[\[<>=!~ ]", requirement)[0]) for requirement in wanted}
+    return {
+        package
+        for package, distributions in packages_distributions().items()
+        if names & {_plain(name) for name in distributions}
+    }
+
+
+def _plain(distribution: str) -> str:
+    return distribution.lower().replace("_", "-")
+
+
+def _outside(module: Module) -> set[str]:
+    tops = {name.partition(".")[0] for name in imports(module)}
+    return tops - set(sys.stdlib_module_names)
+
+
+def test_outside_packages_are_declared() -> None:
+    """Every outside package that we import is one that pyproject.toml asks for by name."""
+    allowed = _declared("daemon") | HOOK_MAY_IMPORT
+    undeclared = {name: _outside(module) - allowed for name, module in modules().items()}
+    assert {name: packages for name, packages in undeclared.items() if packages} == {}
+
+
+def test_undeclared_package_is_caught() -> None:
+    """Sabotaged twin: a package that is installed but asked for by nobody is not allowed."""
+    assert _outside(parse("wattmesh.x", "from idna import encode")) - _declared("daemon") == {
+        "idna"
+    }
+
+
+def _outside_of_hook(start: str) -> dict[str, set[str]]:
+    loaded = import_law.closure(start, graph())
+    return {name: _outside(modules()[name]) - HOOK_MAY_IMPORT for name in loaded}
+
+
+def test_hook_imports() -> None:
+    """The hook and all of ours that it reaches import torch, numpy, xxhash, safetensors, stdlib."""
+    too_much = {
+        name: extra for name, extra in _outside_of_hook("wattmesh.reconfig.session").items()
+    }
+    assert {name: extra for name, extra in too_much.items() if extra} == {}
+
+
+def test_hook_rooms() -> None:
+    """The hook reaches no room but its own."""
+    loaded = import_law.closure("wattmesh.reconfig.session", graph())
+    assert {name for name in loaded if not name.startswith(HOOK_ROOMS)} <= {"wattmesh"}
+
+
+def test_daemon_is_no_hook() -> None:
+    """Sabotaged twin: measured by the hook's rule, the daemon imports far too much."""
+    outside = set().union(*_outside_of_hook("wattmesh.controller.daemon").values())
+    assert {"sqlalchemy", "apscheduler"} <= outside

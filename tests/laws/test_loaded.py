@@ -1,0 +1,55 @@
+"""What really stands in memory: the daemon is light, the command line meets no torch."""
+
+import pytest
+
+from tests.laws import sources
+from tests.laws.processes import HEAVY, loaded_after
+
+HOOK_HAS_NO_USE_FOR = {"sqlalchemy", "apscheduler", "starlette", "uvicorn", "typer", "requests"}
+HOOK_HAS_NO_USE_FOR |= {"rich", "alembic", "scipy", "matplotlib", "pydantic"}
+
+
+RUN_BY_OTHERS = ("__main__", "migrations.env")
+"""Modules that do their work when they are imported: Alembic runs `env`, Python `__main__`."""
+
+
+def _import_all(prefix: str) -> str:
+    names = sorted(name for name in sources.modules() if name.startswith(prefix))
+    return "\n".join(f"import {name}" for name in names if not name.endswith(RUN_BY_OTHERS))
+
+
+def test_daemon_is_light() -> None:
+    """Importing the daemon loads none of the heavy packages."""
+    assert not loaded_after("import wattmesh.controller.daemon") & HEAVY
+
+
+def test_heavy_import_is_seen() -> None:
+    """Sabotaged twin: one heavy import beside the daemon's is found."""
+    spoilt = "import wattmesh.controller.daemon\nimport numpy"
+    assert "numpy" in loaded_after(spoilt) & HEAVY
+
+
+def test_controller_has_no_torch() -> None:
+    """No module of the controller, its whole command line and the demo's conductor load torch."""
+    assert "torch" not in loaded_after(_import_all("wattmesh.controller"))
+
+
+@pytest.mark.parametrize("room", ["telemetry", "policies", "integrations", "migrations"])
+def test_rooms_have_no_torch(room: str) -> None:
+    """No room but the hook's loads torch."""
+    assert "torch" not in loaded_after(_import_all(f"wattmesh.{room}"))
+
+
+def test_attach_brings_torch() -> None:
+    """Sabotaged twin: touching `wattmesh.attach` loads torch, so the tests above can see it."""
+    assert "torch" in loaded_after("import wattmesh\nwattmesh.attach")
+
+
+def test_package_alone_is_light() -> None:
+    """`import wattmesh` loads nothing beyond the standard library."""
+    assert not loaded_after("import wattmesh") & (HEAVY | HOOK_HAS_NO_USE_FOR)
+
+
+def test_hook_leaves_the_daemon_out() -> None:
+    """A training process that touches `wattmesh.attach` holds none of the daemon's packages."""
+    assert not loaded_after("import wattmesh\nwattmesh.attach") & HOOK_HAS_NO_USE_FOR

@@ -1,0 +1,1 @@
+"""Decisions: pure functions against oracles, adversaries and whole simulated days."""

@@ -1,0 +1,114 @@
+"""Small catalogues, runs and grids that the tests of the policies share."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from wattmesh.policies.decision import (
+    CarbonView,
+    IntensitySlot,
+    Mode,
+    Observation,
+    PolicySettings,
+    RunView,
+)
+from wattmesh.reconfig.catalogue import (
+    Catalogue,
+    Equivalence,
+    Evidence,
+    OperatingPoint,
+    Release,
+    SwitchCost,
+)
+from wattmesh.reconfig.layout import Layout
+
+NOW = datetime(2026, 11, 20, 14, tzinfo=UTC)
+HOUR = 3600.0
+
+
+def point(
+    name: str, gpus: int, tokens_per_s: float, power_w: float, **changes: Any
+) -> OperatingPoint:
+    """A validated point on `gpus` data-parallel ranks."""
+    facts: dict[str, Any] = {
+        "layout": Layout(dp_shard=gpus),
+        "equivalence": Equivalence.NUMERICAL,
+        "evidence": Evidence.VALIDATED,
+    }
+    facts.update(changes)
+    return OperatingPoint(id=name, gpus=gpus, tokens_per_s=tokens_per_s, power_w=power_w, **facts)
+
+
+def catalogue(*points: OperatingPoint, **changes: Any) -> Catalogue:
+    """A catalogue of parked GPUs at 70 W whose switches take 60 s; the first is the reference."""
+    facts: dict[str, Any] = {
+        "release": Release.PARKED,
+        "idle_power_w_per_gpu": 70.0,
+        "switch": SwitchCost(layout_s=60.0, layout_energy_j=20_000.0, source="measured"),
+        "global_batch": 8,
+        "seq_len": 125,
+    }
+    facts.update(changes)
+    return Catalogue(
+        job="job", tokens_total=1, reference=points[0].id, points=tuple(points), **facts
+    )
+
+
+# Four GPUs, or two with the other two parked: 800 + 2 x 70 W for 0.6 of the speed.
+A = point("A", 4, 1000.0, 1600.0)
+B = point("B", 2, 600.0, 800.0)
+PAIR = catalogue(A, B)
+
+
+def slots(
+    values: Sequence[float], *, seconds: float = HOUR, start: datetime = NOW
+) -> tuple[IntensitySlot, ...]:
+    """Slots of equal length, one per value."""
+    step = timedelta(seconds=seconds)
+    return tuple(
+        IntensitySlot(start=start + n * step, end=start + (n + 1) * step, g_per_kwh=value)
+        for n, value in enumerate(values)
+    )
+
+
+def run(**changes: Any) -> RunView:
+    """A run at A, at step 1000, with 10 h of work at A left and 14 h until its deadline."""
+    known: Catalogue | None = changes.get("catalogue", PAIR)
+    at: OperatingPoint | None = changes.get("current", known.points[0] if known else None)
+    facts: dict[str, Any] = {
+        "run": "r-1",
+        "name": "llama",
+        "attempt": 1,
+        "live": True,
+        "last_seen_s": 1.0,
+        "step": 1000,
+        "tokens": 1_000_000,
+        "tokens_total": 37_000_000,
+        "layout": at.layout if at else Layout(dp_shard=3),
+        "world_size": 4,
+        "gpus_held": 4,
+        "boundary_every": 100,
+        "started_at": NOW - timedelta(hours=1),
+        "catalogue": known,
+        "current": at,
+        "baseline": "A",
+        "deadline": NOW + timedelta(hours=14),
+        "capabilities": ("in_place", "parking"),
+    }
+    facts.update(changes)
+    return RunView(**facts)
+
+
+def observation(*runs: RunView, **changes: Any) -> Observation:
+    """A cycle at NOW on a grid that is dirty for 7 h and clean for 7 h after."""
+    view: Sequence[IntensitySlot] = changes.pop("grid", slots([300.0] * 7 + [100.0] * 7))
+    facts: dict[str, Any] = {
+        "now": NOW,
+        "mode": Mode.ACT,
+        "runs": runs or (run(),),
+        "carbon": CarbonView(signal="neso:GB:average:direct:CO2", slots=tuple(view), age_s=60.0),
+        "policy": PolicySettings(dwell_s=1800.0),
+        "cycle_s": 5.0,
+    }
+    facts.update(changes)
+    return Observation(**facts)

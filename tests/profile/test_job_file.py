@@ -1,0 +1,73 @@
+"""The job file: what it needs, and every mistake at once."""
+
+from pathlib import Path
+
+import pytest
+
+from wattmesh.controller.profile_job import fill, read_job
+from wattmesh.errors import InputInvalid, SettingsInvalid
+from wattmesh.reconfig.layout import Layout
+
+EXAMPLE = Path("examples/pretrain/profile.toml")
+
+
+def test_the_examples_job_file_is_read() -> None:
+    """The file that ships beside the example names three layouts and runs from the root."""
+    job = read_job(EXAMPLE)
+    assert (job.directory / "examples" / "pretrain").is_dir()
+    assert [point.id for point in job.walk] == ["A", "B", "C"]
+    assert job.walk[0].layout == Layout(dp_shard=2, tp=2)
+    assert job.steps == 3 * job.steps_per_point
+    assert job.tokens_per_step == job.global_batch * job.seq_len
+
+
+def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
+    """Commands without their places, points that do not fit, unknown keys: one list."""
+    path = tmp_path / "job.toml"
+    path.write_text(
+        """
+        [job]
+        name = "x"
+        command = ["train.py", "{steps}"]
+        processes = 2
+        reference = "Z"
+        tokens_per_step = 0
+        speed = 3
+        [[point]]
+        id = "A"
+        layout = { tp = 4 }
+        [[point]]
+        id = "A"
+        layout = { tp = 4 }
+        colour = "red"
+        """
+    )
+    with pytest.raises(SettingsInvalid) as caught:
+        read_job(path)
+    assert {key for key, _ in caught.value.mistakes} == {
+        "job.command",
+        "job.reference",
+        "job.tokens_per_step",
+        "job.speed",
+        "point[0].layout",
+        "point[1].layout",
+        "point[1].id",
+        "point[1].colour",
+    }
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"[job", b"a = " + b"[" * 100_000])
+def test_what_is_no_toml_is_said_so(tmp_path: Path, content: bytes) -> None:
+    """Garbage and hostile nesting end in one sentence with the path."""
+    path = tmp_path / "job.toml"
+    path.write_bytes(content)
+    with pytest.raises(InputInvalid, match=r"job\.toml is not TOML"):
+        read_job(path)
+    with pytest.raises(InputInvalid, match="cannot be read"):
+        read_job(tmp_path / "gone.toml")
+
+
+def test_places_are_filled_and_other_braces_left() -> None:
+    """A command may hold braces of its own."""
+    words = fill(["--out", "{losses}/{x}", "{steps}"], {"losses": "a", "steps": "7"})
+    assert words == ["--out", "a/{x}", "7"]

@@ -1,0 +1,133 @@
+"""The walk: one order at a time over a real Unix socket, the next only after the last has ended."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from wattmesh.controller.profile_job import Candidate, ProfileJob
+from wattmesh.controller.profile_walk import Walk, WalkServer
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.link import Link
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import Order, Orders, Register, Transition
+
+POINTS = (
+    Candidate(id="A", layout=Layout(dp_shard=4)),
+    Candidate(id="B", layout=Layout(dp_shard=2)),
+    Candidate(id="C", layout=Layout(tp=2)),
+)
+JOB = ProfileJob(
+    name="job",
+    directory=Path(),
+    command=(),
+    processes=4,
+    reference="A",
+    points=POINTS,
+    tokens_per_step=1,
+    every=3,
+    intervals=2,
+)
+REGISTER = Register(
+    run="r",
+    name="job",
+    incarnation="i",
+    attempt=7,
+    layout=POINTS[0].layout,
+    ranks=(0, 1, 2, 3),
+    world_size=4,
+)
+
+
+class Served:
+    """A walk, the way to it, and what it told."""
+
+    def __init__(self, path: Path) -> None:
+        """Serve a fresh walk at `path`."""
+        self.told: list[str] = []
+        self.walk = Walk(JOB, self.told.append)
+        self.server = WalkServer(path, self.walk)
+        self.link = Link(str(path))
+
+    def post(self, kind: str, message: Register | Transition) -> int:
+        """Post one message, and give the status."""
+        return self.link.call("POST", f"/v1/runs/r/{kind}", message.to_json(), 5).status
+
+    def order(self) -> Order | None:
+        """Ask for the newest order."""
+        return Orders.from_json(
+            self.link.call("GET", "/v1/runs/r/order?wait=1", None, 5).body
+        ).order
+
+    def end(self, order: Order, state: SwitchState, *, step: int, detail: str = "") -> None:
+        """Report the end of a switch."""
+        transition = Transition(
+            run="r",
+            incarnation="i",
+            attempt=7,
+            plan=order.plan,
+            epoch=order.epoch,
+            state=state,
+            step=step,
+            elapsed_s=1.0,
+            detail=detail,
+        )
+        assert self.post("transitions", transition) == 200
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """Give a served walk."""
+    served = Served(tmp_path / "s")
+    with served.server:
+        yield served
+
+
+def test_a_job_is_walked_through_every_layout_in_turn(served: Served) -> None:
+    """Each order opens when the last has ended, a segment after where that began."""
+    assert served.order() is None
+    assert served.post("register", REGISTER) == 200
+    first = served.order()
+    assert first is not None
+    assert (first.point, first.ranks, first.not_before_step, first.attempt) == ("B", (0, 1), 6, 7)
+    served.end(first, SwitchState.LOADED, step=9)
+    assert served.order() == first
+    served.end(first, SwitchState.CONFIRMED, step=9)
+    second = served.order()
+    assert second is not None
+    assert (second.point, second.not_before_step) == ("C", 15)
+    served.end(first, SwitchState.CONFIRMED, step=9)
+    assert served.order() == second
+    served.end(second, SwitchState.CONFIRMED, step=15)
+    assert served.order() is None
+    assert served.walk.started == {"A": 0, "B": 9, "C": 15}
+    assert [words.split()[0] for words in served.told] == ["A", "B", "C"]
+
+
+def test_a_layout_that_is_not_reached_is_passed_over_with_its_reason(served: Served) -> None:
+    """A switch that was rolled back does not end the walk."""
+    served.post("register", REGISTER)
+    first = served.order()
+    assert first is not None
+    served.end(first, SwitchState.ROLLED_BACK, step=6, detail="the probe moved")
+    second = served.order()
+    assert second is not None
+    assert second.point == "C"
+    assert served.walk.refused == {"B": "the probe moved"}
+
+
+def test_a_job_that_begins_elsewhere_is_refused(served: Served) -> None:
+    """The reference and the command must agree; the answer says which is which."""
+    wrong = replace(REGISTER, layout=Layout(tp=4))
+    answer = served.link.call("POST", "/v1/runs/r/register", wrong.to_json(), 5)
+    assert answer.status == 400
+    assert "its reference A is dp4" in answer.body["error"]
+
+
+@pytest.mark.parametrize("body", [{}, {"plan": 3}, {"layout": "tp2"}])
+def test_nonsense_is_answered_in_words(served: Served, body: dict[str, object]) -> None:
+    """A message that misses fields is a 400, and the walk goes on."""
+    for kind in ("register", "progress", "transitions"):
+        assert served.link.call("POST", f"/v1/runs/r/{kind}", body, 5).status == 400
+    assert served.link.call("POST", "/v1/runs/r/finish", body, 5).status == 200

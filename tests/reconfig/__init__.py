@@ -1,0 +1,1 @@
+"""How a job changes shape: layouts, catalogue, wire types."""

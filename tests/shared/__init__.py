@@ -1,0 +1,1 @@
+"""Tests of the types that every room shares: layout, wire, switch states, durable files."""

@@ -1,0 +1,59 @@
+"""A layout refuses degrees that no mesh can have, and survives its own JSON."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.layout import Layout, Ranks
+
+degrees = st.integers(min_value=1, max_value=4)
+
+
+@given(pp=degrees, dp=degrees, cp=degrees, tp=degrees)
+def test_world_size_is_the_product_of_the_axes(pp: int, dp: int, cp: int, tp: int) -> None:
+    """Ep is carved out of the others and is no factor of the world size."""
+    layout = Layout(pp=pp, dp_shard=dp, cp=cp, tp=tp, ep=dp)
+    assert layout.world_size == pp * dp * cp * tp
+    assert Layout.from_dict(layout.to_dict()) == layout
+
+
+def test_an_ep_that_does_not_divide_is_refused_with_the_whole_formula() -> None:
+    """The message holds every number a person needs to mend it."""
+    with pytest.raises(InputInvalid, match=r"ep = 3 must divide .* = 2 \* 1 \* 2 = 4"):
+        Layout(dp_shard=2, tp=2, ep=3)
+
+
+@pytest.mark.parametrize("degree", [0, -1, 1.5, True, "2"])
+def test_a_degree_that_is_no_whole_number_above_zero_is_refused(degree: object) -> None:
+    """Also booleans, which Python counts as numbers."""
+    with pytest.raises(InputInvalid, match="tp = "):
+        Layout.from_dict({"tp": degree})
+
+
+def test_an_unknown_key_is_refused_with_what_is_allowed() -> None:
+    """A misspelt axis must not become a silent 1."""
+    with pytest.raises(InputInvalid, match=r"unknown key 'dp'; allowed: .*dp_shard"):
+        Layout.from_dict({"dp": 2})
+
+
+def test_short_names_leave_out_what_is_one() -> None:
+    """Screens have little room."""
+    assert str(Layout(dp_shard=2, tp=2)) == "dp2 tp2"
+    assert str(Layout(pp=2, dp_shard=4, ep=2)) == "dp4 pp2 ep2"
+    assert str(Layout()) == "1 rank"
+
+
+def test_ranks_know_who_is_parked() -> None:
+    """A parked process has no rank in the group."""
+    assert Ranks(participants=(2, 0), global_rank=0).group_rank == 1
+    parked = Ranks(participants=(2, 0), global_rank=1)
+    assert not parked.taking_part
+    assert parked.group_rank == -1
+
+
+@pytest.mark.parametrize("participants", [(), (1, 1)])
+def test_an_empty_or_repeating_rank_list_is_refused(participants: tuple[int, ...]) -> None:
+    """A rank cannot take part twice."""
+    with pytest.raises(InputInvalid):
+        Ranks(participants=participants, global_rank=0)

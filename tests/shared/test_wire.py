@@ -1,0 +1,96 @@
+"""The wire is strict about what it needs and silent about what is new."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import Order, Orders, Progress, Register, SwitchMode, Transition
+
+ORDER = Order(
+    plan="p",
+    epoch=3,
+    run="r",
+    attempt=1,
+    point="B",
+    layout=Layout(tp=2),
+    ranks=(0, 1),
+    not_before_step=10,
+    valid_until_step=40,
+    mode=SwitchMode.RESTART,
+)
+
+
+def through_json(message: Any) -> Any:
+    """Send a message through real JSON text."""
+    return type(message).from_json(json.loads(json.dumps(message.to_json())))
+
+
+def test_every_message_survives_json() -> None:
+    """Enums, layouts, tuples and nested messages come back as they were."""
+    transition = Transition(
+        run="r",
+        incarnation="i",
+        attempt=1,
+        plan="p",
+        epoch=3,
+        state=SwitchState.LOADED,
+        step=20,
+        elapsed_s=1.5,
+        layout=Layout(pp=2),
+        ranks=(0, 1),
+        evidence={"probe_before": 2.0},
+    )
+    for message in (Orders(order=ORDER, epoch=3), Orders(), transition):
+        assert through_json(message) == message
+
+
+def test_a_field_from_a_newer_protocol_is_ignored() -> None:
+    """A hook lives for weeks; the daemon beside it is upgraded."""
+    data = ORDER.to_json() | {"colour": "green"}
+    assert Order.from_json(data) == ORDER
+
+
+def test_a_missing_field_is_named() -> None:
+    """The sentence says which message and which field."""
+    data = ORDER.to_json()
+    del data["layout"]
+    with pytest.raises(InputInvalid, match="Order: the field 'layout' is missing"):
+        Order.from_json(data)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("epoch", "3"),
+        ("epoch", True),
+        ("ranks", 2),
+        ("ranks", [0, "1"]),
+        ("layout", [1]),
+        ("layout", {"tp": 0}),
+        ("mode", "teleport"),
+        ("run", None),
+    ],
+)
+def test_a_field_of_the_wrong_type_is_refused(field: str, value: object) -> None:
+    """Nothing is guessed from a value of another type."""
+    with pytest.raises(InputInvalid):
+        Order.from_json(ORDER.to_json() | {field: value})
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_hostile_json_ends_in_one_kind_of_error(data: Any) -> None:
+    """Whatever arrives, the reader either understands it or says so in one sentence."""
+    for kind in (Register, Progress):
+        with pytest.raises(InputInvalid):
+            kind.from_json(data)

@@ -1,0 +1,1 @@
+"""What is true now: sources, sampler, ledger, attribution, simulated devices."""

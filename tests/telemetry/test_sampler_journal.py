@@ -1,0 +1,96 @@
+"""The sampler on real journals and real simulated devices: no stand-ins at either end."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.telemetry.test_sampler import GRID, RUN
+from tests.telemetry.world import World
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.errors import JournalUnavailable
+from wattmesh.migrations.upgrade import upgrade
+from wattmesh.telemetry.ledger import SlotGrid
+from wattmesh.telemetry.readings import utc_now
+from wattmesh.telemetry.sampler import Sampler
+from wattmesh.telemetry.simulated import SimulatedSource, create
+
+
+@pytest.fixture
+def journal(journal_url: str) -> Iterator[Journal]:
+    """Give a migrated journal."""
+    upgrade(journal_url)
+    opened = Journal.open(journal_url)
+    yield opened
+    opened.close()
+
+
+def test_a_killed_sampler_goes_on_in_the_journal(journal: Journal) -> None:
+    """Two lives of a sampler on one journal book what the counters moved, in absolute rows."""
+    world = World("G0", "G1")
+    start_mj = 0
+    for _ in range(2):
+        sampler = Sampler(world, journal.ledger, GRID, boot_id="boot-1")
+        for _ in range(5):
+            world.pass_time(400)
+            sampler.step(world.now, world.monotonic_s, {"G0": RUN})
+            start_mj = start_mj or 2 * world.gpu.counter_mj
+            sampler.flush()
+        world.pass_time(500)
+    rows = journal.ledger.energy()
+    last = journal.ledger.baselines()["G0"].energy_mj
+    assert sum(row.energy_mj or 0 for row in rows) == 2 * last - start_mj
+    assert {row.run for row in rows} == {"run-1", ""}
+    assert {row.quality for row in rows} == {"measured"}
+
+
+def test_a_journal_that_is_gone_loses_nothing(tmp_path: Path) -> None:
+    """A SQLite file moved away and back: flushes fail meanwhile, and the sum is right after."""
+    url = f"sqlite:///{tmp_path / 'journal.db'}"
+    upgrade(url)
+    opened = Journal.open(url)
+    world = World()
+    sampler = Sampler(world, opened.ledger, GRID, boot_id="boot-1")
+    sampler.step(world.now, world.monotonic_s, {})
+    sampler.flush()
+    (tmp_path / "away").mkdir()
+    opened.close()
+    for file in tmp_path.glob("journal.db*"):
+        shutil.move(file, tmp_path / "away" / file.name)
+    (tmp_path / "journal.db").mkdir()  # nothing can be opened there
+    for _ in range(10):
+        world.pass_time(60)
+        sampler.step(world.now, world.monotonic_s, {})
+        with pytest.raises(JournalUnavailable):
+            sampler.flush()
+    (tmp_path / "journal.db").rmdir()
+    for file in (tmp_path / "away").iterdir():
+        shutil.move(file, tmp_path / file.name)
+    sampler.flush()
+    assert sum(row.energy_mj or 0 for row in opened.ledger.energy()) == 60_000_000
+    opened.close()
+
+
+def test_simulated_devices_are_booked_as_their_counters_say(tmp_path: Path) -> None:
+    """Real time, real files: rows sum to what the counters moved, and every row says simulated."""
+    url = f"sqlite:///{tmp_path / 'journal.db'}"
+    upgrade(url)
+    opened = Journal.open(url)
+    create(tmp_path / "gpus", 2)
+    source = SimulatedSource(tmp_path / "gpus")
+    grid = SlotGrid(origin=utc_now(), interval_s=0.05)
+    sampler = Sampler(source, opened.ledger, grid, boot_id="boot-1")
+    first = sampler.step(utc_now(), time.monotonic(), {})
+    for _ in range(20):
+        last = sampler.step(utc_now(), time.monotonic(), {})
+        sampler.flush()
+    moved_mj = [
+        (after.energy_mj or 0) - (before.energy_mj or 0)
+        for before, after in zip(first.readings, last.readings, strict=True)
+    ]
+    rows = opened.ledger.energy()
+    assert sum(row.energy_mj or 0 for row in rows) == sum(moved_mj)
+    assert {(row.source, row.quality) for row in rows} == {("simulated", "simulated")}
+    opened.close()
