@@ -1,0 +1,1 @@
+"""A universal checkpoint written out in the formats of others."""

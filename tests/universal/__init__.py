@@ -1,0 +1,1 @@
+"""The universal checkpoint: its algebra, its bytes, its damage."""
