@@ -22,12 +22,18 @@ class Checkout:
     """A checkout with the script, its two inputs, and a `.venv` whose pip only takes notes."""
 
     def __init__(self, folder: Path) -> None:
-        """Copy what the script reads."""
+        """Copy what the script reads and looks at."""
         self.folder = folder
         self.log = folder / "pip.log"
         for name in ("scripts/setup", "pyproject.toml", "constraints.txt"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(REPOSITORY / name, folder / name)
+        shutil.copytree(
+            REPOSITORY / "wattmesh",
+            folder / "wattmesh",
+            symlinks=True,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
 
     def make_venv(self, *, pip_status: int = 0) -> None:
         """Make the environment; its pip ends with `pip_status`."""
@@ -66,7 +72,7 @@ def test_installs_once(checkout: Checkout) -> None:
     assert checkout.setup().returncode == 0
     backend, project = checkout.pip_calls()
     assert backend.endswith("-c constraints.txt setuptools")
-    assert project.endswith("--no-build-isolation --editable .[daemon,dev]")
+    assert project.endswith("--no-build-isolation --editable .[daemon,deepspeed,dev]")
     assert checkout.setup().returncode == 0
     assert checkout.pip_calls() == []
 

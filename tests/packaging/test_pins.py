@@ -19,10 +19,11 @@ def _pins() -> dict[str, Requirement]:
 
 
 def _asked_for() -> list[str]:
-    """List what `.[daemon,dev]` asks for."""
+    """List what `.[daemon,deepspeed,dev]` asks for."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    return [*project["dependencies"], *extras["daemon"], *extras["dev"]]
+    chosen = (*extras["daemon"], *extras["deepspeed"], *extras["dev"])
+    return [*project["dependencies"], *chosen]
 
 
 def _needed(requirements: Iterable[str], seen: set[str] | None = None) -> set[str]:
