@@ -1,5 +1,6 @@
 """The demo as users run it, smaller: real daemons, real processes, real switches, all ended."""
 
+import functools
 import json
 import os
 import signal
@@ -161,13 +162,17 @@ def test_ctrl_c_ends_everything_and_leaves_the_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = [sys.executable, "-m", "wattmesh.controller.cli.main", "demo", "--out", str(out),
              "--catalogue", str(known_points(tmp_path))]  # fmt: skip
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        wait_for_log(out / "logs" / "main-job.log", process)
-        process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=START_S)
-    finally:
-        process.kill()
+    # What a shell starts in the background ignores interrupts, and so would the tests' children.
+    heeds = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heeds
+    ) as process:
+        try:
+            wait_for_log(out / "logs" / "main-job.log", process)
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=START_S)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert f"what there is lies in {out}" in said
     assert (out / "logs" / "main-job.log").exists()

@@ -1,0 +1,186 @@
+"""Layout rules: how what ranks stored lines up with the logical tensor. Declared, never guessed.
+
+A rule looks at one dim. "Stored" coordinates are what a naive writer believes: the ranks' pieces
+one after the other. "Logical" coordinates are those of the unsharded tensor. A rule is the list of
+runs that carries one to the other; everything else here is arithmetic on runs.
+
+Invariant: runs never overlap, in either coordinate; what no run names (padding) is not data.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+from wattmesh.errors import InputInvalid
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Run:
+    """`length` indices of the stored dim, from `stored` on, are the logical ones from `logical`."""
+
+    stored: int
+    logical: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Identity: the stored tensor is the logical one. The base of all rules.
+
+    Attributes:
+        kind: the name in index.json. `dim`: of the tensor.
+    """
+
+    kind: ClassVar[str] = "replicate"
+    dim: int = 0
+
+    def runs(self, stored: int) -> tuple[Run, ...]:
+        """Map a stored dim of that size.
+
+        Raises:
+            InputInvalid: the size does not fit what was declared.
+        """
+        return (Run(0, 0, stored),)
+
+    def logical_size(self, stored: int) -> int:
+        """Size of the dim without padding."""
+        return sum(run.length for run in self.runs(stored))
+
+
+@dataclass(frozen=True, slots=True)
+class Replicate(Rule):
+    """Every rank stores all of it; copies must be equal."""
+
+    kind: ClassVar[str] = "replicate"
+
+
+@dataclass(frozen=True, slots=True)
+class Shard(Rule):
+    """Ranks store consecutive slices of `dim`."""
+
+    kind: ClassVar[str] = "shard"
+
+
+@dataclass(frozen=True, slots=True)
+class SubBlocks(Rule):
+    """Fused blocks, each sharded by itself (QKV with grouped queries, gate and up projections).
+
+    Attributes:
+        widths: per rank, the width of its part of every block: ((q0, k0, v0), (q1, k1, v1)).
+            Stored: rank after rank. Logical: block after block.
+    """
+
+    kind: ClassVar[str] = "sub_blocks"
+    widths: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse ranks that list different blocks."""
+        if len({len(each) for each in self.widths}) != 1 or min(map(min, self.widths)) < 0:
+            raise InputInvalid(
+                f"rule sub_blocks: widths {list(self.widths)} must give every rank the same number "
+                "of blocks, each of width 0 or more."
+            )
+
+    def runs(self, stored: int) -> tuple[Run, ...]:
+        """See `Rule.runs`."""
+        if sum(map(sum, self.widths)) != stored:
+            raise InputInvalid(
+                f"rule sub_blocks: the widths add up to {sum(map(sum, self.widths))}, the stored "
+                f"dim {self.dim} has {stored}."
+            )
+        block_size = [sum(of_ranks) for of_ranks in zip(*self.widths, strict=True)]
+        next_of_block = [0, *itertools.accumulate(block_size)][:-1]
+        runs, at = [], 0
+        for rank in self.widths:
+            for block, width in enumerate(rank):
+                if width:
+                    runs.append(Run(at, next_of_block[block], width))
+                next_of_block[block] += width
+                at += width
+        return tuple(runs)
+
+
+@dataclass(frozen=True, slots=True)
+class VocabPad(Rule):
+    """Rows from `size` on are padding: not data, and zeros wherever a target has them."""
+
+    kind: ClassVar[str] = "vocab_pad"
+    size: int = 0
+
+    def runs(self, stored: int) -> tuple[Run, ...]:
+        """See `Rule.runs`."""
+        if not 0 < self.size <= stored:
+            raise InputInvalid(
+                f"rule vocab_pad: size {self.size} must be between 1 and the stored dim "
+                f"{self.dim}'s {stored}."
+            )
+        return (Run(0, 0, self.size),)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertStack(Rule):
+    """Experts stacked along `dim`, one index each, in an order of their own.
+
+    Attributes:
+        experts: global expert id of each stored index; a permutation of 0..E-1. Uneven expert
+            parallelism needs nothing more: ranks simply store different numbers of them.
+    """
+
+    kind: ClassVar[str] = "expert_stack"
+    experts: tuple[int, ...] = ()
+
+    def runs(self, stored: int) -> tuple[Run, ...]:
+        """See `Rule.runs`; an empty `experts` means the natural order."""
+        experts = self.experts or tuple(range(stored))
+        if sorted(experts) != list(range(stored)):
+            raise InputInvalid(
+                f"rule expert_stack: experts {list(experts)} is no order of the {stored} that are "
+                "stored."
+            )
+        runs: list[Run] = []
+        for at, expert in enumerate(experts):
+            last = runs[-1] if runs else None
+            if last and last.logical + last.length == expert:
+                runs[-1] = Run(last.stored, last.logical, last.length + 1)
+            else:
+                runs.append(Run(at, expert, 1))
+        return tuple(runs)
+
+
+_KINDS: dict[str, type[Rule]] = {
+    each.kind: each for each in (Replicate, Shard, SubBlocks, VocabPad, ExpertStack)
+}
+
+
+def to_json(rule: Rule) -> dict[str, Any]:
+    """Write a rule as JSON."""
+    return {"kind": rule.kind, **asdict(rule)}
+
+
+def from_json(data: Mapping[str, Any]) -> Rule:
+    """Read a rule.
+
+    Raises:
+        InputInvalid: an unknown kind, or a field that the kind does not have.
+    """
+    given = dict(data)
+    kind = _KINDS.get(str(given.pop("kind", "")))
+    if kind is None:
+        raise InputInvalid(f"rule kind {data.get('kind')!r} is not one of {', '.join(_KINDS)}.")
+    known = {field.name for field in fields(kind)}
+    if unknown := sorted(set(given) - known):
+        raise InputInvalid(f"rule {kind.kind} has no {unknown[0]!r}; it has {sorted(known)}.")
+    try:
+        return kind(**{key: _tuples(value) for key, value in given.items()})
+    except (TypeError, ValueError) as error:
+        raise InputInvalid(f"rule {kind.kind}: {error}.") from error
+
+
+def _tuples(value: Any) -> Any:
+    """JSON lists of whole numbers as tuples; anything else is refused."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(_tuples(each) for each in value)
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
