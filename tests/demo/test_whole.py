@@ -165,7 +165,11 @@ def test_ctrl_c_ends_everything_and_leaves_the_folder(tmp_path: Path) -> None:
     # What a shell starts in the background ignores interrupts, and so would the tests' children.
     heeds = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heeds
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=heeds,  # noqa: PLW1509: this process has no other threads that hold locks
     ) as process:
         try:
             wait_for_log(out / "logs" / "main-job.log", process)
