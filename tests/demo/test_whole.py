@@ -169,7 +169,7 @@ def test_ctrl_c_ends_everything_and_leaves_the_folder(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        preexec_fn=heeds,  # noqa: PLW1509: this process has no other threads that hold locks
+        preexec_fn=heeds,  # noqa: PLW1509 - no other thread of pytest holds a lock
     ) as process:
         try:
             wait_for_log(out / "logs" / "main-job.log", process)
