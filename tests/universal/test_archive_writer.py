@@ -3,6 +3,7 @@
 import io
 import struct
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_views_of_one_storage(order: list[int], start: int, large: bool) -> None
     whole = torch.arange(24 + start, dtype=torch.int32)
     view = whole[start:].view(shape).permute(order)
     archive = Archive(zip64_from=16 if large else 1 << 32)
-    number = archive.storage(whole.numel() * 4, lambda: [memoryview(whole.numpy())])
+    number = archive.storage(whole.numel() * 4, lambda: [whole.numpy().data])
     tree = [
         archive.view(number, "int32", tuple(view.shape), view.stride(), start),
         archive.view(number, "int32", (24 + start,), (1,)),
@@ -88,8 +89,7 @@ def test_an_archive_can_be_mapped(tmp_path: Path, zip64_from: int) -> None:
     archive = Archive(zip64_from=zip64_from)
     data = [raw(nbytes, nbytes) for nbytes in (4, 400, 4000)]
     tensors = [
-        archive.tensor("float32", (len(each) // 4,), lambda each=each: cut(each, 64))
-        for each in data
+        archive.tensor("float32", (len(each) // 4,), partial(cut, each, 64)) for each in data
     ]
     path = tmp_path / "archive.pt"
     with path.open("wb") as out:
@@ -118,7 +118,7 @@ def test_more_records_than_a_short_directory_counts() -> None:
     """65,536 records and more need zip64, and get it."""
     archive = Archive()
     tensors = [
-        archive.tensor("uint8", (1,), lambda n=n: [bytes([n % 256])]) for n in range(1 << 16)
+        archive.tensor("uint8", (1,), partial(cut, bytes([n % 256]), 1)) for n in range(1 << 16)
     ]
     found = zipfile.ZipFile(io.BytesIO(written(archive, tensors)))
     assert len(found.namelist()) == (1 << 16) + 3
