@@ -47,6 +47,19 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     fsync_folder(path.parent)
 
 
+def write_new(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write a file into a staging folder: its content is durable, its name once the folder is.
+
+    Raises:
+        OSError: the disk is full, or `path` exists already.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Replace the content of `path` by `text` (UTF-8), durably and in one step."""
     write_bytes(path, text.encode(), mode=mode)

@@ -9,6 +9,7 @@ in the entry to say how the source was sharded, and nothing else reads them.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,7 @@ COLUMNS = ("entry", "file", "offset", "nbytes", "flat", "start", "shape", "strid
 """The columns that every index has, in the order of the file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Index:
     """A whole checkpoint's tensors.
 
@@ -126,11 +127,12 @@ class Index:
         Raises:
             InputInvalid: the checkpoint does not hold it.
         """
-        found = self.rows().get((self.tied.get(name, name), state))
+        found = self.rows.get((self.tied.get(name, name), state))
         if found is None:
             raise InputInvalid(f"the checkpoint holds no {name} ({state}).")
         return found
 
+    @cached_property
     def rows(self) -> dict[tuple[str, str], int]:
         """Numbers of all entries by (name, state)."""
         return {entry.key: row for row, entry in enumerate(self.entries)}

@@ -1,0 +1,243 @@
+"""A checkpoint folder: what seals it, what it says of itself, and how it is opened.
+
+    manifest.json   what the checkpoint is; size and xxh3_128 of index.json, index.safetensors and
+                    trainer.json; size of every data file and what vouches for it
+    COMMIT          sha256 of manifest.json
+
+Order of writing: data files and the four above into a staging folder, each fsynced; the folder
+fsynced; rename; parent fsynced. So a folder under its final name is whole.
+
+Invariant: a folder without a COMMIT that matches is no checkpoint; whatever differs from the
+manifest is named before anything is read from it.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from wattmesh import durable
+from wattmesh.errors import CheckpointDamaged, InputInvalid
+from wattmesh.reconfig.universal import columns
+from wattmesh.reconfig.universal.index import Index
+from wattmesh.reconfig.universal.reader import check_relative
+
+FORMAT = "wattmesh universal checkpoint"
+VERSION = 1
+MANIFEST = "manifest.json"
+COMMIT = "COMMIT"
+TRAINER = "trainer.json"
+
+
+class Kind(StrEnum):
+    """Whether a checkpoint owns its data."""
+
+    VIRTUAL = "virtual"
+    PHYSICAL = "physical"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """What vouches for a data file beside the digests of its segments.
+
+    Attributes:
+        size: bytes.
+        header_nbytes, header_xxh3_128: physical: the safetensors header, which no segment covers.
+        mtime_ns, inode: virtual: of the foreign file when it was indexed; any change shows here.
+    """
+
+    size: int
+    header_nbytes: int = 0
+    header_xxh3_128: str = ""
+    mtime_ns: int = 0
+    inode: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a checkpoint says of itself.
+
+    Attributes:
+        kind: virtual or physical.
+        data: by relative path, every file that the index names.
+        files: size and xxh3_128 of the small files.
+        run, attempt: who wrote it, when a run did.
+        source: what it was made from: {"kind": "dcp" | "deepspeed" | "universal" | "run", ...}.
+        hashed: whether the index carries a digest of every segment.
+        logical_digest: of the whole state as it was in memory, when the writer knew it.
+    """
+
+    kind: Kind
+    data: dict[str, DataFile]
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    run: str = ""
+    attempt: int = 0
+    source: dict[str, Any] = field(default_factory=dict)
+    hashed: bool = False
+    logical_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """An opened checkpoint: its seal holds, its data files are there with the right sizes."""
+
+    folder: Path
+    manifest: Manifest
+    index: Index
+    trainer: dict[str, Any]
+
+
+def seal(staging: Path, manifest: Manifest, index: Index, trainer: Mapping[str, Any]) -> None:
+    """Write everything but the data files into a staging folder, durably.
+
+    Args:
+        staging: holds the data files already, fsynced.
+        manifest: its `files` and `hashed` are filled in here.
+        index: proven (`cover.prove`).
+        trainer: JSON: {"header": ..., "values": ..., "extra": ...}.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    small = {
+        columns.NAMES: columns.names_to_bytes(index),
+        columns.NUMBERS: columns.numbers_to_bytes(index),
+        TRAINER: json.dumps(trainer, sort_keys=True).encode() + b"\n",
+    }
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        **asdict(manifest),
+        "files": {name: _line(data) for name, data in small.items()},
+        "hashed": index.segments.digest is not None,
+    }
+    text = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    small[MANIFEST] = text
+    small[COMMIT] = hashlib.sha256(text).hexdigest().encode() + b"\n"
+    # The rename that follows makes them a checkpoint all at once, so their order is free.
+    with ThreadPoolExecutor(len(small)) as pool:
+        list(pool.map(lambda name: durable.write_new(staging / name, small[name]), small))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read what a checkpoint says of itself, after its COMMIT has been checked.
+
+    Raises:
+        CheckpointDamaged: no COMMIT, no manifest, or they do not belong together.
+    """
+    text, commit = _read(folder, MANIFEST), _read(folder, COMMIT)
+    if hashlib.sha256(text).hexdigest().encode() != commit.strip():
+        raise CheckpointDamaged(
+            f"checkpoint {folder.name}: {MANIFEST} differs from what {COMMIT} was written for."
+        )
+    try:
+        document = json.loads(text)
+        told = document.pop("format"), document.pop("version")
+        if told != (FORMAT, VERSION):
+            raise CheckpointDamaged(
+                f"checkpoint {folder.name}: {MANIFEST} is of {told[0]!r} version {told[1]!r}, this "
+                f"wattmesh reads {FORMAT!r} version {VERSION}; use the wattmesh that wrote it."
+            )
+        data = {str(name): DataFile(**line) for name, line in document.pop("data").items()}
+        return Manifest(**{**document, "kind": Kind(document["kind"]), "data": data})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointDamaged(
+            f"checkpoint {folder.name}: {MANIFEST} is no manifest ({error})."
+        ) from error
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Open a checkpoint; its data is not read, only looked at.
+
+    Raises:
+        CheckpointDamaged: the seal is broken, a small file differs, a data file is missing, has
+            another size or (virtual) was changed since it was indexed, or the index reaches
+            outside of them.
+    """
+    manifest = read_manifest(folder)
+    small = {name: _checked(folder, name, manifest) for name in _SMALL}
+    index = columns.read(small[columns.NAMES], small[columns.NUMBERS], f"checkpoint {folder.name}")
+    try:
+        trainer = json.loads(small[TRAINER])
+    except ValueError as error:
+        raise CheckpointDamaged(f"checkpoint {folder.name}: {TRAINER}: {error}.") from error
+    _check_data(folder, manifest, index)
+    return Checkpoint(folder=folder, manifest=manifest, index=index, trainer=trainer)
+
+
+_SMALL = (columns.NAMES, columns.NUMBERS, TRAINER)
+
+
+def _checked(folder: Path, name: str, manifest: Manifest) -> bytes:
+    """Read a small file and hold it against its line."""
+    data = _read(folder, name)
+    if manifest.files.get(name) != _line(data):
+        raise CheckpointDamaged(
+            f"checkpoint {folder.name}: {name} differs from its line in {MANIFEST}."
+        )
+    return data
+
+
+def _check_data(folder: Path, manifest: Manifest, index: Index) -> None:
+    """Look at every data file; hold the index's ranges against their sizes."""
+    for name in index.files:
+        if name not in manifest.data:
+            raise CheckpointDamaged(
+                f"checkpoint {folder.name}: the index names {name!r}, {MANIFEST} does not."
+            )
+    for name, expected in manifest.data.items():
+        _check_file(folder, name, expected, foreign=manifest.kind is Kind.VIRTUAL)
+    if len(index.segments):
+        sizes = np.array([manifest.data[name].size for name in index.files], dtype=np.int64)
+        ends = index.segments.offset + index.segments.nbytes
+        over = np.flatnonzero((ends > sizes[index.segments.file]) | (ends < 0))
+        if len(over):
+            row = int(over[0])
+            raise CheckpointDamaged(
+                f"checkpoint {folder.name}: {index.entries[index.segments.entry[row]]} reaches to "
+                f"byte {ends[row]} of {index.files[index.segments.file[row]]}, which ends before."
+            )
+
+
+def _check_file(folder: Path, name: str, expected: DataFile, *, foreign: bool) -> None:
+    try:
+        check_relative(name)
+        found = os.stat(folder / name, follow_symlinks=False)
+    except InputInvalid as error:
+        raise CheckpointDamaged(f"checkpoint {folder.name}: {error}") from error
+    except OSError as error:
+        raise CheckpointDamaged(
+            f"checkpoint {folder.name}: {name} cannot be read ({error.strerror})."
+        ) from error
+    if found.st_size != expected.size:
+        raise CheckpointDamaged(
+            f"checkpoint {folder.name}: {name} has {found.st_size} bytes, not the {expected.size} "
+            "that were written."
+        )
+    if foreign and (found.st_mtime_ns, found.st_ino) != (expected.mtime_ns, expected.inode):
+        raise CheckpointDamaged(
+            f"checkpoint {folder.name}: {name} was changed or replaced since it was indexed; "
+            "convert its source again."
+        )
+
+
+def _line(data: bytes) -> dict[str, Any]:
+    return {"size": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
+
+
+def _read(folder: Path, name: str) -> bytes:
+    try:
+        return (folder / name).read_bytes()
+    except OSError as error:
+        raise CheckpointDamaged(
+            f"checkpoint {folder.name}: {name} cannot be read ({error.strerror}); it was never "
+            "finished or has been tampered with."
+        ) from error
