@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import pytest_randomly
 from hypothesis import settings
 
 from tests import postgresql
@@ -17,6 +18,9 @@ __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
 # A shared two-core machine makes single examples slow at random: speed is benchmarks' business.
 settings.register_profile("house", deadline=None)
 settings.load_profile("house")
+
+# DeepSpeed asks to be imported, and torch with it, to be seeded before every test: no test needs it.
+pytest_randomly.entrypoint_reseeds = []
 
 
 @pytest.fixture(scope="session")

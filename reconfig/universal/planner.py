@@ -145,7 +145,7 @@ def _boxed(segments: Segments, number: Column, dims: int) -> tuple[Column, ...]:
 
 def _unflattened(index: Index, shape: Shape, rows: Column, row: int) -> tuple[Column, ...]:
     """Columns of the boxes that flat segments split into."""
-    size = dtypes.size_of(index.entries[row].dtype)
+    item_size = dtypes.size_of(index.entries[row].dtype)
     starts, shapes, strides, offsets, numbers = [], [], [], [], []
     for each in rows.tolist():
         offset = int(index.segments.offset[each])
@@ -156,8 +156,9 @@ def _unflattened(index: Index, shape: Shape, rows: Column, row: int) -> tuple[Co
             strides.append(row_major(box.shape))
             offsets.append(offset)
             numbers.append(each)
-            offset += box.count * size
+            offset += box.count * item_size
     dims = len(shape)
-    wide = (np.array(each, dtype=np.int64).reshape(-1, dims) for each in (starts, shapes, strides))
+    size = (len(offsets), dims)
+    wide = (np.array(each, dtype=np.int64).reshape(size) for each in (starts, shapes, strides))
     narrow = (np.array(each, dtype=np.int64) for each in (offsets, numbers))
     return (*wide, *narrow)

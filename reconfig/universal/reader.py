@@ -147,12 +147,14 @@ class Reader:
         if not box.within(entry.shape):
             raise InputInvalid(f"{entry} is {entry.shape}; {box} lies outside it.")
         for piece in self.planner.pieces(row, box):
-            at = tuple(
+            where = [
                 slice(a - b, a - b + n)
                 for a, b, n in zip(piece.box.start, box.start, piece.box.shape, strict=True)
-            )
+            ]
             name = self.index.files[piece.file]
-            self._copy(name, piece.offset, piece.box.shape, piece.strides, out[at])
+            # A scalar's place must stay an array to be filled, which NumPy's [()] would not leave.
+            part = out[tuple(where)] if where else out
+            self._copy(name, piece.offset, piece.box.shape, piece.strides, part)
 
     def _copy(
         self, name: str, offset: int, shape: Shape, strides: Shape, out: NDArray[np.generic]
@@ -174,14 +176,13 @@ class Reader:
             starts = _starts(offset, outer, [each * size for each in strides])
             self._runs(name, starts, run, _bytes(out))
         else:
-            rows = 1 if run >= MIN_RUN and outer else max(1, BUFFER // max(1, strides[0] * size))
-            for at in range(0, shape[0], rows):
-                begin = offset + at * strides[0] * size
-                if rows == 1 and len(shape) > 1:
-                    self._copy(name, begin, shape[1:], strides[1:], out[at])
-                else:
-                    part = out[at : at + rows]
-                    self._copy(name, begin, part.shape, strides, part)
+            # Along the dim that spreads the bytes most, so that every part is nearer to a buffer.
+            dim = max(range(len(shape)), key=lambda each: (shape[each] - 1) * strides[each])
+            fits = max(1, BUFFER // (strides[dim] * size))
+            rows = 1 if outer and run >= MIN_RUN else min(fits, -(-shape[dim] // 2))
+            for at in range(0, shape[dim], rows):
+                part = out[(slice(None),) * dim + (slice(at, at + rows),)]
+                self._copy(name, offset + at * strides[dim] * size, part.shape, strides, part)
 
     def _runs(self, name: str, starts: list[int], run: int, out: memoryview) -> None:
         """Read equal runs of bytes, one after the other in `out`."""
