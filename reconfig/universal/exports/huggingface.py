@@ -1,0 +1,213 @@
+"""Parameters as Hugging Face safetensors: one file, or shards with an index.
+
+Names, tensors and files follow `save_pretrained`: what is tied is written once, a shard closes
+before it would pass `max_shard_bytes`, and `model.safetensors.index.json` maps names to shards.
+
+Invariant: elements are copied, or cast as the file's own metadata says; nothing else happens.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.universal import dtypes
+from wattmesh.reconfig.universal.declared import Rename
+from wattmesh.reconfig.universal.exports.stream import Cast, Values, keep, pieces
+from wattmesh.reconfig.universal.exports.target import Progress, Staging, silent, staged
+from wattmesh.reconfig.universal.index import PARAM, Entry, Index
+from wattmesh.reconfig.universal.reader import Files, Reader
+
+SHARD_BYTES = 5 * 10**9
+"""What `save_pretrained` takes as the largest shard."""
+
+CASTS = ("float32", "bfloat16")
+"""Dtypes that floating-point parameters may be written in."""
+
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+_NAN_ABOVE = np.uint32(0x7F800000)
+_MAGNITUDE = np.uint32(0x7FFFFFFF)
+_QUIET = np.uint32(0x0040)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """One tensor of the export: `row` of the index, under `name`, cast to `dtype`."""
+
+    row: int
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+def export(
+    index: Index,
+    files: Files,
+    target: Path,
+    *,
+    dtype: str = "float32",
+    renames: Sequence[Rename] = (),
+    max_shard_bytes: int = SHARD_BYTES,
+    progress: Progress = silent,
+) -> None:
+    """Write the parameters to the new folder `target`.
+
+    Args:
+        index: of the checkpoint; only the state "param" is written.
+        files: where its bytes are.
+        target: a folder that does not exist yet.
+        dtype: "float32" or "bfloat16", for all floating-point parameters of 16 bits and more;
+            others (integers, bool, float8) are copied as they are.
+        renames: as declared, applied one after the other; each must change a name.
+        max_shard_bytes: most bytes of tensors in a file; a larger tensor has a file of its own.
+        progress: told the bytes written.
+
+    Raises:
+        InputInvalid: an unknown dtype, a rename that matches nothing or makes two names equal, or a
+            target that cannot be written.
+        CheckpointDamaged: bytes are missing.
+    """
+    if dtype not in CASTS:
+        raise InputInvalid(f"export: dtype {dtype!r} is none of {', '.join(CASTS)}.")
+    if max_shard_bytes < 1:
+        raise InputInvalid(f"export: shards of {max_shard_bytes} bytes hold nothing.")
+    tensors = _tensors(index, dtype, renames)
+    shards = _shards(tensors, max_shard_bytes)
+    reader = Reader(index, files)
+    with staged(target, progress) as folder:
+        names = _file_names(len(shards))
+        for name, shard in zip(names, shards, strict=True):
+            _write_shard(folder, name, shard, reader)
+        if len(shards) > 1:
+            weight_map = {
+                tensor.name: name
+                for name, shard in zip(names, shards, strict=True)
+                for tensor in shard
+            }
+            total = sum(tensor.nbytes for tensor in tensors)
+            document = {"metadata": {"total_size": total}, "weight_map": weight_map}
+            text = json.dumps(document, indent=2, sort_keys=True) + "\n"
+            folder.write("model.safetensors.index.json", text.encode())
+
+
+def to_bfloat16(values: Values) -> Values:
+    """Round float32 to bfloat16 (as uint16), to nearest and to even on ties; NaN stays NaN.
+
+    Sign and upper payload bits of a NaN are kept, and it is made quiet, as IEEE 754 has it.
+    """
+    bits = values.view(np.uint32)
+    carried = bits + (np.uint32(0x7FFF) + ((bits >> 16) & 1))
+    nan = (bits & _MAGNITUDE) > _NAN_ABOVE
+    rounded = np.where(nan, bits >> 16 | _QUIET, carried >> 16)
+    return rounded.astype("<u2")
+
+
+def to_float32(values: Values) -> Values:
+    """Widen bfloat16 (as uint16) to float32, exactly."""
+    return (values.astype(np.uint32) << 16).view("<f4")
+
+
+def _cast(stored: str, wanted: str) -> Cast:
+    """How elements of `stored` become elements of `wanted`."""
+    if stored == wanted:
+        return keep
+    if stored == "bfloat16":
+        return to_float32
+    if wanted == "float32":
+        return _narrow
+    return lambda values: to_bfloat16(_narrow(values))
+
+
+def _narrow(values: Values) -> Values:
+    """Cast float64 or float16 to float32; too large values become infinite, as in torch."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype("<f4", copy=False)
+
+
+def _tensors(index: Index, dtype: str, renames: Sequence[Rename]) -> list[_Tensor]:
+    """What is written, in the order of the index."""
+    rows = [row for row, entry in enumerate(index.entries) if entry.state == PARAM]
+    if not rows:
+        raise InputInvalid("export: the checkpoint holds no parameters.")
+    names = _renamed([index.entries[row].name for row in rows], renames)
+    return [
+        _tensor(row, name, index.entries[row], dtype) for row, name in zip(rows, names, strict=True)
+    ]
+
+
+def _tensor(row: int, name: str, entry: Entry, dtype: str) -> _Tensor:
+    written = dtype if entry.dtype in _FLOATS else entry.dtype
+    count = entry.nbytes // dtypes.size_of(entry.dtype)
+    return _Tensor(row, name, written, entry.shape, count * dtypes.size_of(written))
+
+
+def _renamed(names: Sequence[str], renames: Sequence[Rename]) -> list[str]:
+    """Apply the declared renames."""
+    found = list(names)
+    for rename in renames:
+        changed = [rename(name) for name in found]
+        if changed == found:
+            raise InputInvalid(f"export: rename {rename.match.pattern!r} changes no name.")
+        found = changed
+    first: dict[str, str] = {}
+    for old, new in zip(names, found, strict=True):
+        if first.setdefault(new, old) != old:
+            raise InputInvalid(f"export: {first[new]} and {old} would both be called {new!r}.")
+    return found
+
+
+def _shards(tensors: Sequence[_Tensor], limit: int) -> list[list[_Tensor]]:
+    """Fill files in order; within one, wide elements come first so that all are aligned."""
+    shards: list[list[_Tensor]] = [[]]
+    size = 0
+    for tensor in tensors:
+        if shards[-1] and size + tensor.nbytes > limit:
+            shards.append([])
+            size = 0
+        shards[-1].append(tensor)
+        size += tensor.nbytes
+    return [sorted(shard, key=lambda each: -dtypes.size_of(each.dtype)) for shard in shards]
+
+
+def _file_names(count: int) -> list[str]:
+    if count == 1:
+        return ["model.safetensors"]
+    return [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)]
+
+
+def _write_shard(folder: Staging, name: str, tensors: Sequence[_Tensor], reader: Reader) -> None:
+    """One safetensors file: length of the header, header, tensors without a gap."""
+    entries = reader.index.entries
+    casts = {
+        f"{entries[tensor.row].dtype} -> {tensor.dtype}"
+        for tensor in tensors
+        if entries[tensor.row].dtype != tensor.dtype
+    }
+    with folder.file(name) as out:
+        out.write(_header(tensors, sorted(casts)))
+        for tensor in tensors:
+            cast = _cast(entries[tensor.row].dtype, tensor.dtype)
+            for piece in pieces(reader, tensor.row, cast=cast):
+                out.write(piece)
+
+
+def _header(tensors: Sequence[_Tensor], casts: Sequence[str]) -> bytes:
+    metadata = {"format": "pt"}
+    if casts:
+        metadata["cast"] = "; ".join(casts) + " (to nearest, ties to even)"
+    document: dict[str, object] = {"__metadata__": metadata}
+    begin = 0
+    for tensor in tensors:
+        document[tensor.name] = {
+            "dtype": dtypes.CODES[tensor.dtype],
+            "shape": tensor.shape,
+            "data_offsets": [begin, begin + tensor.nbytes],
+        }
+        begin += tensor.nbytes
+    text = json.dumps(document, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text

@@ -1,0 +1,56 @@
+"""The bytes of one tensor, row by row, in pieces of bounded size."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattmesh.reconfig.universal import dtypes
+from wattmesh.reconfig.universal.box import Box
+from wattmesh.reconfig.universal.reader import BUFFER, Reader
+
+Values = NDArray[np.generic]
+Cast = Callable[[Values], Values]
+"""Turns elements into other elements, one for one."""
+
+
+def keep(values: Values) -> Values:
+    """The cast that changes nothing."""
+    return values
+
+
+def blocks(box: Box, count: int) -> Iterator[Box]:
+    """Cut a box into boxes of at most `count` elements that follow each other row-major."""
+    if box.count == 0:
+        return
+    if box.count <= count or not box.shape:
+        yield box
+        return
+    # The first dim whose rows are small enough; all dims before it are walked index by index.
+    dim, row = 0, box.count // box.shape[0]
+    while row > count:
+        dim += 1
+        row //= box.shape[dim]
+    rows = max(1, count // row)
+    for outer in np.ndindex(*box.shape[:dim]):
+        begin = tuple(a + n for a, n in zip(box.start, outer, strict=False))
+        for at in range(0, box.shape[dim], rows):
+            yield Box(
+                (*begin, box.start[dim] + at, *box.start[dim + 1 :]),
+                ((1,) * dim + (min(rows, box.shape[dim] - at), *box.shape[dim + 1 :])),
+            )
+
+
+def pieces(
+    reader: Reader, row: int, box: Box | None = None, cast: Cast = keep, size: int = BUFFER
+) -> Iterator[memoryview]:
+    """Read a box of entry `row` (all of it by default), row-major, at most `size` bytes at once.
+
+    Raises:
+        CheckpointDamaged: bytes are missing.
+    """
+    entry = reader.index.entries[row]
+    wanted = box or Box.whole(entry.shape)
+    for part in blocks(wanted, max(1, size // dtypes.size_of(entry.dtype))):
+        values = np.ascontiguousarray(cast(reader.read(row, part)))
+        yield values.reshape(-1).view(np.uint8).data
