@@ -19,7 +19,7 @@ __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
 settings.register_profile("house", deadline=None)
 settings.load_profile("house")
 
-# DeepSpeed asks to be imported, and torch with it, to be seeded before every test: no test needs it.
+# DeepSpeed asks to be imported, with torch, to be seeded before every test; no test needs it.
 pytest_randomly.entrypoint_reseeds = []
 
 
