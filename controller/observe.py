@@ -155,10 +155,15 @@ def run_view(journal: Journal, row: RunRow, now: datetime) -> RunView:
         ordered_point=row.ordered_point,
         failed_switches=journal.switches.failures_in_a_row(row.run),
         switches_today=sum(each.state is not SwitchState.ABANDONED for each in today),
-        since_switch_s=(now - confirmed[0].updated_at).total_seconds() if confirmed else None,
+        since_switch_s=_age_s(confirmed[0].updated_at, now) if confirmed else None,
         switch_s=_p95([each.total_s for each in confirmed if each.total_s]),
         capabilities=row.capabilities,
     )
+
+
+def _age_s(at: datetime, now: datetime) -> float | None:
+    """Seconds since `at`; None when a clock that was stepped back says it has yet to come."""
+    return (now - at).total_seconds() if at <= now else None
 
 
 def _open_view(switch: SwitchRow | None, now: datetime) -> SwitchView | None:

@@ -9,7 +9,7 @@ import pytest
 from wattmesh.controller.cycle import Cycle, CycleReport, CycleSettings
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan
-from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.observe import SignalFacts, run_view
 from wattmesh.migrations.upgrade import upgrade
 from wattmesh.policies.decision import Mode, PolicySettings
 from wattmesh.reconfig.catalogue import (
@@ -214,6 +214,18 @@ def test_a_daemon_killed_at_any_state_of_a_switch_goes_on_from_the_journal(
     assert row is not None
     assert row.layout == B
     again.close()
+
+
+def test_a_switch_that_a_stepped_clock_puts_in_the_future_has_no_age(journal: Journal) -> None:
+    """After a step back the dwell is no longer than it was: it does not wait for the old time."""
+    turn(journal)
+    step_switch(journal, SwitchState.CONFIRMED)
+    ages = []
+    for at in (T0 + timedelta(seconds=40), T0 + timedelta(seconds=20)):
+        row = journal.runs.find("r", at)
+        assert row is not None
+        ages.append(run_view(journal, row, at).since_switch_s)
+    assert ages == [10.0, None]
 
 
 def test_a_stopped_feed_means_hold(journal: Journal) -> None:
