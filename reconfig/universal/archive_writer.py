@@ -11,7 +11,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal import dtypes, pickled
@@ -41,6 +41,24 @@ _STORAGE_CLASSES = {
     "uint8": "ByteStorage",
     "bool": "BoolStorage",
 }
+
+
+class Out(Protocol):
+    """A file that can be written and gone back in."""
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        """Write all of `data`."""
+        ...
+
+    def seek(self, offset: int, /) -> int:
+        """Go to a byte of the file."""
+        ...
+
+    def tell(self) -> int:
+        """Byte of the file that is written next."""
+        ...
+
+
 _TOP = "archive"
 _UTF8_NAMES = 0x0800
 _LOCAL = struct.Struct("<4s5H3I2H")
@@ -110,7 +128,7 @@ class Archive:
         rebuild = Global("torch._utils", "_rebuild_tensor_v3")
         return Reduce(rebuild, (*common, Global("torch", dtype)))
 
-    def write(self, out: BinaryIO, value: Any) -> int:
+    def write(self, out: Out, value: Any) -> int:
         """Write the archive at the present position of a seekable file; returns its bytes.
 
         Raises:
@@ -130,7 +148,7 @@ class Archive:
 class _Zip:
     """A zip of stored records, at offsets counted from where the file stood."""
 
-    def __init__(self, out: BinaryIO, zip64_from: int) -> None:
+    def __init__(self, out: Out, zip64_from: int) -> None:
         self._out = out
         self._start = out.tell()
         self._at = 0

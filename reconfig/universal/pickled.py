@@ -7,7 +7,7 @@ Invariant: nothing is called or imported; a value that has no exact pickle is re
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,13 @@ class PersistentId:
     """What the reader's own `persistent_load` makes of `value`: in torch archives, a storage."""
 
     value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """A dict, given as pairs: markers that cannot be keys here are keys once they are read."""
+
+    items: Sequence[tuple[Any, Any]]
 
 
 def dumps(value: Any) -> bytes:
@@ -179,13 +186,19 @@ def _list(to: _Emitter, value: list[Any], where: str) -> None:
 
 
 def _dict(to: _Emitter, value: dict[Any, Any], where: str) -> None:
-    to.out += b"}"
-    if value:
-        to.out += _MARK
-        for key, item in value.items():
-            to.value(key, f"{where} key")
-            to.value(item, f"{where}[{key!r}]")
-        to.out += _SETITEMS
+    _items(to, value.items(), where)
+
+
+def _pairs(to: _Emitter, value: Pairs, where: str) -> None:
+    _items(to, value.items, where)
+
+
+def _items(to: _Emitter, items: Iterable[tuple[Any, Any]], where: str) -> None:
+    to.out += b"}" + _MARK
+    for key, item in items:
+        to.value(key, f"{where} key")
+        to.value(item, f"{where}[{key!r}]")
+    to.out += _SETITEMS
 
 
 def _reduce(to: _Emitter, value: Reduce, where: str) -> None:
@@ -220,6 +233,7 @@ _EMIT: dict[type, Callable[[_Emitter, Any, str], None]] = {
     tuple: _tuple,
     list: _list,
     dict: _dict,
+    Pairs: _pairs,
     Global: _global,
     Reduce: _reduce,
     New: _new,

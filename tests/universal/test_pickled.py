@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal import pickled
-from wattmesh.reconfig.universal.pickled import Build, Global, New, PersistentId, Reduce
+from wattmesh.reconfig.universal.pickled import Build, Global, New, Pairs, PersistentId, Reduce
 
 scalars = (
     st.none()
@@ -72,6 +72,15 @@ def test_markers_name_what_the_reader_calls() -> None:
     table = Reduce(Global("collections", "OrderedDict"), ([("a", 1)],))
     found = pickle.loads(pickled.dumps({"note": note, "table": table}))
     assert found == {"note": Note("hello"), "table": collections.OrderedDict(a=1)}
+
+
+def test_keys_that_are_markers() -> None:
+    """A dict may be given as pairs, so that its keys may be anything the reader can hash."""
+    key = Reduce(Global("builtins", "complex"), (1.0, 2.0))
+    assert pickle.loads(pickled.dumps(Pairs([(key, "value"), ((1, 2), {})]))) == {
+        1 + 2j: "value",
+        (1, 2): {},
+    }
 
 
 def test_persistent_ids_reach_the_reader() -> None:

@@ -1,0 +1,250 @@
+"""A folder that `torch.distributed.checkpoint` loads: model, optimizer state and settings.
+
+    __0_0.distcp ...   torch archives one after the other, one per chunk of a tensor or value
+    .metadata          a pickle: key -> dtype, shape, chunks; (key, chunk) -> file, offset, length
+
+Keys are those of a flattened optimizer state dict (`flatten_optimizer_state_dict=True`):
+`model.<name>`, `optim.state.<name>.<slot>`, `optim.param_groups.<name>.<setting>`, the prefixes as
+chosen. DCP reads whole chunks, so tensors are cut into chunks of bounded size.
+
+Invariant: the pickle names only classes of torch, and every archive passes `weights_only=True`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.universal import dtypes, pickled
+from wattmesh.reconfig.universal.archive_writer import Archive
+from wattmesh.reconfig.universal.box import Box, Shape
+from wattmesh.reconfig.universal.exports.stream import blocks, pieces
+from wattmesh.reconfig.universal.exports.target import Progress, Sink, silent, staged
+from wattmesh.reconfig.universal.index import PARAM, Entry, Index
+from wattmesh.reconfig.universal.pickled import Build, Global, New, Pairs, Reduce
+from wattmesh.reconfig.universal.reader import Files, Reader
+
+CHUNK_BYTES = 64 << 20
+"""Most bytes of a chunk: what a rank reads beside the rows it wants is less than two of them."""
+
+FILE_BYTES = 4 << 30
+"""A file that has reached this is followed by another."""
+
+Settings = Mapping[str, Mapping[str, Any]]
+"""Parameter -> setting of its optimizer group -> value ("lr" -> 0.001)."""
+
+_METADATA = "torch.distributed.checkpoint.metadata"
+_VERSION = "1.0.0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefixes:
+    """What stands before the names; "" for nothing, else it ends with a dot."""
+
+    model: str = "model."
+    optim: str = "optim."
+
+
+_SCALAR = Box((), ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One archive: a chunk of entry `row`, or (`row` is None) a plain value, under some keys."""
+
+    keys: tuple[str, ...]
+    nbytes: int
+    row: int | None = None
+    box: Box = _SCALAR
+    number: int = 0
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an item's archive was written."""
+
+    item: _Item
+    file: str
+    offset: int
+    length: int
+
+
+def export(
+    index: Index,
+    files: Files,
+    target: Path,
+    *,
+    settings: Settings | None = None,
+    prefixes: Prefixes = Prefixes(),
+    chunk_bytes: int = CHUNK_BYTES,
+    progress: Progress = silent,
+) -> None:
+    """Write a DCP folder.
+
+    Args:
+        index: of the checkpoint; every entry is written, a tied name as a second key.
+        files: where its bytes are.
+        target: a folder that does not exist yet.
+        settings: plain values per parameter, as the optimizer's groups have them.
+        prefixes: what stands before the names.
+        chunk_bytes: most bytes of a chunk (a single element at least).
+        progress: told the bytes written.
+
+    Raises:
+        InputInvalid: two values under one key, a setting that is not plain data, or a target that
+            cannot be written.
+        CheckpointDamaged: bytes are missing.
+    """
+    items = [*_values(settings or {}, prefixes), *_chunks(index, prefixes, chunk_bytes)]
+    _refuse_doubles(items)
+    reader = Reader(index, files)
+    places: list[_Place] = []
+    with staged(target, progress) as folder:
+        for number, group in enumerate(_grouped(items)):
+            name = f"__0_{number}.distcp"
+            with folder.file(name) as out:
+                places += [_write(out, name, item, reader) for item in group]
+        folder.write(".metadata", pickled.dumps(_metadata(index, places, prefixes)))
+
+
+def _values(settings: Settings, prefixes: Prefixes) -> Iterator[_Item]:
+    """The plain values, each an item."""
+    for name, group in settings.items():
+        for setting, value in group.items():
+            key = f"{prefixes.optim}param_groups.{name}.{setting}"
+            yield _Item((key,), 0, value=value)
+
+
+def _chunks(index: Index, prefixes: Prefixes, chunk_bytes: int) -> Iterator[_Item]:
+    """The tensors, cut."""
+    aliases: dict[str, list[str]] = {}
+    for alias, name in index.tied.items():
+        aliases.setdefault(name, []).append(alias)
+    for row, entry in enumerate(index.entries):
+        keys = [_key(entry.name, entry.state, prefixes)]
+        if entry.state == PARAM:
+            keys += [_key(alias, PARAM, prefixes) for alias in aliases.get(entry.name, ())]
+        size = dtypes.size_of(entry.dtype)
+        whole = Box.whole(entry.shape)
+        # An element-less tensor has one chunk all the same, as DCP writes it.
+        for number, box in enumerate(list(blocks(whole, max(1, chunk_bytes // size))) or [whole]):
+            yield _Item(tuple(keys), box.count * size, row, box, number)
+
+
+def _key(name: str, state: str, prefixes: Prefixes) -> str:
+    """The flat key of an entry."""
+    if state == PARAM:
+        return f"{prefixes.model}{name}"
+    return f"{prefixes.optim}state.{name}.{state}"
+
+
+def _refuse_doubles(items: Iterable[_Item]) -> None:
+    """Refuse one key for two things: a reader would get one of them."""
+    owner: dict[str, int | None] = {}
+    for item in items:
+        for key in item.keys:
+            if item.number == 0 and key in owner:
+                raise InputInvalid(
+                    f"export: two things would both be called {key!r}; choose other prefixes."
+                )
+            owner[key] = item.row
+
+
+def _grouped(items: Iterable[_Item]) -> Iterator[list[_Item]]:
+    """Fill files in order."""
+    group: list[_Item] = []
+    size = 0
+    for item in items:
+        if group and size >= FILE_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(item)
+        size += item.nbytes
+    yield group
+
+
+def _write(out: Sink, name: str, item: _Item, reader: Reader) -> _Place:
+    """Write one archive where the file stands."""
+    archive, value = Archive(), item.value
+    if item.row is not None:
+        entry = reader.index.entries[item.row]
+        bytes_of = partial(pieces, reader, item.row, item.box)
+        value = archive.tensor(entry.dtype, item.box.shape, bytes_of)
+    offset = out.tell()
+    return _Place(item, name, offset, archive.write(out, value))
+
+
+def _metadata(index: Index, places: Sequence[_Place], prefixes: Prefixes) -> Build:
+    """The object that DCP unpickles from .metadata."""
+    chunks: dict[str, list[Box]] = {}
+    entries: dict[str, Entry] = {}
+    storage = []
+    for place in places:
+        item = place.item
+        info = {"relative_path": place.file, "offset": place.offset, "length": place.length}
+        stored = _made("torch.distributed.checkpoint.filesystem", "_StorageInfo", info)
+        for key in item.keys:
+            storage.append((_index(key, item), stored))
+            chunks.setdefault(key, []).append(item.box)
+            if item.row is not None:
+                entries[key] = index.entries[item.row]
+    described = {
+        key: _tensor(entries[key], boxes) if key in entries else New(_of("BytesStorageMetadata"))
+        for key, boxes in chunks.items()
+    }
+    state = {
+        "state_dict_metadata": described,
+        "planner_data": {key: _path(key, prefixes) for key in chunks},
+        "storage_data": Pairs(storage),
+        "storage_meta": None,
+        "version": _VERSION,
+    }
+    return _made(_METADATA, "Metadata", state)
+
+
+def _path(key: str, prefixes: Prefixes) -> tuple[str, ...]:
+    """Where the key lies in the nested dict that was flattened: one level per prefix part."""
+    prefix = max((p for p in (prefixes.model, prefixes.optim) if key.startswith(p)), key=len)
+    return (*(part for part in prefix.split(".") if part), key.removeprefix(prefix))
+
+
+def _index(key: str, item: _Item) -> Build:
+    offset = None if item.row is None else _size(item.box.start)
+    number = None if item.row is None else item.number
+    return _made(_METADATA, "MetadataIndex", {"fqn": key, "offset": offset, "index": number})
+
+
+def _tensor(entry: Entry, boxes: Sequence[Box]) -> Build:
+    """TensorStorageMetadata."""
+    layout = Reduce(Global("torch.serialization", "_get_layout"), ("torch.strided",))
+    contiguous = Reduce(_of("_MEM_FORMAT_ENCODING"), (0,))
+    properties = (Global("torch", entry.dtype), layout, False, contiguous, False)
+    state = {
+        "properties": Build(New(_of("TensorProperties")), properties),
+        "size": _size(entry.shape),
+        "chunks": [
+            _made(
+                _METADATA,
+                "ChunkStorageMetadata",
+                {"offsets": _size(box.start), "sizes": _size(box.shape)},
+            )
+            for box in boxes
+        ],
+    }
+    return _made(_METADATA, "TensorStorageMetadata", state)
+
+
+def _of(name: str) -> Global:
+    return Global(_METADATA, name)
+
+
+def _made(module: str, name: str, state: dict[str, Any]) -> Build:
+    """An object of a class with those attributes."""
+    return Build(New(Global(module, name)), state)
+
+
+def _size(shape: Shape) -> Reduce:
+    return Reduce(Global("torch", "Size"), (tuple(shape),))
