@@ -44,6 +44,37 @@ def place(rule: Rule, segment: Segment, stored: Shape, item_size: int) -> Iterat
                 yield part
 
 
+def logical_parts(rule: Rule, box: Box, stored: Shape) -> Iterator[tuple[Box, Box]]:
+    """Split a box in stored coordinates into what a rule calls data; the rest is padding.
+
+    Args:
+        rule: of the tensor.
+        box: of the stored tensor.
+        stored: shape of the stored tensor; scalars pass every rule unchanged.
+
+    Yields:
+        Where a part lies in the logical tensor, and where in `box` (counted from its start).
+
+    Raises:
+        InputInvalid: the rule does not fit that shape.
+    """
+    if not stored or is_identity(rule):
+        yield box, Box.whole(box.shape)
+        return
+    _check_dim(rule, stored)
+    dim = rule.dim
+    for run in rule.runs(stored[dim]):
+        begin = max(box.start[dim], run.stored)
+        end = min(box.stop[dim], run.stored + run.length)
+        if begin < end and box.count:
+            shape = (*box.shape[:dim], end - begin, *box.shape[dim + 1 :])
+            logical = run.logical + begin - run.stored
+            within = [0] * len(shape)
+            within[dim] = begin - box.start[dim]
+            start = (*box.start[:dim], logical, *box.start[dim + 1 :])
+            yield Box(start, shape), Box(tuple(within), shape)
+
+
 def is_identity(rule: Rule) -> bool:
     """Whether stored and logical coordinates are the same."""
     return isinstance(rule, Replicate | Shard)

@@ -1,0 +1,159 @@
+"""One rank's data files of a universal checkpoint: plain safetensors, digests taken on the way.
+
+    8 bytes, little-endian: length of the header     header, padded with spaces to 4096     data
+
+Larger elements come first, so that every tensor is aligned to its own element. Keys are
+"<state>:<name>#<k>", k counting the pieces of a tensor in one file.
+
+Invariant: a block is hashed from the tensor's memory before it is handed to the file; a file that
+is returned is on the disk.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+
+from wattmesh.reconfig.memory import Staging
+from wattmesh.reconfig.universal import dtypes
+from wattmesh.reconfig.universal.box import Box, Shape
+from wattmesh.reconfig.universal.folder import DataFile
+
+FILE_BYTES = 4 << 30
+"""A data file's header and data together stay below this."""
+
+ALIGNMENT = 4096
+_BUFFER = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a tensor as this rank holds it.
+
+    Attributes:
+        fqn: the trainer's name. `key`: the logical (name, state). `dtype`: torch's name.
+        whole: shape of the tensor as the trainer has it. `box`: of the piece, logical.
+        local: its elements, of the box's shape, any strides, any device.
+    """
+
+    fqn: str
+    key: tuple[str, str]
+    dtype: str
+    whole: Shape
+    box: Box
+    local: torch.Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self.box.count * dtypes.size_of(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a piece was written, as ranks tell the coordinator; `file` "": it was not."""
+
+    fqn: str
+    dtype: str
+    whole: Shape
+    box: Box
+    digest: bytes
+    file: str = ""
+    offset: int = 0
+
+
+def write_files(
+    folder: Path, rank: int, pieces: Sequence[Piece], limit: int = FILE_BYTES
+) -> tuple[dict[str, DataFile], list[Placed]]:
+    """Write a rank's pieces into `folder`, durably.
+
+    Args:
+        folder: staging.
+        rank: for the files' names.
+        pieces: none larger than `limit`.
+        limit: bytes of data per file.
+
+    Raises:
+        OSError: the disk is full, or a file exists already.
+    """
+    files: dict[str, DataFile] = {}
+    placed: list[Placed] = []
+    staging = Staging()
+    for number, group in enumerate(_groups(pieces, limit)):
+        name = f"data-{rank}-{number}.safetensors"
+        files[name] = _write_file(folder / name, group, staging, placed)
+    return files, placed
+
+
+def digest_of(piece: Piece, staging: Staging) -> bytes:
+    """xxh3_128 of a piece's elements in row-major order, from its memory."""
+    digest = xxhash.xxh3_128()
+    for block in staging.blocks(piece.local):
+        digest.update(block)
+    return digest.digest()
+
+
+def told(piece: Piece, digest: bytes, file: str = "", offset: int = 0) -> Placed:
+    """What the coordinator hears of a piece."""
+    return Placed(piece.fqn, piece.dtype, piece.whole, piece.box, digest, file, offset)
+
+
+def _groups(pieces: Sequence[Piece], limit: int) -> Iterator[list[Piece]]:
+    """Spread pieces over files, larger elements first."""
+    group: list[Piece] = []
+    size = 0
+    for piece in sorted(pieces, key=lambda each: -dtypes.size_of(each.dtype)):
+        if group and size + piece.nbytes > limit:
+            yield group
+            group, size = [], 0
+        group.append(piece)
+        size += piece.nbytes
+    if group:
+        yield group
+
+
+def _write_file(
+    path: Path, pieces: Sequence[Piece], staging: Staging, placed: list[Placed]
+) -> DataFile:
+    """Write one file; append where its pieces lie to `placed`."""
+    header = _header(pieces)
+    at = len(header)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    with open(descriptor, "wb", buffering=_BUFFER) as file:
+        file.write(header)
+        for piece in pieces:
+            digest = xxhash.xxh3_128()
+            for block in staging.blocks(piece.local):
+                digest.update(block)
+                file.write(block)
+            placed.append(told(piece, digest.digest(), path.name, at))
+            at += piece.nbytes
+        file.flush()
+        os.fdatasync(descriptor)
+    return DataFile(
+        size=at, header_nbytes=len(header), header_xxh3_128=xxhash.xxh3_128_hexdigest(header)
+    )
+
+
+def _header(pieces: Sequence[Piece]) -> bytes:
+    """The safetensors header, its length in front."""
+    lines: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    seen: dict[tuple[str, str], int] = {}
+    at = 0
+    for piece in pieces:
+        number = seen[piece.key] = seen.get(piece.key, -1) + 1
+        name, state = piece.key
+        lines[f"{state}:{name}#{number}"] = {
+            "dtype": dtypes.CODES[piece.dtype],
+            "shape": piece.box.shape,
+            "data_offsets": (at, at + piece.nbytes),
+        }
+        at += piece.nbytes
+    text = json.dumps(lines, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text

@@ -1,0 +1,56 @@
+"""How a trainer's own names of tensors (torch calls them FQNs) map to logical keys, and back.
+
+    <model prefix><name>                    (name, "param")
+    <optim prefix>state.<name>.<slot>       (name, slot)
+    anything else                           (its FQN, "extra")
+
+Invariant: `fqn(*entry_key(x)) == x` for every x, so no two FQNs share a key.
+"""
+
+from dataclasses import dataclass
+
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.universal.index import PARAM
+
+EXTRA = "extra"
+"""The state of tensors that are neither the model's nor an optimizer's slots: carried whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """A trainer's two prefixes, each with its closing dot; the model's may be empty."""
+
+    model: str
+    optim: str
+
+    def entry_key(self, fqn: str) -> tuple[str, str]:
+        """Give the logical (name, state) of a tensor.
+
+        Raises:
+            InputInvalid: an optimizer slot with a name that is reserved.
+        """
+        slots = f"{self.optim}state."
+        if fqn.startswith(slots) and "." in fqn[len(slots) :]:
+            name, _, slot = fqn[len(slots) :].rpartition(".")
+            if slot in (PARAM, EXTRA):
+                raise InputInvalid(
+                    f"checkpoint: {fqn!r} is an optimizer slot called {slot!r}, which is reserved; "
+                    "rename the slot."
+                )
+            return name, slot
+        if fqn.startswith(self.model) and not fqn.startswith(self.optim):
+            return fqn[len(self.model) :], PARAM
+        return fqn, EXTRA
+
+    def fqn(self, name: str, state: str) -> str:
+        """Give the trainer's name of a logical key."""
+        if state == PARAM:
+            return f"{self.model}{name}"
+        return name if state == EXTRA else f"{self.optim}state.{name}.{state}"
+
+
+HOOK = Names("model.", "optim.")
+"""The hook's, and of every `dcp.save({"model": ..., "optim": ...})`."""
+
+TORCHTITAN = Names("", "optimizer.")
+"""torchtitan's: the model's parameters stand at the top."""
