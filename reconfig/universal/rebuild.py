@@ -107,6 +107,13 @@ def _bytes(args: Arguments) -> bytes:
     return text.encode("latin-1")
 
 
+def _no_bytes(args: Arguments) -> bytes:
+    """bytes(): the empty ones in protocol 2."""
+    if args:
+        raise Refused("bytes made from something")
+    return b""
+
+
 Known = dict[tuple[str, str], Callable[[Arguments], Any]]
 
 _TENSORS: Known = {
@@ -127,6 +134,7 @@ KNOWN: Known = {
     ("builtins", "frozenset"): _set,
     ("__builtin__", "set"): _set,
     ("__builtin__", "frozenset"): _set,
+    ("__builtin__", "bytes"): _no_bytes,
     ("_codecs", "encode"): _bytes,
 }
 """By (module, name). torch: torch/_utils.py, torch/_tensor.py; the rest: pickle of CPython."""

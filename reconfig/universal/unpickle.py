@@ -402,4 +402,7 @@ _BY_CODE: dict[bytes, Callable[[_Machine], None]] = {
     b"b": _build,
     b"Q": _pushes(_persistent),
 }
+OPCODES = frozenset(code[0] for code in _BY_CODE)
+"""Those that are understood."""
+
 _STEPS = [_BY_CODE.get(bytes([code]), _unknown) for code in range(256)]
