@@ -9,12 +9,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, insert, select
+from sqlalchemy import Row, bindparam, insert, select
 
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.tables import CARBON_FETCHES, CARBON_POINTS
 from wattmesh.controller.journal.values import from_us, to_us, upsert
 from wattmesh.telemetry.readings import CarbonPoint, Quality, Signal
+
+_POINTS = (
+    select(CARBON_POINTS)
+    .where(CARBON_POINTS.c.signal == bindparam("of"))
+    .where(CARBON_POINTS.c.start_at.between(bindparam("first"), bindparam("last")))
+    .order_by(CARBON_POINTS.c.start_at, CARBON_POINTS.c.id)
+)
+_FORECAST = _POINTS.where(CARBON_POINTS.c.quality == str(Quality.FORECAST))
+_OBSERVED = _POINTS.where(CARBON_POINTS.c.quality != str(Quality.FORECAST))
 
 _RANK = {Quality.MEASURED: 3, Quality.ESTIMATED: 2, Quality.PROVISIONAL: 1}
 
@@ -91,18 +100,11 @@ class CarbonStore:
         self, signal: Signal, start: datetime, end: datetime, *, forecast: bool
     ) -> tuple[CarbonPoint, ...]:
         """Choose one row per interval."""
-        table = CARBON_POINTS.c
-        kind = table.quality == str(Quality.FORECAST)
-        query = (
-            select(CARBON_POINTS)
-            .where(table.signal == str(signal))
-            .where(table.start_at.between(to_us(start), to_us(end)))
-            .where(kind if forecast else ~kind)
-            .order_by(table.start_at, table.id)
-        )
+        query = _FORECAST if forecast else _OBSERVED
+        wanted = {"of": str(signal), "first": to_us(start), "last": to_us(end)}
         best: dict[int, Row[Any]] = {}
         with self._database.reading() as connection:
-            for row in connection.execute(query):
+            for row in connection.execute(query, wanted):
                 held = best.get(row.start_at)
                 if held is None or _rank(row) >= _rank(held):
                     best[row.start_at] = row

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, insert, or_, select, update
 
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.frozen_catalogue import from_text, point_rows, to_stored
@@ -33,6 +33,17 @@ from wattmesh.errors import Fenced, InputInvalid, Refused
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Finish, Progress, Register, Registered
+
+# Made once: building a statement costs more than SQLite takes to run it.
+_ALL = select(RUNS).order_by(RUNS.c.registered_at)
+_CALLED = (
+    select(RUNS)
+    .where(or_(RUNS.c.run == bindparam("called"), RUNS.c.name == bindparam("called")))
+    .order_by(RUNS.c.registered_at.desc())
+)
+_HELD = select(RUNS).where(RUNS.c.run == bindparam("which")).with_for_update()
+_CHANGE = update(RUNS).where(RUNS.c.run == bindparam("which"))
+_SPEAKER = update(INCARNATIONS).where(INCARNATIONS.c.incarnation == bindparam("which"))
 
 LIVE_S = 15.0
 """A run that has not reported for this long is lost, until it reports again."""
@@ -145,23 +156,21 @@ class RunStore:
             # A finish is an incarnation's last word, however late its reports arrive.
             if message.seq < row.seq or row.finish_reason:
                 return
-            connection.execute(
-                update(RUNS)
-                .where(RUNS.c.run == message.run)
-                .values(
-                    seq=message.seq,
-                    step=message.step,
-                    samples=message.samples,
-                    tokens=message.tokens,
-                    tokens_per_s=message.tokens_per_s,
-                    loss=message.loss,
-                    layout=to_text(message.layout.to_dict()),
-                    ranks=to_text(message.ranks),
-                    boundary_every=message.boundary_every,
-                    checkpoint_step=message.checkpoint_step,
-                    checkpoint_digest=message.checkpoint_digest,
-                    phase=message.phase,
-                )
+            _change(
+                connection,
+                message.run,
+                seq=message.seq,
+                step=message.step,
+                samples=message.samples,
+                tokens=message.tokens,
+                tokens_per_s=message.tokens_per_s,
+                loss=message.loss,
+                layout=to_text(message.layout.to_dict()),
+                ranks=to_text(message.ranks),
+                boundary_every=message.boundary_every,
+                checkpoint_step=message.checkpoint_step,
+                checkpoint_digest=message.checkpoint_digest,
+                phase=message.phase,
             )
             _seen(connection, message, now)
 
@@ -193,14 +202,13 @@ class RunStore:
     def all(self, now: datetime) -> tuple[RunRow, ...]:
         """List every run, oldest first, as it stands at `now`."""
         with self._database.reading() as connection:
-            rows = connection.execute(select(RUNS).order_by(RUNS.c.registered_at)).all()
+            rows = connection.execute(_ALL).all()
         return tuple(self._row(row, now) for row in rows)
 
     def find(self, run: str, now: datetime) -> RunRow | None:
         """Find a run by its id, or the newest of that name."""
-        query = select(RUNS).where(or_(RUNS.c.run == run, RUNS.c.name == run))
         with self._database.reading() as connection:
-            row = connection.execute(query.order_by(RUNS.c.registered_at.desc())).first()
+            row = connection.execute(_CALLED, {"called": run}).first()
         return self._row(row, now) if row else None
 
     def freeze(self, run: str | None, *, reason: str, by: str, now: datetime) -> None:
@@ -307,13 +315,12 @@ def speaker(connection: Connection, message: Any, owner_uid: int) -> Row[Any]:
 
 def _find(connection: Connection, run: str) -> Row[Any] | None:
     """Read a run's row and hold it for this transaction."""
-    query = select(RUNS).where(RUNS.c.run == run).with_for_update()
-    return connection.execute(query).one_or_none()
+    return connection.execute(_HELD, {"which": run}).one_or_none()
 
 
 def _change(connection: Connection, run: str, **values: object) -> None:
     """Change columns of one run."""
-    done = connection.execute(update(RUNS).where(RUNS.c.run == run).values(**values))
+    done = connection.execute(_CHANGE, {"which": run, **values})
     if done.rowcount != 1:
         raise InputInvalid(f"run {run} is not known; `wattmesh runs` lists those that are")
 
@@ -407,8 +414,6 @@ def _succeed(connection: Connection, row: Row[Any], message: Register, now: date
 
 def _seen(connection: Connection, message: Register | Progress, now: datetime) -> None:
     """Remember that an incarnation spoke."""
-    for table, key, value in (
-        (RUNS, RUNS.c.run, message.run),
-        (INCARNATIONS, INCARNATIONS.c.incarnation, message.incarnation),
-    ):
-        connection.execute(update(table).where(key == value).values(last_seen_at=to_us(now)))
+    _change(connection, message.run, last_seen_at=to_us(now))
+    spoke = {"which": message.incarnation, "last_seen_at": to_us(now)}
+    connection.execute(_SPEAKER, spoke)
