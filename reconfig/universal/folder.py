@@ -14,6 +14,7 @@ manifest is named before anything is read from it.
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -162,6 +163,17 @@ def open_checkpoint(folder: Path) -> Checkpoint:
             another size or (virtual) was changed since it was indexed, or the index reaches
             outside of them.
     """
+    checkpoint = open_sealed(folder)
+    _check_data(folder, checkpoint.manifest, checkpoint.index)
+    return checkpoint
+
+
+def open_sealed(folder: Path) -> Checkpoint:
+    """Open a checkpoint without looking at its data files: for who looks at each by itself.
+
+    Raises:
+        CheckpointDamaged: the seal is broken, or a small file differs.
+    """
     manifest = read_manifest(folder)
     small = {name: _checked(folder, name, manifest) for name in _SMALL}
     index = columns.read(small[columns.NAMES], small[columns.NUMBERS], f"checkpoint {folder.name}")
@@ -169,7 +181,6 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         trainer = json.loads(small[TRAINER])
     except ValueError as error:
         raise CheckpointDamaged(f"checkpoint {folder.name}: {TRAINER}: {error}.") from error
-    _check_data(folder, manifest, index)
     return Checkpoint(folder=folder, manifest=manifest, index=index, trainer=trainer)
 
 
@@ -194,7 +205,7 @@ def _check_data(folder: Path, manifest: Manifest, index: Index) -> None:
                 f"checkpoint {folder.name}: the index names {name!r}, {MANIFEST} does not."
             )
     for name, expected in manifest.data.items():
-        _check_file(folder, name, expected, foreign=manifest.kind is Kind.VIRTUAL)
+        check_file(folder, name, expected, foreign=manifest.kind is Kind.VIRTUAL)
     if len(index.segments):
         sizes = np.array([manifest.data[name].size for name in index.files], dtype=np.int64)
         ends = index.segments.offset + index.segments.nbytes
@@ -207,9 +218,21 @@ def _check_data(folder: Path, manifest: Manifest, index: Index) -> None:
             )
 
 
-def _check_file(folder: Path, name: str, expected: DataFile, *, foreign: bool) -> None:
+def check_file(folder: Path, name: str, expected: DataFile, *, foreign: bool) -> None:
+    """Look at one data file.
+
+    Args:
+        folder: the checkpoint's.
+        name: relative path.
+        expected: its line in the manifest.
+        foreign: whether it was indexed where it lay, so that time and inode vouch for it.
+
+    Raises:
+        CheckpointDamaged: it is missing, no plain file, has another size or was changed.
+    """
     try:
         check_relative(name)
+        _refuse_linked_parent(folder, name)
         found = os.stat(folder / name, follow_symlinks=False)
     except InputInvalid as error:
         raise CheckpointDamaged(f"checkpoint {folder.name}: {error}") from error
@@ -217,6 +240,8 @@ def _check_file(folder: Path, name: str, expected: DataFile, *, foreign: bool) -
         raise CheckpointDamaged(
             f"checkpoint {folder.name}: {name} cannot be read ({error.strerror})."
         ) from error
+    if not stat.S_ISREG(found.st_mode):
+        raise CheckpointDamaged(f"checkpoint {folder.name}: {name} is no plain file.")
     if found.st_size != expected.size:
         raise CheckpointDamaged(
             f"checkpoint {folder.name}: {name} has {found.st_size} bytes, not the {expected.size} "
@@ -227,6 +252,13 @@ def _check_file(folder: Path, name: str, expected: DataFile, *, foreign: bool) -
             f"checkpoint {folder.name}: {name} was changed or replaced since it was indexed; "
             "convert its source again."
         )
+
+
+def _refuse_linked_parent(folder: Path, name: str) -> None:
+    """A folder on the way that is a link could lead out of the checkpoint."""
+    for parent in Path(name).parents[:-1]:
+        if (folder / parent).is_symlink():
+            raise InputInvalid(f"{parent} is a symbolic link, which leads out of the checkpoint.")
 
 
 def _line(data: bytes) -> dict[str, Any]:

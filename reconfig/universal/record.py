@@ -1,0 +1,98 @@
+"""What makes a virtual checkpoint count as verified: digests taken after it was born.
+
+    hashes.safetensors   "digest": xxh3_128 of every segment, n x 2, as in index.safetensors
+    verified.json        {"version", "manifest_sha256", "hashes": {"size", "xxh3_128"}}
+
+Both lie in the published folder; verified.json is written last and seals the other one and the
+manifest, so either a whole record is there or none.
+
+Invariant: a record belongs to one manifest, and so to one index.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+import xxhash
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from wattmesh import durable
+from wattmesh.errors import CheckpointDamaged, InputInvalid
+from wattmesh.reconfig.universal import folder
+from wattmesh.reconfig.universal.folder import Checkpoint
+from wattmesh.reconfig.universal.index import Column
+
+HASHES = "hashes.safetensors"
+VERIFIED = "verified.json"
+VERSION = 1
+
+
+def is_verified(checkpoint: Checkpoint) -> bool:
+    """Whether every byte of its tensors has a digest: from its writer, or recorded later.
+
+    Raises:
+        CheckpointDamaged: there is a record, and it does not fit.
+    """
+    return digests(checkpoint) is not None
+
+
+def digests(checkpoint: Checkpoint) -> Column | None:
+    """The digests of all segments, n x 2; None for a checkpoint that was never hashed.
+
+    Raises:
+        CheckpointDamaged: there is a record, and it does not fit.
+    """
+    own = checkpoint.index.segments.digest
+    if own is not None:
+        return own
+    path = checkpoint.folder / VERIFIED
+    if not path.exists():
+        return None
+    try:
+        document = json.loads(path.read_bytes())
+        data = (checkpoint.folder / HASHES).read_bytes()
+        if document != _document(checkpoint, data):
+            raise _damaged(checkpoint, f"{VERIFIED} does not fit its manifest and {HASHES}")
+        found: Column = load(data)["digest"]
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise _damaged(checkpoint, f"{VERIFIED} or {HASHES} cannot be read ({error})") from error
+    if found.shape != (len(checkpoint.index.segments), 2) or found.dtype != np.int64:
+        raise _damaged(checkpoint, f"{HASHES} has not one digest for every segment")
+    return found
+
+
+def write(checkpoint: Checkpoint, digest: Column) -> None:
+    """Record the digests of all segments; from then on the checkpoint counts as verified.
+
+    Raises:
+        InputInvalid: the folder cannot be written; it stays unverified.
+    """
+    data = save({"digest": np.ascontiguousarray(digest, dtype=np.int64)})
+    text = json.dumps(_document(checkpoint, data), sort_keys=True).encode() + b"\n"
+    try:
+        durable.write_bytes(checkpoint.folder / HASHES, data)
+        durable.write_bytes(checkpoint.folder / VERIFIED, text)
+    except OSError as error:
+        raise InputInvalid(
+            f"{checkpoint.folder}: the digests could not be recorded ({error.strerror}); it stays "
+            "unverified until they are."
+        ) from error
+
+
+def _document(checkpoint: Checkpoint, hashes: bytes) -> dict[str, Any]:
+    """What seals a record."""
+    manifest = (checkpoint.folder / folder.MANIFEST).read_bytes()
+    return {
+        "version": VERSION,
+        "manifest_sha256": hashlib.sha256(manifest).hexdigest(),
+        "hashes": {"size": len(hashes), "xxh3_128": xxhash.xxh3_128_hexdigest(hashes)},
+    }
+
+
+def _damaged(checkpoint: Checkpoint, problem: str) -> CheckpointDamaged:
+    return CheckpointDamaged(
+        f"checkpoint {checkpoint.folder.name}: {problem}; delete {VERIFIED} and verify it with "
+        "--record again."
+    )
