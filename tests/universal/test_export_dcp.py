@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict, loa
 from tests.universal.scattered import bits, scatter, small_model
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.exports import dcp
-from wattmesh.reconfig.universal.exports.dcp import Prefixes
+from wattmesh.reconfig.universal.names import HOOK, Names
 from wattmesh.reconfig.universal.reader import Files
 
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -38,7 +38,7 @@ def read_all(folder: Path) -> dict[str, Any]:
 
 
 def key_of(name: str, state: str) -> str:
-    """Flat keys under the usual prefixes."""
+    """Flat keys under the usual names."""
     return f"model.{name}" if state == "param" else f"optim.state.{name}.{state}"
 
 
@@ -140,10 +140,8 @@ def source_of(
     return tensors, settings
 
 
-@pytest.mark.parametrize(
-    "prefixes", [Prefixes(), Prefixes(model="app.model.", optim="app.optimizer.")]
-)
-def test_training_goes_on_as_if_nothing_happened(tmp_path: Path, prefixes: Prefixes) -> None:
+@pytest.mark.parametrize("names", [HOOK, Names(model="app.model.", optim="app.optimizer.")])
+def test_training_goes_on_as_if_nothing_happened(tmp_path: Path, names: Names) -> None:
     """A fresh model with the export loaded has the losses of the one that never stopped."""
     model = Tiny(1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
@@ -151,17 +149,15 @@ def test_training_goes_on_as_if_nothing_happened(tmp_path: Path, prefixes: Prefi
     tensors, settings = source_of(model, optimizer)
     index = scatter(tmp_path / "source", tensors, {"head.weight": "embed.weight"})
     with Files(tmp_path / "source") as files:
-        dcp.export(
-            index, files, tmp_path / "out", settings=settings, prefixes=prefixes, chunk_bytes=50
-        )
+        dcp.export(index, files, tmp_path / "out", settings=settings, names=names, chunk_bytes=50)
     wanted = train(model, optimizer, range(3, 6))
 
     other = Tiny(2)
     fresh = torch.optim.AdamW(other.parameters(), lr=0.5)
     train(other, fresh, range(1))
     held, slots = get_state_dict(other, fresh, options=FLAT)
-    nested: dict[str, Any] = {"model": held, prefixes.optim.split(".")[-2]: slots}
-    for part in reversed(prefixes.model.split(".")[:-2]):
+    nested: dict[str, Any] = {"model": held, names.optim.split(".")[-2]: slots}
+    for part in reversed(names.model.split(".")[:-2]):
         nested = {part: nested}
     load(nested, checkpoint_id=tmp_path / "out", no_dist=True)
     set_state_dict(other, fresh, model_state_dict=held, optim_state_dict=slots, options=FLAT)
@@ -227,9 +223,9 @@ def test_two_things_under_one_key(tmp_path: Path) -> None:
     """Prefixes that make two keys equal are refused."""
     tensors = {("w", "exp_avg"): torch.ones(2), ("state.w.exp_avg", "param"): torch.ones(2)}
     index = scatter(tmp_path / "source", tensors)
-    same = Prefixes(model="", optim="")
+    same = Names(model="", optim="")
     with Files(tmp_path / "source") as files, pytest.raises(InputInvalid, match="would both be"):
-        dcp.export(index, files, tmp_path / "out", prefixes=same)
+        dcp.export(index, files, tmp_path / "out", names=same)
 
 
 def test_a_source_cut_short(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.universal.scattered import bits, scatter, small_model
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.declared import Rename
 from wattmesh.reconfig.universal.exports import huggingface
-from wattmesh.reconfig.universal.exports.huggingface import to_bfloat16, to_float32
+from wattmesh.reconfig.universal.exports.casts import to_bfloat16, to_float32
 from wattmesh.reconfig.universal.reader import Files
 
 

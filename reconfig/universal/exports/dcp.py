@@ -23,6 +23,7 @@ from wattmesh.reconfig.universal.box import Box, Shape
 from wattmesh.reconfig.universal.exports.stream import blocks, pieces
 from wattmesh.reconfig.universal.exports.target import Progress, Sink, silent, staged
 from wattmesh.reconfig.universal.index import PARAM, Entry, Index
+from wattmesh.reconfig.universal.names import HOOK, Names
 from wattmesh.reconfig.universal.pickled import Build, Global, New, Pairs, Reduce
 from wattmesh.reconfig.universal.reader import Files, Reader
 
@@ -37,14 +38,6 @@ Settings = Mapping[str, Mapping[str, Any]]
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 _VERSION = "1.0.0"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prefixes:
-    """What stands before the names; "" for nothing, else it ends with a dot."""
-
-    model: str = "model."
-    optim: str = "optim."
 
 
 _SCALAR = Box((), ())
@@ -78,7 +71,7 @@ def export(
     target: Path,
     *,
     settings: Settings | None = None,
-    prefixes: Prefixes = Prefixes(),
+    names: Names = HOOK,
     chunk_bytes: int = CHUNK_BYTES,
     progress: Progress = silent,
 ) -> None:
@@ -89,7 +82,7 @@ def export(
         files: where its bytes are.
         target: a folder that does not exist yet.
         settings: plain values per parameter, as the optimizer's groups have them.
-        prefixes: what stands before the names.
+        names: the names of the trainer that shall load it.
         chunk_bytes: most bytes of a chunk (a single element at least).
         progress: told the bytes written.
 
@@ -98,7 +91,7 @@ def export(
             cannot be written.
         CheckpointDamaged: bytes are missing.
     """
-    items = [*_values(settings or {}, prefixes), *_chunks(index, prefixes, chunk_bytes)]
+    items = [*_values(settings or {}, names), *_chunks(index, names, chunk_bytes)]
     _refuse_doubles(items)
     reader = Reader(index, files)
     places: list[_Place] = []
@@ -107,38 +100,31 @@ def export(
             name = f"__0_{number}.distcp"
             with folder.file(name) as out:
                 places += [_write(out, name, item, reader) for item in group]
-        folder.write(".metadata", pickled.dumps(_metadata(index, places, prefixes)))
+        folder.write(".metadata", pickled.dumps(_metadata(index, places, names)))
 
 
-def _values(settings: Settings, prefixes: Prefixes) -> Iterator[_Item]:
+def _values(settings: Settings, names: Names) -> Iterator[_Item]:
     """The plain values, each an item."""
     for name, group in settings.items():
         for setting, value in group.items():
-            key = f"{prefixes.optim}param_groups.{name}.{setting}"
+            key = f"{names.optim}param_groups.{name}.{setting}"
             yield _Item((key,), 0, value=value)
 
 
-def _chunks(index: Index, prefixes: Prefixes, chunk_bytes: int) -> Iterator[_Item]:
+def _chunks(index: Index, names: Names, chunk_bytes: int) -> Iterator[_Item]:
     """The tensors, cut."""
     aliases: dict[str, list[str]] = {}
     for alias, name in index.tied.items():
         aliases.setdefault(name, []).append(alias)
     for row, entry in enumerate(index.entries):
-        keys = [_key(entry.name, entry.state, prefixes)]
+        keys = [names.fqn(entry.name, entry.state)]
         if entry.state == PARAM:
-            keys += [_key(alias, PARAM, prefixes) for alias in aliases.get(entry.name, ())]
+            keys += [names.fqn(alias, PARAM) for alias in aliases.get(entry.name, ())]
         size = dtypes.size_of(entry.dtype)
         whole = Box.whole(entry.shape)
         # An element-less tensor has one chunk all the same, as DCP writes it.
         for number, box in enumerate(list(blocks(whole, max(1, chunk_bytes // size))) or [whole]):
             yield _Item(tuple(keys), box.count * size, row, box, number)
-
-
-def _key(name: str, state: str, prefixes: Prefixes) -> str:
-    """The flat key of an entry."""
-    if state == PARAM:
-        return f"{prefixes.model}{name}"
-    return f"{prefixes.optim}state.{name}.{state}"
 
 
 def _refuse_doubles(items: Iterable[_Item]) -> None:
@@ -177,7 +163,7 @@ def _write(out: Sink, name: str, item: _Item, reader: Reader) -> _Place:
     return _Place(item, name, offset, archive.write(out, value))
 
 
-def _metadata(index: Index, places: Sequence[_Place], prefixes: Prefixes) -> Build:
+def _metadata(index: Index, places: Sequence[_Place], names: Names) -> Build:
     """The object that DCP unpickles from .metadata."""
     chunks: dict[str, list[Box]] = {}
     entries: dict[str, Entry] = {}
@@ -197,7 +183,7 @@ def _metadata(index: Index, places: Sequence[_Place], prefixes: Prefixes) -> Bui
     }
     state = {
         "state_dict_metadata": described,
-        "planner_data": {key: _path(key, prefixes) for key in chunks},
+        "planner_data": {key: _path(key, names) for key in chunks},
         "storage_data": Pairs(storage),
         "storage_meta": None,
         "version": _VERSION,
@@ -205,9 +191,10 @@ def _metadata(index: Index, places: Sequence[_Place], prefixes: Prefixes) -> Bui
     return _made(_METADATA, "Metadata", state)
 
 
-def _path(key: str, prefixes: Prefixes) -> tuple[str, ...]:
+def _path(key: str, names: Names) -> tuple[str, ...]:
     """Where the key lies in the nested dict that was flattened: one level per prefix part."""
-    prefix = max((p for p in (prefixes.model, prefixes.optim) if key.startswith(p)), key=len)
+    known = (p for p in (names.model, names.optim) if key.startswith(p))
+    prefix = max(known, key=len, default="")
     return (*(part for part in prefix.split(".") if part), key.removeprefix(prefix))
 
 

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal import dtypes
 from wattmesh.reconfig.universal.declared import Rename
-from wattmesh.reconfig.universal.exports.stream import Cast, Values, keep, pieces
+from wattmesh.reconfig.universal.exports.casts import cast_of
+from wattmesh.reconfig.universal.exports.stream import pieces
 from wattmesh.reconfig.universal.exports.target import Progress, Staging, silent, staged
 from wattmesh.reconfig.universal.index import PARAM, Entry, Index
 from wattmesh.reconfig.universal.reader import Files, Reader
@@ -28,9 +27,6 @@ CASTS = ("float32", "bfloat16")
 """Dtypes that floating-point parameters may be written in."""
 
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
-_NAN_ABOVE = np.uint32(0x7F800000)
-_MAGNITUDE = np.uint32(0x7FFFFFFF)
-_QUIET = np.uint32(0x0040)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,40 +88,6 @@ def export(
             document = {"metadata": {"total_size": total}, "weight_map": weight_map}
             text = json.dumps(document, indent=2, sort_keys=True) + "\n"
             folder.write("model.safetensors.index.json", text.encode())
-
-
-def to_bfloat16(values: Values) -> Values:
-    """Round float32 to bfloat16 (as uint16), to nearest and to even on ties; NaN stays NaN.
-
-    Sign and upper payload bits of a NaN are kept, and it is made quiet, as IEEE 754 has it.
-    """
-    bits = values.view(np.uint32)
-    carried = bits + (np.uint32(0x7FFF) + ((bits >> 16) & 1))
-    nan = (bits & _MAGNITUDE) > _NAN_ABOVE
-    rounded = np.where(nan, bits >> 16 | _QUIET, carried >> 16)
-    return rounded.astype("<u2")
-
-
-def to_float32(values: Values) -> Values:
-    """Widen bfloat16 (as uint16) to float32, exactly."""
-    return (values.astype(np.uint32) << 16).view("<f4")
-
-
-def _cast(stored: str, wanted: str) -> Cast:
-    """How elements of `stored` become elements of `wanted`."""
-    if stored == wanted:
-        return keep
-    if stored == "bfloat16":
-        return to_float32
-    if wanted == "float32":
-        return _narrow
-    return lambda values: to_bfloat16(_narrow(values))
-
-
-def _narrow(values: Values) -> Values:
-    """Cast float64 or float16 to float32; too large values become infinite, as in torch."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return values.astype("<f4", copy=False)
 
 
 def _tensors(index: Index, dtype: str, renames: Sequence[Rename]) -> list[_Tensor]:
@@ -190,7 +152,7 @@ def _write_shard(folder: Staging, name: str, tensors: Sequence[_Tensor], reader:
     with folder.file(name) as out:
         out.write(_header(tensors, sorted(casts)))
         for tensor in tensors:
-            cast = _cast(entries[tensor.row].dtype, tensor.dtype)
+            cast = cast_of(entries[tensor.row].dtype, tensor.dtype)
             for piece in pieces(reader, tensor.row, cast=cast):
                 out.write(piece)
 

@@ -1,7 +1,7 @@
 """The folder that an export writes: complete under its name, or not there at all.
 
-Everything goes into a staging folder beside the target; each file is synced when it is finished,
-and the folder gets its name last. What fails on the way is removed.
+Everything goes into a staging folder beside the target; all files and folders are synced, and the
+folder gets its name last. What fails on the way is removed.
 
 Invariant: nobody sees the target before every byte of it is on the disk.
 """
@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -20,6 +21,9 @@ from wattmesh.errors import InputInvalid
 
 Progress = Callable[[int], None]
 """Told the number of bytes just written, after each piece."""
+
+_LARGE = 4 << 20
+_SYNCS = 16
 
 
 def silent(count: int) -> None:
@@ -56,16 +60,27 @@ class Staging:
         """Write files below `folder`, which exists."""
         self.folder = folder
         self._progress = progress
+        self._unsynced: list[Path] = []
 
     @contextmanager
     def file(self, name: str) -> Iterator[Sink]:
-        """Write one new file, given by its path below the folder; synced at the end."""
+        """Write one new file, given by its path below the folder."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:
             yield Sink(file, self._progress)
             file.flush()
-            os.fsync(file.fileno())
+            if file.tell() >= _LARGE:
+                os.fsync(file.fileno())
+            else:
+                self._unsynced.append(path)
+
+    def sync(self) -> None:
+        """Sync what is not yet; small files together, since a journal takes many at once."""
+        with ThreadPoolExecutor(_SYNCS) as pool:
+            list(pool.map(durable.fsync_file, self._unsynced))
+        for folder in sorted({path.parent for path in self.folder.rglob("*")}):
+            durable.fsync_folder(folder)
 
     def write(self, name: str, data: bytes) -> None:
         """Write one small file."""
@@ -81,21 +96,32 @@ def staged(target: Path, progress: Progress = silent) -> Iterator[Staging]:
         InputInvalid: `target` exists, its parent does not, the disk is full or not writable;
             nothing is left behind.
     """
-    staging = target.with_name(f".{target.name}.{secrets.token_hex(6)}.staging")
+    folder = target.with_name(f".{target.name}.{secrets.token_hex(6)}.staging")
+    with clear_errors(target):
+        try:
+            if os.path.lexists(target):
+                raise InputInvalid(f"export: {target} exists already; name a folder that does not.")
+            folder.mkdir()
+            staging = Staging(folder, progress)
+            yield staging
+            staging.sync()
+            durable.publish_folder(folder, target)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def clear_errors(target: Path) -> Iterator[None]:
+    """Say in one sentence what the system refused.
+
+    Raises:
+        InputInvalid: instead of any OSError.
+    """
     try:
-        if os.path.lexists(target):
-            raise InputInvalid(f"export: {target} exists already; name a folder that does not.")
-        staging.mkdir()
-        yield Staging(staging, progress)
-        for folder in sorted({each.parent for each in staging.rglob("*")}):
-            durable.fsync_folder(folder)
-        durable.publish_folder(staging, target)
+        yield
     except OSError as error:
-        shutil.rmtree(staging, ignore_errors=True)
         raise InputInvalid(_sentence(target, error)) from error
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
 
 
 def _sentence(target: Path, error: OSError) -> str:

@@ -1,0 +1,255 @@
+"""DeepSpeed's universal layout: what `{"checkpoint": {"load_universal": true}}` loads.
+
+    TAG/zero/<parameter>/fp32.pt, exp_avg.pt ...    {"param": tensor, ...}, one file per state
+    TAG/zero/<parameter>/step.pt                    the step
+    TAG/zero/optimizer_state.pt                     groups and step, no tensors of a parameter
+    TAG/mp_rank_00_model_states.pt                  counters, and what has no optimizer state
+    TAG/zero_pp_rank_0_mp_rank_00_model_states.pt   the same: the name that ZeRO-3 looks for
+    latest_universal                                TAG, beside it
+
+ZeRO-1, 2 and 3 load it on any number of ranks. It follows DeepSpeed 0.19.8 (ds_to_universal.py and
+universal_checkpoint.py), which loads only what files it finds: nothing may be left out here.
+
+Invariant: what DeepSpeed could not restore as it was is refused by name.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from wattmesh import durable
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.universal.archive_writer import Archive
+from wattmesh.reconfig.universal.exports.casts import cast_of
+from wattmesh.reconfig.universal.exports.stream import pieces
+from wattmesh.reconfig.universal.exports.target import (
+    Progress,
+    Staging,
+    clear_errors,
+    silent,
+    staged,
+)
+from wattmesh.reconfig.universal.index import PARAM, Entry, Index
+from wattmesh.reconfig.universal.names import EXTRA
+from wattmesh.reconfig.universal.pickled import Build, Global, New, Reduce
+from wattmesh.reconfig.universal.reader import Files, Reader
+from wattmesh.reconfig.universal.rules import ExpertStack, Rule, Shard, SubBlocks, VocabPad
+
+DEEPSPEED = "0.19.8"
+"""The release whose layout this is; it is what the files claim."""
+
+LATEST = "latest_universal"
+
+_STEP = "step"
+_MASTER = "fp32"
+_WIDENED = ("float32", "bfloat16", "float16")
+_MODEL_STATES = ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What DeepSpeed's engine keeps beside tensors.
+
+    Attributes:
+        global_steps, global_samples, skipped_steps: its counters; samples unknown (None) are
+            counted by DeepSpeed from the steps.
+        groups: settings of the optimizer's parameter groups, in its order. DeepSpeed loads as many
+            groups as it finds here, so there must be as many as the loading optimizer has; an
+            empty mapping keeps that group's own settings.
+        lr_scheduler: state of the schedule; needed where the engine has one.
+        client: plain data that `load_checkpoint` gives back to its caller.
+    """
+
+    global_steps: int
+    global_samples: int | None = None
+    skipped_steps: int = 0
+    groups: Sequence[Mapping[str, Any]] = ({},)
+    lr_scheduler: dict[str, Any] | None = None
+    client: Mapping[str, Any] = field(default_factory=dict)
+
+
+def export(
+    index: Index,
+    files: Files,
+    target: Path,
+    *,
+    engine: Engine,
+    progress: Progress = silent,
+) -> None:
+    """Write the universal layout to the new folder `target`, and `latest_universal` beside it.
+
+    Args:
+        index: of the checkpoint.
+        files: where its bytes are.
+        target: a folder that does not exist yet; its name is DeepSpeed's tag.
+        engine: counters and settings.
+        progress: told the bytes written.
+
+    Raises:
+        InputInvalid: a state that DeepSpeed cannot carry, or a target that cannot be written.
+        CheckpointDamaged: bytes are missing.
+    """
+    plan = _planned(index, engine)
+    reader = Reader(index, files)
+    with staged(target, progress) as folder:
+        step = _write_states(folder, reader, plan.trained)
+        _write_optimizer(folder, reader, engine, step)
+        for name in _MODEL_STATES:
+            _write_model(folder, name, reader, plan, engine)
+    with clear_errors(target):
+        durable.write_text(target.parent / LATEST, target.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Rows of the index by what becomes of them.
+
+    Attributes:
+        trained: parameters with optimizer state, and their slots: files below zero/.
+        kept: buffers and frozen parameters: inside the model states file.
+        extra: tensors that are neither.
+    """
+
+    trained: list[int]
+    kept: list[int]
+    extra: list[int]
+
+
+def _planned(index: Index, engine: Engine) -> _Plan:
+    """Sort the entries, refusing what does not fit."""
+    if not engine.groups:
+        raise InputInvalid(
+            "export: without parameter groups DeepSpeed would load no parameter, and not say so; "
+            "give as many as its optimizer has, empty ones to keep its own settings."
+        )
+    parameters = {entry.name: entry for entry in index.entries if entry.state == PARAM}
+    slotted = {entry.name for entry in index.entries if entry.state not in (PARAM, EXTRA)}
+    if not slotted:
+        raise InputInvalid(
+            "export: the checkpoint holds no optimizer state, and DeepSpeed's universal layout is "
+            "for going on with training; export to Hugging Face instead."
+        )
+    plan = _Plan([], [], [])
+    for row, entry in enumerate(index.entries):
+        if entry.state == EXTRA:
+            plan.extra.append(row)
+        elif entry.name in slotted:
+            _refuse_unfit(entry, parameters.get(entry.name))
+            plan.trained.append(row)
+        else:
+            plan.kept.append(row)
+    return plan
+
+
+def _refuse_unfit(entry: Entry, parameter: Entry | None) -> None:
+    """Refuse what DeepSpeed would cut wrongly, cast, or find no place for."""
+    if parameter is None:
+        raise InputInvalid(f"export: {entry} is the state of a parameter that is not there.")
+    if "/" in entry.name or "/" in entry.state or entry.name in (".", ".."):
+        raise InputInvalid(f"export: {entry} has a name that cannot be that of a folder.")
+    if entry.state == PARAM and entry.dtype not in _WIDENED:
+        raise InputInvalid(
+            f"export: {entry} is {entry.dtype}; DeepSpeed trains on float32, which does not hold "
+            "its values."
+        )
+    if entry.state == _MASTER:
+        raise InputInvalid(f"export: the slot {entry} has the name of DeepSpeed's own file.")
+    shape = () if entry.state == _STEP else parameter.shape
+    if entry.shape != shape:
+        raise InputInvalid(
+            f"export: {entry} has the shape {entry.shape}; DeepSpeed carries only slots of the "
+            f"parameter's shape {parameter.shape} and a scalar step."
+        )
+
+
+def _write_states(folder: Staging, reader: Reader, rows: Sequence[int]) -> int | None:
+    """Write everything below zero/ but the optimizer's own file; give a row of the common step."""
+    steps: dict[bytes, int] = {}
+    for row in rows:
+        entry = reader.index.entries[row]
+        archive = Archive()
+        if entry.state == _STEP:
+            steps.setdefault(reader.read(row).tobytes(), row)
+            value: Any = _tensor(archive, reader, row)
+        else:
+            value = {"param": _tensor(archive, reader, row), **_marks(entry)}
+        name = _MASTER if entry.state == PARAM else entry.state
+        with folder.file(f"zero/{entry.name}/{name}.pt") as out:
+            archive.write(out, value)
+    if len(steps) > 1:
+        one, other = (reader.index.entries[row] for row in list(steps.values())[:2])
+        raise InputInvalid(
+            f"export: {one.name} and {other.name} are at different steps; DeepSpeed keeps one step "
+            "for a group of parameters."
+        )
+    return next(iter(steps.values()), None)
+
+
+def _tensor(archive: Archive, reader: Reader, row: int) -> Reduce:
+    """A parameter (widened to float32, exactly) or a slot, as stored."""
+    entry = reader.index.entries[row]
+    wanted = "float32" if entry.state == PARAM else entry.dtype
+    cast = cast_of(entry.dtype, wanted)
+    return archive.tensor(wanted, entry.shape, partial(pieces, reader, row, cast=cast))
+
+
+def _marks(entry: Entry) -> dict[str, Any]:
+    """What DeepSpeed needs to cut a tensor for tensor or expert parallel ranks."""
+    rule: Rule = entry.rule
+    marks: dict[str, Any] = {"cat_dim": rule.dim if isinstance(rule, Shard) else 0}
+    if isinstance(rule, VocabPad):
+        marks["vocab_tensor"] = True
+    if isinstance(rule, ExpertStack) and rule.dim == 0:
+        marks["is_expert_param"] = True
+        marks["ep_num_experts"] = entry.shape[0]
+    if isinstance(rule, SubBlocks):
+        widths = tuple(sum(each) for each in zip(*rule.widths, strict=True))
+        shape = (*entry.shape[: rule.dim], widths, *entry.shape[rule.dim + 1 :])
+        kind = Global("deepspeed.checkpoint.constants", "SubparamShape")
+        state = {"patterns": [], "shape": shape, "partition_dim": rule.dim}
+        marks["sub_param_shape"] = Build(New(kind), state)
+    return marks
+
+
+def _write_optimizer(folder: Staging, reader: Reader, engine: Engine, step: int | None) -> None:
+    """The groups' settings: on top for ZeRO-1 and 2, below `optimizer_state_dict` for ZeRO-3."""
+    archive = Archive()
+    groups = [{**settings, "params": []} for settings in engine.groups]
+    state = {} if step is None else {0: {_STEP: _tensor(archive, reader, step)}}
+    value = {
+        "param_groups": groups,
+        "optimizer_state_dict": {"state": state, "param_groups": groups},
+        "ds_version": DEEPSPEED,
+    }
+    with folder.file("zero/optimizer_state.pt") as out:
+        archive.write(out, value)
+
+
+def _write_model(folder: Staging, name: str, reader: Reader, plan: _Plan, engine: Engine) -> None:
+    """The engine's counters, and the tensors that DeepSpeed does not train."""
+    archive = Archive()
+    entries = reader.index.entries
+    value = {
+        "module": {entries[row].name: _as_stored(archive, reader, row) for row in plan.kept},
+        "extra": {entries[row].name: _as_stored(archive, reader, row) for row in plan.extra},
+        "global_steps": engine.global_steps,
+        "skipped_steps": engine.skipped_steps,
+        "dp_world_size": 1,
+        "mp_world_size": 1,
+        "lr_scheduler": engine.lr_scheduler,
+        "ds_version": DEEPSPEED,
+    }
+    if engine.global_samples is not None:
+        value["global_samples"] = engine.global_samples
+    if taken := value.keys() & engine.client.keys():
+        raise InputInvalid(f"export: client data may not be called {min(taken)!r}.")
+    value.update(engine.client)
+    with folder.file(name) as out:
+        archive.write(out, value)
+
+
+def _as_stored(archive: Archive, reader: Reader, row: int) -> Reduce:
+    entry = reader.index.entries[row]
+    return archive.tensor(entry.dtype, entry.shape, partial(pieces, reader, row))
