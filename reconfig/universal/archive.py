@@ -3,8 +3,8 @@
 An archive is a zip of records that are stored, not compressed: `<top>/data.pkl` names the tensors,
 `<top>/data/<key>` are their storages. Only the directory, a few headers and the pickle are read.
 
-Invariant: a range that is given out lies between its own header and the next one, inside the
-archive; nothing that a header says is believed before that.
+Invariant: a range that is given out fills the space between its own header and the next record,
+so that no single wrong byte of a header can shift it unseen.
 """
 
 import struct
@@ -24,6 +24,8 @@ _END = struct.Struct("<4s4H2IH")
 _LOCATOR = struct.Struct("<4sIQI")
 _END64 = struct.Struct("<4sQ2H2I4Q")
 _ENCRYPTED = 0x2041
+_DESCRIBED = 0x0008
+_DESCRIPTORS = (16, 24)  # bytes after a record that repeat its sizes; torch writes them
 _MAX32 = 0xFFFFFFFF
 _TAIL = 4096
 _MAX_RECORDS = 1 << 22
@@ -106,8 +108,11 @@ class Archive:
         limit = self._headers[after] if after < len(self._headers) else self._directory
         if signature != b"PK\3\4" or method != 0 or flags & _ENCRYPTED:
             raise self._bad(f"its record {full!r:.80} has no plain header")
-        if begin + line.nbytes > limit:
-            raise self._bad(f"its record {full!r:.80} reaches into the next one")
+        end = begin + line.nbytes
+        if limit - end not in (_DESCRIPTORS if flags & _DESCRIBED else (0,)) or (
+            limit > end and self._bytes(end, 4) != b"PK\7\x08"
+        ):
+            raise self._bad(f"its record {full!r:.80} does not end where the next one begins")
         if self._bytes(line.header + _LOCAL.size, name_nbytes) != full.encode():
             raise self._bad(f"its record {full!r:.80} is called otherwise in its own header")
         return self.offset + begin, line.nbytes
