@@ -207,7 +207,7 @@ def _marks(entry: Entry) -> dict[str, Any]:
     if isinstance(rule, SubBlocks):
         widths = tuple(sum(each) for each in zip(*rule.widths, strict=True))
         shape = (*entry.shape[: rule.dim], widths, *entry.shape[rule.dim + 1 :])
-        kind = Global("deepspeed.checkpoint.constants", "SubparamShape")
+        kind = Global("deepspeed.checkpoint.universal_checkpoint", "SubparamShape")
         state = {"patterns": [], "shape": shape, "partition_dim": rule.dim}
         marks["sub_param_shape"] = Build(New(kind), state)
     return marks
