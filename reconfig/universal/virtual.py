@@ -16,9 +16,10 @@ from pathlib import Path
 from wattmesh import durable
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal import cover, folder
-from wattmesh.reconfig.universal.folder import DataFile, Kind, Manifest
+from wattmesh.reconfig.universal.folder import DataFile, Kind
+from wattmesh.reconfig.universal.origin import check_unchanged, look, origin_of
 from wattmesh.reconfig.universal.reader import check_relative
-from wattmesh.reconfig.universal.sources.source import Source, Stamp
+from wattmesh.reconfig.universal.sources.source import Fingerprint, Source
 from wattmesh.reconfig.universal.staging import Fence, staged, unfenced
 
 FILES = "files"
@@ -34,13 +35,13 @@ def write_virtual(source: Source, target: Path, *, fence: Fence = unfenced) -> P
             its tensors; nothing was left behind.
     """
     cover.prove(source.index)
+    origin = origin_of(source)
     with staged(target, fence) as staging:
         folders = link(source, staging / FILES)
         data = {
             f"{FILES}/{name}": DataFile(size=at.size, mtime_ns=at.mtime_ns, inode=at.inode)
-            for name, at in source.fingerprint.items()
+            for name, at in source.files.items()
         }
-        manifest = describe(source, Kind.VIRTUAL, data)
         index = replace(
             source.index,
             files=tuple(f"{FILES}/{name}" for name in source.index.files),
@@ -49,22 +50,10 @@ def write_virtual(source: Source, target: Path, *, fence: Fence = unfenced) -> P
         # Both only wait for the disk; together they wait once.
         with ThreadPoolExecutor(1) as pool:
             synced = pool.submit(_sync, folders)
-            folder.seal(staging, manifest, index, source.values)
+            folder.seal(staging, origin.manifest(Kind.VIRTUAL, data), index, origin.trainer)
             synced.result()
-        source.check_unchanged()
+        check_unchanged(source)
     return target
-
-
-def describe(source: Source, kind: Kind, data: dict[str, DataFile]) -> Manifest:
-    """Say where a checkpoint comes from."""
-    return Manifest(
-        kind=kind,
-        data=data,
-        run=source.run,
-        attempt=source.attempt,
-        source={"kind": source.kind, "folder": str(source.folder), **source.described},
-        logical_digest=source.logical_digest,
-    )
 
 
 def link(source: Source, into: Path) -> list[Path]:
@@ -75,7 +64,7 @@ def link(source: Source, into: Path) -> list[Path]:
     """
     into.mkdir()
     folders = {into}
-    for name, expected in source.fingerprint.items():
+    for name, expected in source.files.items():
         check_relative(name)
         path = into / name
         if path.parent not in folders:
@@ -92,7 +81,7 @@ def _up_to(top: Path, below: Path) -> Iterable[Path]:
         below = below.parent
 
 
-def _link_one(source: Source, name: str, path: Path, expected: Stamp) -> None:
+def _link_one(source: Source, name: str, path: Path, expected: Fingerprint) -> None:
     try:
         # Through symbolic links to the file itself: a link to a link would pin nothing.
         os.link(os.path.realpath(source.folder / name), path)
@@ -109,8 +98,7 @@ def _link_one(source: Source, name: str, path: Path, expected: Stamp) -> None:
             f"{source.folder}: {name} was deleted while it was read; convert again when nobody "
             "writes to it."
         ) from error
-    found = os.stat(path, follow_symlinks=False)
-    if Stamp(found.st_size, found.st_mtime_ns, found.st_ino) != expected:
+    if look(path, str(path)) != expected:
         raise InputInvalid(
             f"{source.folder}: {name} was changed while it was read; convert again when nobody "
             "writes to it."
