@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from wattmesh.reconfig.universal.box import Box
+from wattmesh.reconfig.universal.folder import DataFile, Kind, Manifest, seal
 from wattmesh.reconfig.universal.index import Entry, Index, Segment, build
 
 Tensors = Mapping[tuple[str, str], torch.Tensor]
@@ -42,6 +44,15 @@ def scatter(folder: Path, tensors: Tensors, tied: Mapping[str, str] | None = Non
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
     return build(entries, segments, tied)
+
+
+def sealed(folder: Path, tensors: Tensors, trainer: Mapping[str, Any]) -> Path:
+    """Make a whole checkpoint folder of scattered tensors."""
+    index = scatter(folder, tensors)
+    size = (folder / "shards" / "data.bin").stat().st_size
+    data = {"shards/data.bin": DataFile(size=size)}
+    seal(folder, Manifest(kind=Kind.PHYSICAL, data=data), index, trainer)
+    return folder
 
 
 Part = tuple[tuple[str, str], bool, Box, bytes, tuple[int, ...] | None]

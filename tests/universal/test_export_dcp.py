@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict, loa
 from tests.universal.scattered import bits, scatter, small_model
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.exports import dcp
+from wattmesh.reconfig.universal.exports.values import Values
 from wattmesh.reconfig.universal.names import HOOK, Names
 from wattmesh.reconfig.universal.reader import Files
 
@@ -72,7 +73,7 @@ def test_settings_are_values_with_their_types(tmp_path: Path) -> None:
     }
     index = scatter(tmp_path / "source", small_model())
     with Files(tmp_path / "source") as files:
-        dcp.export(index, files, tmp_path / "out", settings=settings)
+        dcp.export(index, files, tmp_path / "out", values=Values(settings=settings))
     found = read_all(tmp_path / "out")
     for name, group in settings.items():
         for setting, value in group.items():
@@ -149,7 +150,14 @@ def test_training_goes_on_as_if_nothing_happened(tmp_path: Path, names: Names) -
     tensors, settings = source_of(model, optimizer)
     index = scatter(tmp_path / "source", tensors, {"head.weight": "embed.weight"})
     with Files(tmp_path / "source") as files:
-        dcp.export(index, files, tmp_path / "out", settings=settings, names=names, chunk_bytes=50)
+        dcp.export(
+            index,
+            files,
+            tmp_path / "out",
+            values=Values(settings=settings),
+            names=names,
+            chunk_bytes=50,
+        )
     wanted = train(model, optimizer, range(3, 6))
 
     other = Tiny(2)
@@ -175,7 +183,7 @@ def test_dcp_to_torch_save_reads_it(tmp_path: Path) -> None:
     tensors = small_model()
     index = scatter(tmp_path / "source", tensors)
     with Files(tmp_path / "source") as files:
-        dcp.export(index, files, tmp_path / "out", settings={"norm": {"lr": 0.5}})
+        dcp.export(index, files, tmp_path / "out", values=Values(settings={"norm": {"lr": 0.5}}))
     dcp_to_torch_save(tmp_path / "out", tmp_path / "all.pt")
     found = torch.load(tmp_path / "all.pt", weights_only=True)
     assert found["optim"]["param_groups.norm.lr"] == 0.5
@@ -187,7 +195,9 @@ def test_every_archive_passes_the_restricted_reader(tmp_path: Path) -> None:
     """No archive needs trust: each one loads with weights_only, plain values too."""
     index = scatter(tmp_path / "source", small_model())
     with Files(tmp_path / "source") as files:
-        dcp.export(index, files, tmp_path / "out", settings={"norm": {"betas": (0.9, 0.95)}})
+        dcp.export(
+            index, files, tmp_path / "out", values=Values(settings={"norm": {"betas": (0.9, 0.95)}})
+        )
     storage = FileSystemReader(tmp_path / "out").read_metadata().storage_data
     for place in storage.values():
         data = (tmp_path / "out" / place.relative_path).read_bytes()
@@ -215,7 +225,9 @@ def test_settings_that_are_no_plain_data(tmp_path: Path, setting: Any, told: str
     """They are named, and nothing is written."""
     index = scatter(tmp_path / "source", small_model())
     with Files(tmp_path / "source") as files, pytest.raises(InputInvalid, match=told):
-        dcp.export(index, files, tmp_path / "out", settings={"norm": {"odd": setting}})
+        dcp.export(
+            index, files, tmp_path / "out", values=Values(settings={"norm": {"odd": setting}})
+        )
     assert not (tmp_path / "out").exists()
 
 

@@ -92,7 +92,7 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir(mode=0o555)
     with Files(tmp_path / "source") as files:
         files.opened("shards/data.bin")
-        with stranger(), pytest.raises(InputInvalid, match="export to a folder that you may write"):
+        with stranger(), pytest.raises(InputInvalid, match="name a folder that you may write"):
             huggingface.export(index, files, tmp_path / "theirs" / "out")
     assert list((tmp_path / "theirs").iterdir()) == []
 

@@ -10,7 +10,7 @@ chosen. DCP reads whole chunks, so tensors are cut into chunks of bounded size.
 Invariant: the pickle names only classes of torch, and every archive passes `weights_only=True`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,20 +21,19 @@ from wattmesh.reconfig.universal import dtypes, pickled
 from wattmesh.reconfig.universal.archive_writer import Archive
 from wattmesh.reconfig.universal.box import Box, Shape
 from wattmesh.reconfig.universal.exports.stream import blocks, pieces
-from wattmesh.reconfig.universal.exports.target import Progress, Sink, silent, staged
+from wattmesh.reconfig.universal.exports.target import Sink, exported
+from wattmesh.reconfig.universal.exports.values import NOTHING, Values
 from wattmesh.reconfig.universal.index import PARAM, Entry, Index
 from wattmesh.reconfig.universal.names import HOOK, Names
 from wattmesh.reconfig.universal.pickled import Build, Global, New, Pairs, Reduce
 from wattmesh.reconfig.universal.reader import Files, Reader
+from wattmesh.reconfig.universal.staging import Progress, silent
 
 CHUNK_BYTES = 64 << 20
 """Most bytes of a chunk: what a rank reads beside the rows it wants is less than two of them."""
 
 FILE_BYTES = 4 << 30
 """A file that has reached this is followed by another."""
-
-Settings = Mapping[str, Mapping[str, Any]]
-"""Parameter -> setting of its optimizer group -> value ("lr" -> 0.001)."""
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 _VERSION = "1.0.0"
@@ -70,7 +69,7 @@ def export(
     files: Files,
     target: Path,
     *,
-    settings: Settings | None = None,
+    values: Values = NOTHING,
     names: Names = HOOK,
     chunk_bytes: int = CHUNK_BYTES,
     progress: Progress = silent,
@@ -81,7 +80,7 @@ def export(
         index: of the checkpoint; every entry is written, a tied name as a second key.
         files: where its bytes are.
         target: a folder that does not exist yet.
-        settings: plain values per parameter, as the optimizer's groups have them.
+        values: what the optimizer keeps beside tensors; written as DCP's byte values.
         names: the names of the trainer that shall load it.
         chunk_bytes: most bytes of a chunk (a single element at least).
         progress: told the bytes written.
@@ -91,11 +90,11 @@ def export(
             cannot be written.
         CheckpointDamaged: bytes are missing.
     """
-    items = [*_values(settings or {}, names), *_chunks(index, names, chunk_bytes)]
+    items = [*_values(values, names), *_chunks(index, names, chunk_bytes)]
     _refuse_doubles(items)
     reader = Reader(index, files)
     places: list[_Place] = []
-    with staged(target, progress) as folder:
+    with exported(target, progress) as folder:
         for number, group in enumerate(_grouped(items)):
             name = f"__0_{number}.distcp"
             with folder.file(name) as out:
@@ -103,12 +102,12 @@ def export(
         folder.write(".metadata", pickled.dumps(_metadata(index, places, names)))
 
 
-def _values(settings: Settings, names: Names) -> Iterator[_Item]:
+def _values(values: Values, names: Names) -> Iterator[_Item]:
     """The plain values, each an item."""
-    for name, group in settings.items():
-        for setting, value in group.items():
-            key = f"{names.optim}param_groups.{name}.{setting}"
-            yield _Item((key,), 0, value=value)
+    for head, told in (("param_groups", values.settings), ("state", values.numbers)):
+        for name, each in told.items():
+            for last, value in each.items():
+                yield _Item((f"{names.optim}{head}.{name}.{last}",), 0, value=value)
 
 
 def _chunks(index: Index, names: Names, chunk_bytes: int) -> Iterator[_Item]:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from wattmesh import durable
@@ -24,18 +25,14 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.archive_writer import Archive
 from wattmesh.reconfig.universal.exports.casts import cast_of
 from wattmesh.reconfig.universal.exports.stream import pieces
-from wattmesh.reconfig.universal.exports.target import (
-    Progress,
-    Staging,
-    clear_errors,
-    silent,
-    staged,
-)
+from wattmesh.reconfig.universal.exports.target import Target, exported
+from wattmesh.reconfig.universal.exports.values import ByParameter
 from wattmesh.reconfig.universal.index import PARAM, Entry, Index
 from wattmesh.reconfig.universal.names import EXTRA
 from wattmesh.reconfig.universal.pickled import Build, Global, New, Reduce
 from wattmesh.reconfig.universal.reader import Files, Reader
 from wattmesh.reconfig.universal.rules import ExpertStack, Rule, Shard, SubBlocks, VocabPad
+from wattmesh.reconfig.universal.staging import Progress, silent
 
 DEEPSPEED = "0.19.8"
 """The release whose layout this is; it is what the files claim."""
@@ -76,6 +73,7 @@ def export(
     target: Path,
     *,
     engine: Engine,
+    numbers: ByParameter = MappingProxyType({}),
     progress: Progress = silent,
 ) -> None:
     """Write the universal layout to the new folder `target`, and `latest_universal` beside it.
@@ -85,6 +83,7 @@ def export(
         files: where its bytes are.
         target: a folder that does not exist yet; its name is DeepSpeed's tag.
         engine: counters and settings.
+        numbers: parameter -> slot -> value, for scalar slots that are no tensors: steps.
         progress: told the bytes written.
 
     Raises:
@@ -93,13 +92,22 @@ def export(
     """
     plan = _planned(index, engine)
     reader = Reader(index, files)
-    with staged(target, progress) as folder:
-        step = _write_states(folder, reader, plan.trained)
+    step = _common_step(reader, plan, numbers)
+    with exported(target, progress) as folder:
+        _write_states(folder, reader, plan.trained)
+        for name, slots in numbers.items():
+            with folder.file(f"zero/{name}/{_STEP}.pt") as out:
+                Archive().write(out, slots[_STEP])
         _write_optimizer(folder, reader, engine, step)
         for name in _MODEL_STATES:
             _write_model(folder, name, reader, plan, engine)
-    with clear_errors(target):
+    try:
         durable.write_text(target.parent / LATEST, target.name)
+    except OSError as error:
+        raise InputInvalid(
+            f"{target} was written, but {LATEST} beside it was not ({error.strerror}); load it by "
+            "its tag."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +115,16 @@ class _Plan:
     """Rows of the index by what becomes of them.
 
     Attributes:
-        trained: parameters with optimizer state, and their slots: files below zero/.
+        trained: parameters with optimizer state, and their slots: files below zero/. `names`: of
+            those parameters.
         kept: buffers and frozen parameters: inside the model states file.
         extra: tensors that are neither.
     """
 
-    trained: list[int]
-    kept: list[int]
-    extra: list[int]
+    names: frozenset[str]
+    trained: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    extra: list[int] = field(default_factory=list)
 
 
 def _planned(index: Index, engine: Engine) -> _Plan:
@@ -125,13 +135,13 @@ def _planned(index: Index, engine: Engine) -> _Plan:
             "give as many as its optimizer has, empty ones to keep its own settings."
         )
     parameters = {entry.name: entry for entry in index.entries if entry.state == PARAM}
-    slotted = {entry.name for entry in index.entries if entry.state not in (PARAM, EXTRA)}
+    slotted = frozenset(entry.name for entry in index.entries if entry.state not in (PARAM, EXTRA))
     if not slotted:
         raise InputInvalid(
             "export: the checkpoint holds no optimizer state, and DeepSpeed's universal layout is "
             "for going on with training; export to Hugging Face instead."
         )
-    plan = _Plan([], [], [])
+    plan = _Plan(slotted)
     for row, entry in enumerate(index.entries):
         if entry.state == EXTRA:
             plan.extra.append(row)
@@ -164,27 +174,55 @@ def _refuse_unfit(entry: Entry, parameter: Entry | None) -> None:
         )
 
 
-def _write_states(folder: Staging, reader: Reader, rows: Sequence[int]) -> int | None:
-    """Write everything below zero/ but the optimizer's own file; give a row of the common step."""
-    steps: dict[bytes, int] = {}
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The step of all parameters: an entry of the index, or a plain number."""
+
+    row: int | None = None
+    number: Any = None
+
+    def value(self, archive: Archive, reader: Reader) -> Any:
+        """As an archive holds it."""
+        return self.number if self.row is None else _tensor(archive, reader, self.row)
+
+
+def _common_step(reader: Reader, plan: _Plan, numbers: ByParameter) -> _Step | None:
+    """The one step that every parameter is at; None where the optimizer counts none."""
+    found: dict[tuple[str, Any], tuple[str, _Step]] = {}
+    for row in plan.trained:
+        entry = reader.index.entries[row]
+        if entry.state == _STEP:
+            key = (entry.dtype, reader.read(row).tobytes())
+            found.setdefault(key, (entry.name, _Step(row)))
+    for name, slots in numbers.items():
+        if other := slots.keys() - {_STEP}:
+            raise InputInvalid(
+                f"export: {name} ({min(other)}) is a plain number; DeepSpeed carries none but the "
+                "step."
+            )
+        if name not in plan.names:
+            raise InputInvalid(f"export: {name} has a step, but no slot of its shape.")
+        found.setdefault(("number", slots[_STEP]), (name, _Step(number=slots[_STEP])))
+    if len(found) > 1:
+        (one, _), (other_one, _) = list(found.values())[:2]
+        raise InputInvalid(
+            f"export: {one} and {other_one} are at different steps; DeepSpeed keeps one step for a "
+            "group of parameters."
+        )
+    return next((step for _, step in found.values()), None)
+
+
+def _write_states(folder: Target, reader: Reader, rows: Sequence[int]) -> None:
+    """Write everything below zero/ that is a tensor, but for the optimizer's own file."""
     for row in rows:
         entry = reader.index.entries[row]
         archive = Archive()
-        if entry.state == _STEP:
-            steps.setdefault(reader.read(row).tobytes(), row)
-            value: Any = _tensor(archive, reader, row)
-        else:
-            value = {"param": _tensor(archive, reader, row), **_marks(entry)}
+        value: Any = _tensor(archive, reader, row)
+        if entry.state != _STEP:
+            value = {"param": value, **_marks(entry)}
         name = _MASTER if entry.state == PARAM else entry.state
         with folder.file(f"zero/{entry.name}/{name}.pt") as out:
             archive.write(out, value)
-    if len(steps) > 1:
-        one, other = (reader.index.entries[row] for row in list(steps.values())[:2])
-        raise InputInvalid(
-            f"export: {one.name} and {other.name} are at different steps; DeepSpeed keeps one step "
-            "for a group of parameters."
-        )
-    return next(iter(steps.values()), None)
 
 
 def _tensor(archive: Archive, reader: Reader, row: int) -> Reduce:
@@ -213,11 +251,11 @@ def _marks(entry: Entry) -> dict[str, Any]:
     return marks
 
 
-def _write_optimizer(folder: Staging, reader: Reader, engine: Engine, step: int | None) -> None:
+def _write_optimizer(folder: Target, reader: Reader, engine: Engine, step: _Step | None) -> None:
     """The groups' settings: on top for ZeRO-1 and 2, below `optimizer_state_dict` for ZeRO-3."""
     archive = Archive()
     groups = [{**settings, "params": []} for settings in engine.groups]
-    state = {} if step is None else {0: {_STEP: _tensor(archive, reader, step)}}
+    state = {} if step is None else {0: {_STEP: step.value(archive, reader)}}
     value = {
         "param_groups": groups,
         "optimizer_state_dict": {"state": state, "param_groups": groups},
@@ -227,7 +265,7 @@ def _write_optimizer(folder: Staging, reader: Reader, engine: Engine, step: int 
         archive.write(out, value)
 
 
-def _write_model(folder: Staging, name: str, reader: Reader, plan: _Plan, engine: Engine) -> None:
+def _write_model(folder: Target, name: str, reader: Reader, plan: _Plan, engine: Engine) -> None:
     """The engine's counters, and the tensors that DeepSpeed does not train."""
     archive = Archive()
     entries = reader.index.entries

@@ -16,9 +16,10 @@ from wattmesh.reconfig.universal import dtypes
 from wattmesh.reconfig.universal.declared import Rename
 from wattmesh.reconfig.universal.exports.casts import cast_of
 from wattmesh.reconfig.universal.exports.stream import pieces
-from wattmesh.reconfig.universal.exports.target import Progress, Staging, silent, staged
+from wattmesh.reconfig.universal.exports.target import Target, exported
 from wattmesh.reconfig.universal.index import PARAM, Entry, Index
 from wattmesh.reconfig.universal.reader import Files, Reader
+from wattmesh.reconfig.universal.staging import Progress, silent
 
 SHARD_BYTES = 5 * 10**9
 """What `save_pretrained` takes as the largest shard."""
@@ -74,7 +75,7 @@ def export(
     tensors = _tensors(index, dtype, renames)
     shards = _shards(tensors, max_shard_bytes)
     reader = Reader(index, files)
-    with staged(target, progress) as folder:
+    with exported(target, progress) as folder:
         names = _file_names(len(shards))
         for name, shard in zip(names, shards, strict=True):
             _write_shard(folder, name, shard, reader)
@@ -141,7 +142,7 @@ def _file_names(count: int) -> list[str]:
     return [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)]
 
 
-def _write_shard(folder: Staging, name: str, tensors: Sequence[_Tensor], reader: Reader) -> None:
+def _write_shard(folder: Target, name: str, tensors: Sequence[_Tensor], reader: Reader) -> None:
     """One safetensors file: length of the header, header, tensors without a gap."""
     entries = reader.index.entries
     casts = {

@@ -1,0 +1,94 @@
+"""Settings and scalar slots that are no tensors, as trainer.json keeps them.
+
+Two writers keep them in two shapes: jobs by flat name (`optim.param_groups.<parameter>.<setting>`),
+converted sources by parameter (`{"param_groups": {parameter: {setting: value}}}`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from wattmesh.reconfig.universal.names import HOOK, Names
+
+_TUPLE = "__tuple__"
+_PAIRS = "__pairs__"
+_TENSOR = "__tensor__"
+
+ByParameter = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """What an optimizer keeps per parameter beside tensors.
+
+    Attributes:
+        settings: parameter -> setting of its group -> value ("lr" -> 0.001).
+        numbers: parameter -> slot -> value, for slots that are plain numbers ("step" -> 3).
+    """
+
+    settings: ByParameter = field(default_factory=dict)
+    numbers: ByParameter = field(default_factory=dict)
+
+    def groups(self, parameters: Iterable[str]) -> list[dict[str, Any]]:
+        """Different settings, in the order in which the parameters have them."""
+        found: list[dict[str, Any]] = []
+        for name in parameters:
+            group = dict(self.settings.get(name, {}))
+            if group and group not in found:
+                found.append(group)
+        return found
+
+
+NOTHING = Values()
+
+
+def from_trainer(trainer: Mapping[str, Any], names: Names = HOOK) -> Values:
+    """Read what a checkpoint's trainer.json says; tensors among the values are entries, not here.
+
+    Args:
+        trainer: the document.
+        names: the prefixes of the job that wrote flat names.
+    """
+    told = trainer.get("values", {})
+    if isinstance(told.get("param_groups"), Mapping):
+        return Values(
+            settings=_decoded(told["param_groups"]), numbers=_decoded(told.get("slots", {}))
+        )
+    return Values(
+        settings=_decoded(_nested(told, f"{names.optim}param_groups.")),
+        numbers=_decoded(_nested(told, f"{names.optim}state.")),
+    )
+
+
+def _nested(told: Mapping[str, Any], head: str) -> dict[str, dict[str, Any]]:
+    """Flat names below `head` as parameter -> last part -> value."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in told.items():
+        name, dot, last = key.removeprefix(head).rpartition(".")
+        if key.startswith(head) and dot:
+            found.setdefault(name, {})[last] = value
+    return found
+
+
+def _decoded(told: ByParameter) -> dict[str, dict[str, Any]]:
+    return {
+        name: {key: _plain(value) for key, value in values.items() if not _is_tensor(value)}
+        for name, values in told.items()
+    }
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Mapping) and _TENSOR in value
+
+
+def _plain(value: Any) -> Any:
+    """Undo the JSON of `wattmesh.reconfig.plain`, without torch."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if _TUPLE in value:
+        return tuple(_plain(each) for each in value[_TUPLE])
+    if _PAIRS in value:
+        return {_plain(key): _plain(each) for key, each in value[_PAIRS]}
+    return {key: _plain(each) for key, each in value.items()}
