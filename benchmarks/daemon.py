@@ -266,8 +266,8 @@ def load(running: Running, minutes: float) -> Iterator[Mapping[str, Any]]:
     }
 
 
-def measure() -> Report:
-    """Measure what the daemon costs (--minutes N: how long the load lasts, default 10)."""
+def measure(chosen: argparse.Namespace) -> Report:
+    """Measure what the daemon costs (--minutes N: how long the load lasts)."""
     with tempfile.TemporaryDirectory(prefix="wattmesh-bench-") as name:
         folder = Path(name)
         prepare(folder)
@@ -278,7 +278,7 @@ def measure() -> Report:
         # The first start also migrated the journal and compiled the bytecode.
         start_s = statistics.median(starts[1:])
         with daemon(folder) as running:
-            (used,) = load(running, MINUTES)
+            (used,) = load(running, chosen.minutes)
             answers = [status_s(folder) for _ in range(STARTS + 1)][1:]
     rows = (
         {"case": f"exec to READY, median of {STARTS}, migrated journal", "start_s": start_s},
@@ -297,15 +297,5 @@ def measure() -> Report:
     return Report(benchmark="daemon", rows=rows, goals=goals)
 
 
-def take_minutes(arguments: list[str]) -> float:
-    """Take `--minutes N` out of the command line."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    chosen, arguments[1:] = parser.parse_known_args(arguments[1:])
-    return float(chosen.minutes)
-
-
-MINUTES = take_minutes(sys.argv) if __name__ == "__main__" else 10.0
-
 if __name__ == "__main__":
-    sys.exit(run(measure))
+    sys.exit(run(measure, {"minutes": 10.0}))

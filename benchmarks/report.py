@@ -1,13 +1,13 @@
 """What every benchmark hands in, and the two ways it is printed.
 
-    def measure() -> Report:
+    def measure(chosen: argparse.Namespace) -> Report:
         rss_mib = ...
         goal = Goal(name="rss_mib", value=rss_mib, goal=128, op="<=")
         row = {"case": "idle", "rss_mib": rss_mib}
         return Report(benchmark="daemon", rows=(row,), goals=(goal,))
 
     if __name__ == "__main__":
-        sys.exit(run(measure))
+        sys.exit(run(measure, {"minutes": 10.0}))
 
 `--json` prints one object: {"benchmark", "machine", "rows", "goals": [{"name", "value", "goal",
 "op", "ok"}]}. Invariant: the exit status says whether it ran, never whether a goal was met; a
@@ -116,12 +116,27 @@ def _as_text(report: Report, where: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def run(measure: Callable[[], Report], arguments: Sequence[str] | None = None) -> int:
-    """Measure, print for a person or as JSON, and give the exit status: 0, it ran."""
+def run(
+    measure: Callable[[argparse.Namespace], Report],
+    options: Mapping[str, Any] | None = None,
+    arguments: Sequence[str] | None = None,
+) -> int:
+    """Measure, print for a person or as JSON, and give the exit status: 0, it ran.
+
+    Args:
+        measure: takes what was chosen on the command line.
+        options: its own, each a name ("minutes") and its default; False for a flag.
+        arguments: instead of the command line.
+    """
     parser = argparse.ArgumentParser(description=measure.__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    for name, default in (options or {}).items():
+        if default is False:
+            parser.add_argument(f"--{name}", action="store_true")
+        else:
+            parser.add_argument(f"--{name}", type=type(default), default=default)
     chosen = parser.parse_args(arguments)
     where = machine.describe()
-    report = measure()
+    report = measure(chosen)
     print(json.dumps(report.as_json(where)) if chosen.json else _as_text(report, where))
     return 0

@@ -16,7 +16,7 @@ from wattmesh.durable import write_text
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 PAGE = REPOSITORY / "docs" / "results.md"
-CALLS_RUN = re.compile(r"^    sys\.exit\((report\.)?run\(\w+\)\)$", re.MULTILINE)
+CALLS_RUN = re.compile(r"^    sys\.exit\((report\.)?run\(\w+(, \{.*\})?\)\)$", re.MULTILINE)
 
 
 def names() -> list[str]:

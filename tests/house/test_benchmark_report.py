@@ -1,5 +1,6 @@
 """Benchmarks print what the design promises, and say so when a figure was not measured."""
 
+import argparse
 import json
 import math
 from typing import Any
@@ -10,7 +11,7 @@ from benchmarks import report, results_page, run_all
 from benchmarks.report import Goal, Op, Report
 
 
-def _sample() -> Report:
+def _sample(_chosen: argparse.Namespace) -> Report:
     """Measure nothing, quickly."""
     return Report(
         benchmark="sample",
@@ -23,7 +24,7 @@ def _sample() -> Report:
 
 
 def _printed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    assert report.run(_sample, ["--json"]) == 0
+    assert report.run(_sample, arguments=["--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
     return printed
 
@@ -63,7 +64,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_missed_goal_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     """The table for people names a missed goal, and the exit status stays 0."""
-    assert report.run(_sample, []) == 0
+    assert report.run(_sample, arguments=[]) == 0
     printed = capsys.readouterr().out
     assert "start_s  not measured <= 1  MISSED" in printed
     assert "rss_mib  61.2 <= 128  ok" in printed
