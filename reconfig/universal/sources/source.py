@@ -1,22 +1,26 @@
-"""What every kind of source is turned into before anything is made from it.
+"""What every kind of source gives: an index over foreign files, plain values, and fingerprints.
 
-Invariant: `fingerprint` was taken before the first byte was read, so whoever finds it unchanged
-afterwards has read one state of the source.
+Invariant: an index that leaves here has been proven to cover every tensor (`cover.prove`).
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal.index import Index
+import numpy as np
+
+from wattmesh.reconfig.universal.index import COLUMNS, Index, Segments, from_table
+from wattmesh.reconfig.universal.reader import Files
+
+BYTES = "pickle"
+"""The state of a value that is no plain data: its archive, byte for byte, as a uint8 tensor."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
-    """What shows that a file is still the one that was read."""
+class Fingerprint:
+    """What a file looked like when it was indexed; any change shows here."""
 
     size: int
     mtime_ns: int
@@ -25,62 +29,53 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A checkpoint of some kind, as tensors in logical coordinates.
+    """A foreign checkpoint, understood.
 
     Attributes:
-        kind: "dcp", "deepspeed" or "universal".
-        folder: what `files` are relative to.
-        files: every file that belongs to it; those of the index are among them.
-        index: proven; coordinates are logical.
-        values: what is not tensors, for trainer.json: {"header", "values", "extra"}.
-        fingerprint: of each of `files`.
-        run, attempt: who wrote it, where it says so.
-        logical_digest: of the state as it was in memory, where it says so.
-        described: what else the manifest shall say of the source (JSON).
+        kind: "dcp", "deepspeed" or "universal". `described`: in a few words, for a screen.
+        folder: what `index.files` are relative to.
+        index: proven.
+        values: JSON: {"param_groups": {parameter: {setting: value}}, "slots": {parameter: {slot:
+            number}}, "other": {key: value}, "left_out": [what is no plain data]}; for a universal
+            checkpoint, its trainer.json's `values`.
+        position: "step" and "samples", where the source knows them.
+        files: every file that was looked at, among them all of `index.files`.
     """
 
     kind: str
+    described: str
     folder: Path
-    files: tuple[str, ...]
     index: Index
-    values: Mapping[str, Any]
-    fingerprint: Mapping[str, Stamp]
-    run: str = ""
-    attempt: int = 0
-    logical_digest: str = ""
-    described: Mapping[str, Any] = field(default_factory=dict)
-
-    def check_unchanged(self) -> None:
-        """Compare every file with its fingerprint.
-
-        Raises:
-            InputInvalid: a file was changed, replaced or deleted since it was read.
-        """
-        for name, before in self.fingerprint.items():
-            if stamp(self.folder, name) != before:
-                raise InputInvalid(
-                    f"{self.folder}: {name} was changed while it was read; convert again when "
-                    "nobody writes to it."
-                )
+    values: dict[str, Any]
+    position: Mapping[str, int] = field(default_factory=dict)
+    files: Mapping[str, Fingerprint] = field(default_factory=dict)
 
 
-def stamp(folder: Path, name: str) -> Stamp:
-    """Look at one file.
+def fingerprints(files: Files, names: Iterable[str]) -> dict[str, Fingerprint]:
+    """Fingerprint files through the descriptors that were read.
 
     Raises:
-        InputInvalid: it is gone or may not be read.
+        CheckpointDamaged: one is missing.
     """
-    try:
-        found = os.stat(folder / name)
-    except OSError as error:
-        raise InputInvalid(f"{folder}: {name} cannot be read ({error.strerror}).") from error
-    return Stamp(found.st_size, found.st_mtime_ns, found.st_ino)
+    found = {}
+    for name in names:
+        status = os.fstat(files.opened(name)[0])
+        found[name] = Fingerprint(status.st_size, status.st_mtime_ns, status.st_ino)
+    return found
 
 
-def fingerprint_of(folder: Path, names: Iterable[str]) -> dict[str, Stamp]:
-    """Look at every file of a source.
-
-    Raises:
-        InputInvalid: see `stamp`.
-    """
-    return {name: stamp(folder, name) for name in names}
+def joined(parts: Sequence[Segments]) -> Segments:
+    """One after the other, all with the dims of the widest; without digests."""
+    dims = max([each.dims for each in parts], default=1)
+    tables = []
+    for part in parts:
+        table = np.zeros((len(part), 5 + 3 * dims), dtype=np.int64)
+        for at, name in enumerate(COLUMNS[:5]):
+            table[:, at] = getattr(part, name)
+        for at, name in enumerate(COLUMNS[5:]):
+            begin = 5 + at * dims
+            table[:, begin : begin + dims] = 1 if name == "shape" else 0
+            table[:, begin : begin + part.dims] = getattr(part, name)
+        tables.append(table)
+    whole = np.concatenate(tables) if tables else np.zeros((0, 5 + 3 * dims), dtype=np.int64)
+    return from_table(whole, dims)

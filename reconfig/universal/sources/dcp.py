@@ -1,0 +1,246 @@
+"""Folders of torch's distributed checkpoint: FSDP2, HSDP, TP, PP and EP, model and optimizer.
+
+    .metadata     which chunks there are, and where
+    *.distcp      torch archives one after the other: one per chunk, one per plain value
+
+Invariant: every chunk's own header was seen and agrees with `.metadata` in dtype and shape; strides
+are those of the archive. Keys of the optimizer are proven to belong to parameters.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.universal import dtypes, placing
+from wattmesh.reconfig.universal.archive import Archive
+from wattmesh.reconfig.universal.box import Box, Shape
+from wattmesh.reconfig.universal.cover import prove
+from wattmesh.reconfig.universal.declared import Declared
+from wattmesh.reconfig.universal.index import PARAM, Entry, Segment, build
+from wattmesh.reconfig.universal.names import Names
+from wattmesh.reconfig.universal.reader import Files
+from wattmesh.reconfig.universal.rules import Replicate, Rule
+from wattmesh.reconfig.universal.sources import dcp_metadata, dcp_names, slots
+from wattmesh.reconfig.universal.sources.dcp_metadata import METADATA, Contents, Place, Tensor
+from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json
+from wattmesh.reconfig.universal.sources.source import BYTES, Source, fingerprints
+from wattmesh.reconfig.universal.tensors import StoredTensor
+
+_SMALL = 16 << 10
+
+
+def open_dcp(folder: Path, declared: Declared, names: Names | None = None) -> Source:
+    """Open a DCP folder.
+
+    Args:
+        folder: holds `.metadata`.
+        declared: layout rules and renames, by names without prefixes.
+        names: the prefixes, where they are known; otherwise they are found and proven.
+
+    Raises:
+        InputInvalid: it is damaged, or of a kind that is not carried.
+        CheckpointDamaged: a file is missing or too short.
+    """
+    contents = dcp_metadata.read(folder)
+    shapes = {fqn: tensor.shape for fqn, tensor in contents.tensors.items()}
+    if names is None:
+        names = dcp_names.find(shapes, contents.values.keys(), folder.name)
+    else:
+        dcp_names.prove(names, shapes, contents.values.keys(), folder.name)
+    with Files(folder) as files:
+        rows = _Rows(files, contents, names, declared)
+        values = _Values.read(rows, contents.values)
+        rows.tensors()
+        slots.check(values.slots_with(rows.slots), values.optimized, declared)
+        index = build(rows.entries, rows.segments, dict(declared.tied))
+        declared.check_used([*(entry.name for entry in index.entries), *index.tied])
+        prove(index)
+        seen = fingerprints(files, [METADATA, *index.files])
+    count = len({file for file in index.files})
+    return Source(
+        kind="dcp",
+        described=f"torch DCP, {count} files, prefixes {names.model!r} and {names.optim!r}",
+        folder=folder,
+        index=index,
+        values=values.as_dict(),
+        files=seen,
+    )
+
+
+class _Rows:
+    """Entries and segments in the making."""
+
+    def __init__(self, files: Files, contents: Contents, names: Names, declared: Declared) -> None:
+        self.files = files
+        self.names = names
+        self.declared = declared
+        self.entries: list[Entry] = []
+        self.segments: list[Segment] = []
+        self.slots: dict[str, set[str]] = {}
+        self._contents = contents
+        self._headers: dict[tuple[str, Shape, int], list[_Header]] = {}
+
+    def tensors(self) -> None:
+        """Add every tensor."""
+        for fqn, tensor in self._contents.tensors.items():
+            name, state = self.names.entry_key(fqn)
+            parameter = self._contents.tensors.get(f"{self.names.model}{name}")
+            name = self.declared.name(name)
+            if self.declared.tied.get(name) is not None:
+                continue
+            # A slot that is one number knows nothing of its parameter's dims.
+            same = parameter is not None and parameter.shape == tensor.shape
+            rule = self.declared.rule(name) if same else Replicate()
+            if state == PARAM:
+                self.slots.setdefault(name, set())
+            elif dcp_names.slot_of(self.names, fqn) is not None:
+                self.slots.setdefault(name, set()).add(state)
+            self._add(name, state, tensor, rule)
+
+    def _add(self, name: str, state: str, tensor: Tensor, rule: Rule) -> None:
+        shape = placing.logical_shape(rule, tensor.shape)
+        entry = Entry(name=name, state=state, dtype=tensor.dtype, shape=shape, rule=rule)
+        self.entries.append(entry)
+        size = dtypes.size_of(tensor.dtype)
+        for box, place in tensor.chunks:
+            stored = self._chunk(place, tensor.dtype, box.shape)
+            segment = Segment(
+                entry=entry.key,
+                file=place.file,
+                offset=stored.offset,
+                box=box,
+                strides=stored.strides,
+            )
+            self.segments.extend(placing.place(rule, segment, tensor.shape, size))
+
+    def opaque(self, fqn: str, place: Place) -> None:
+        """Add a value that is no plain data: its bytes as they are."""
+        entry = Entry(name=fqn, state=BYTES, dtype="uint8", shape=(place.length,))
+        self.entries.append(entry)
+        box = Box.whole(entry.shape)
+        self.segments.append(
+            Segment(entry=entry.key, file=place.file, offset=place.offset, box=box)
+        )
+
+    def _chunk(self, place: Place, dtype: str, shape: Shape) -> StoredTensor:
+        """Where a chunk's elements lie.
+
+        Archives of equal chunks begin with equal bytes, up to the elements: those bytes decide
+        where the elements are, so a header that was understood once is only compared again.
+        """
+        known = self._headers.setdefault((dtype, shape, place.length), [])
+        end = self.files.opened(place.file)[1]
+        for header in known:
+            if place.offset + place.length <= end and self._starts_with(place, header.head):
+                at = place.offset + len(header.head) + header.skipped
+                return StoredTensor(at, dtype, shape, header.strides)
+        archive = Archive(self.files, place.file, place.offset, place.length)
+        stored = archive.value()
+        if type(stored) is not StoredTensor:
+            raise InputInvalid(f"{archive.where}: a tensor is expected, something else is there.")
+        if (stored.dtype, stored.shape) != (dtype, shape):
+            raise InputInvalid(
+                f"{archive.where}: the chunk is {stored.dtype} {stored.shape}; {METADATA} says "
+                f"{dtype} {shape}."
+            )
+        begin, _ = archive.member("data/0") if stored.count else (stored.offset, 0)
+        if place.offset < begin <= place.offset + _SMALL and begin <= stored.offset:
+            head = self._read(place, begin - place.offset)
+            known.append(_Header(head, stored.offset - begin, stored.strides))
+        return stored
+
+    def _starts_with(self, place: Place, head: bytes) -> bool:
+        return self._read(place, len(head)) == head
+
+    def _read(self, place: Place, count: int) -> bytes:
+        data = bytearray(count)
+        self.files.read_into(place.file, place.offset, memoryview(data))
+        return bytes(data)
+
+    def values(self, places: Mapping[str, Place]) -> Iterator[tuple[str, Place, Any]]:
+        """Every value as JSON; NotPlain itself for what is none."""
+        known: dict[bytes, Any] = {}
+        for fqn, place in places.items():
+            # Equal settings of many parameters are equal bytes.
+            raw = self._bytes(place) if place.length <= _SMALL else b""
+            if not raw or raw not in known:
+                try:
+                    value = Archive(self.files, place.file, place.offset, place.length).value()
+                    known[raw] = as_json(value)
+                except NotPlain:
+                    known[raw] = NotPlain
+            yield fqn, place, known[raw]
+
+    def _bytes(self, place: Place) -> bytes:
+        if place.offset + place.length > self.files.opened(place.file)[1]:
+            return b""
+        return self._read(place, place.length)
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """How archives of one kind of chunk begin; the elements follow after `skipped` bytes."""
+
+    head: bytes
+    skipped: int
+    strides: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Plain values, sorted."""
+
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    numbers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    other: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, rows: _Rows, places: Mapping[str, Place]) -> "_Values":
+        """Read all of them; those that are no plain data become entries of bytes."""
+        values = cls()
+        for fqn, place, value in rows.values(places):
+            if value is NotPlain:
+                rows.opaque(fqn, place)
+            elif named := dcp_names.setting_of(rows.names, fqn):
+                values.settings.setdefault(rows.declared.name(named[0]), {})[named[1]] = value
+            elif named := dcp_names.slot_of(rows.names, fqn):
+                values.numbers.setdefault(rows.declared.name(named[0]), {})[named[1]] = value
+            elif fqn == f"{rows.names.optim}param_groups" and type(value) is list:
+                values.add_groups(value, rows)
+            else:
+                values.other[fqn] = value
+        return values
+
+    def add_groups(self, groups: list[Any], rows: _Rows) -> None:
+        """The settings of an optimizer state dict that was not flattened."""
+        for group in groups:
+            params = group.get("params") if type(group) is dict else None
+            if type(params) is not list or not all(type(each) is str for each in params):
+                raise InputInvalid(
+                    f"{rows.files.folder.name}: {rows.names.optim}param_groups does not name its "
+                    "parameters; save the optimizer's state by name (get_optimizer_state_dict)."
+                )
+            rest = {key: value for key, value in group.items() if key != "params"}
+            for name in params:
+                self.settings[rows.declared.name(name)] = rest
+
+    @property
+    def optimized(self) -> set[str]:
+        """Parameters that an optimizer's groups name."""
+        return set(self.settings)
+
+    def slots_with(self, found: Mapping[str, set[str]]) -> dict[str, set[str]]:
+        """All slots by parameter: tensors and plain numbers."""
+        names = {*found, *self.numbers}
+        return {name: found.get(name, set()) | set(self.numbers.get(name, ())) for name in names}
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `Source.values`."""
+        return {
+            "param_groups": self.settings,
+            "slots": self.numbers,
+            "other": self.other,
+            "left_out": [],
+        }

@@ -1,0 +1,168 @@
+"""The `.metadata` of a torch DCP folder: which chunks there are, and where each is stored.
+
+It is a pickle of `Metadata` (torch/distributed/checkpoint/metadata.py); read as plain data.
+
+Invariant: what leaves here is numbers and text of the right types, each chunk with its place.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wattmesh.errors import CheckpointDamaged, InputInvalid
+from wattmesh.reconfig.universal import unpickle
+from wattmesh.reconfig.universal.box import Box, Shape
+from wattmesh.reconfig.universal.rebuild import Global, Record
+from wattmesh.reconfig.universal.tensors import LARGEST, MAX_DIMS, element_type
+
+METADATA = ".metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an archive is stored."""
+
+    file: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor's chunks, each with its place."""
+
+    dtype: str
+    shape: Shape
+    chunks: tuple[tuple[Box, Place], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Everything in a folder, by FQN."""
+
+    tensors: Mapping[str, Tensor]
+    values: Mapping[str, Place]
+
+
+def read(folder: Path) -> Contents:
+    """Read a folder's `.metadata`.
+
+    Raises:
+        CheckpointDamaged: it is missing.
+        InputInvalid: it is damaged, or of a kind that is not carried.
+    """
+    where = f"{folder.name}/{METADATA}"
+    try:
+        data = (folder / METADATA).read_bytes()
+    except OSError as error:
+        raise CheckpointDamaged(f"{where} cannot be read ({error.strerror}).") from error
+    top = _Parser(where).fields(unpickle.load(data, where), "Metadata")
+    return _Parser(where).contents(top)
+
+
+class _Parser:
+    """Turns records into facts; `where` names the file in errors."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def contents(self, top: Mapping[str, Any]) -> Contents:
+        """All tensors and values."""
+        places = self.places(top.get("storage_data"))
+        described = top.get("state_dict_metadata")
+        if type(described) is not dict:
+            raise self.bad("it does not say what is stored")
+        tensors, values = {}, {}
+        for fqn, record in described.items():
+            if type(fqn) is not str or type(record) is not Record:
+                raise self.bad("it names something by what is no text")
+            if record.kind.name == "BytesStorageMetadata":
+                values[fqn] = self.place(places, fqn, None)
+            else:
+                tensors[fqn] = self.tensor(places, fqn, record)
+        return Contents(tensors, values)
+
+    def places(self, stored: Any) -> dict[tuple[str, Shape | None], Place]:
+        """Places by (FQN, chunk's start)."""
+        if type(stored) is not dict:
+            raise self.bad("it does not say where things are stored; another storage wrote it")
+        places: dict[tuple[str, Shape | None], Place] = {}
+        for index, info in stored.items():
+            key = self.fields(index, "MetadataIndex")
+            offset = key.get("offset")
+            start = None if offset is None else self.size(offset)
+            name = key.get("fqn")
+            if type(name) is not str or (name, start) in places:
+                raise self.bad(f"it places {name!r:.80} twice")
+            places[name, start] = self.info(self.fields(info, "_StorageInfo"), name)
+        return places
+
+    def info(self, told: Mapping[str, Any], name: str) -> Place:
+        """One place."""
+        file, offset, length = (told.get(key) for key in ("relative_path", "offset", "length"))
+        if told.get("transform_descriptors"):
+            raise self.bad(f"{name!r:.80} was compressed or encrypted, which is not carried")
+        numbers = type(offset) is type(length) is int
+        if type(file) is str and numbers and 0 <= offset < LARGEST and 0 <= length < LARGEST:
+            return Place(file, offset, length)
+        raise self.bad(f"the place of {name!r:.80} is none")
+
+    def place(
+        self, places: Mapping[tuple[str, Shape | None], Place], fqn: str, start: Shape | None
+    ) -> Place:
+        """The place of one chunk."""
+        found = places.get((fqn, start))
+        if found is None:
+            raise self.bad(f"it does not say where {fqn!r:.80} (chunk at {start}) is stored")
+        return found
+
+    def tensor(
+        self, places: Mapping[tuple[str, Shape | None], Place], fqn: str, record: Record
+    ) -> Tensor:
+        """One tensor."""
+        told = self.fields(record, "TensorStorageMetadata")
+        shape, chunks = self.size(told.get("size")), told.get("chunks")
+        if type(chunks) is not list:
+            raise self.bad(f"the chunks of {fqn!r:.80} are no list")
+        boxes = [self.box(each, fqn, len(shape)) for each in chunks]
+        placed = tuple((box, self.place(places, fqn, box.start)) for box in boxes)
+        return Tensor(self.dtype(told.get("properties"), fqn), shape, placed)
+
+    def box(self, chunk: Any, fqn: str, dims: int) -> Box:
+        """One chunk's box."""
+        told = self.fields(chunk, "ChunkStorageMetadata")
+        box = Box(self.size(told.get("offsets")), self.size(told.get("sizes")))
+        if not len(box.start) == len(box.shape) == dims:
+            raise self.bad(f"a chunk of {fqn!r:.80} has not its tensor's {dims} dims")
+        return box
+
+    def dtype(self, properties: Any, fqn: str) -> str:
+        """The element type in TensorProperties; its state is a tuple, or a dict in old ones."""
+        state = properties.state if type(properties) is Record else None
+        dtype = state[0] if type(state) is tuple and state else None
+        if type(state) is dict:
+            dtype = state.get("dtype")
+        try:
+            if type(dtype) is Global:
+                return element_type(dtype.module, dtype.name)
+        except LookupError as error:
+            raise self.bad(f"{fqn!r:.80} is {dtype}, which is not carried") from error
+        raise self.bad(f"{fqn!r:.80} has no dtype")
+
+    def size(self, value: Any) -> Shape:
+        """A torch.Size."""
+        good = type(value) is tuple and len(value) <= MAX_DIMS
+        if not good or not all(type(n) is int and 0 <= n < LARGEST for n in value):
+            raise self.bad(f"{value!r:.60} is no size")
+        return tuple(value)
+
+    def fields(self, value: Any, kind: str) -> dict[str, Any]:
+        """Attributes of a record of torch's class `kind`."""
+        if type(value) is not Record or value.kind.name != kind or type(value.state) is not dict:
+            raise self.bad(f"{kind} is expected, something else is there")
+        return value.state
+
+    def bad(self, sentence: str) -> InputInvalid:
+        """An error that names the file."""
+        return InputInvalid(f"{self.where}: {sentence}.")

@@ -1,0 +1,325 @@
+"""DeepSpeed checkpoints: ZeRO stages 1, 2 and 3 over any number of data-parallel ranks.
+
+    [bf16_]zero_pp_rank_<R>_mp_rank_00_optim_states.pt   rank R's fp32 master and slots, flat
+    mp_rank_00_model_states.pt                           stages 1 and 2: shapes, buffers, settings
+    zero_pp_rank_<R>_mp_rank_00_model_states.pt          stage 3: the same; parts of frozen ones
+
+`param` is the fp32 master; the working copy in the model's file is a cast of it and not carried.
+Slots are what the base optimizer holds. Buffers are rank 0's, as DeepSpeed itself saves them in
+stages 1 and 2. Keys: deepspeed/runtime/engine.py, runtime/zero/stage_1_and_2.py and stage3.py.
+
+Invariant: what is not proven to be one of these layouts is refused by one sentence.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wattmesh.errors import CheckpointDamaged, InputInvalid
+from wattmesh.reconfig.universal.archive import Archive
+from wattmesh.reconfig.universal.cover import prove
+from wattmesh.reconfig.universal.declared import Declared
+from wattmesh.reconfig.universal.reader import Files
+from wattmesh.reconfig.universal.rebuild import Record
+from wattmesh.reconfig.universal.sources import zero
+from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json
+from wattmesh.reconfig.universal.sources.source import Source, fingerprints
+from wattmesh.reconfig.universal.sources.zero import Flat, Shapes
+from wattmesh.reconfig.universal.sources.zero_index import Model, Optimizer, make_index
+from wattmesh.reconfig.universal.tensors import StoredTensor
+
+OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
+
+# What other layouts leave in the folder, and what to say of them.
+_OTHERS = (
+    (r"layer_.*_model_states\.pt", "DeepSpeed's pipeline module or its mixture of experts"),
+    (r"(expp_rank|expert)_.*\.pt", "DeepSpeed's mixture of experts"),
+    (r".*_expert_.*\.pt", "DeepSpeed's mixture of experts"),
+    (r"offloaded_tensors", "optimizer state offloaded to NVMe"),
+    (r"zero", "DeepSpeed's own universal format, already converted"),
+)
+_CLIENT_LEFT_OUT = frozenset({
+    "module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes", "shared_params",
+    "frozen_param_fragments", "skipped_steps", "global_steps", "global_samples", "dp_world_size",
+    "mp_world_size", "checkpoint_parallel_dimensions", "ds_config", "ds_version",
+})  # fmt: skip
+
+
+def open_deepspeed(folder: Path, declared: Declared) -> Source:
+    """Open one tag's folder of a DeepSpeed checkpoint.
+
+    Raises:
+        InputInvalid: it is of a kind that is not carried, or its files do not belong together.
+        CheckpointDamaged: a file is missing.
+    """
+    names = _rank_files(folder)
+    with Files(folder) as files:
+        parts = [_read(files, name) for name in names]
+        stage = _stage(folder, parts)
+        model_files = _model_files(folder, stage, len(names))
+        models = [_read(files, model_files[0])]
+        first = models[0]
+        _check_degrees(folder, first, len(names))
+        if stage == 3 and first.get("frozen_param_fragments"):
+            models += [_read(files, name) for name in model_files[1:]]
+        model = _model(model_files[: len(models)], models, stage)
+        optimizer = _optimizer(names, parts, stage, model)
+        index, numbers = make_index(files, optimizer, model, declared)
+        prove(index)
+        seen = fingerprints(files, [*names, *model_files[: len(models)]])
+    return Source(
+        kind="deepspeed",
+        described=f"DeepSpeed ZeRO-{stage}, {len(names)} ranks",
+        folder=folder,
+        index=index,
+        values=_values(first, optimizer, numbers, declared),
+        position=_position(first),
+        files=seen,
+    )
+
+
+def is_deepspeed(folder: Path) -> bool:
+    """Whether the folder holds a rank's optimizer file."""
+    return any(OPTIM.fullmatch(each.name) for each in folder.iterdir())
+
+
+def _rank_files(folder: Path) -> list[str]:
+    """The optimizer files, by rank."""
+    found: dict[int, str] = {}
+    for each in sorted(folder.iterdir()):
+        for pattern, words in _OTHERS:
+            if re.fullmatch(pattern, each.name):
+                raise InputInvalid(
+                    f"{folder.name}: {each.name} belongs to {words}, which is not carried."
+                )
+        if match := OPTIM.fullmatch(each.name):
+            if int(match[2]):
+                raise InputInvalid(
+                    f"{folder.name}: {each.name} is of a tensor- or pipeline-parallel rank; only "
+                    "data-parallel DeepSpeed checkpoints are carried."
+                )
+            if found.setdefault(int(match[1]), each.name) != each.name:
+                raise InputInvalid(f"{folder.name}: two files are rank {int(match[1])}'s.")
+    missing = sorted(set(range(max(found, default=0) + 1)) - set(found))
+    if missing:
+        raise CheckpointDamaged(
+            f"{folder.name}: the optimizer file of rank {missing[0]} is missing; "
+            f"{len(found)} others are there."
+        )
+    return [found[rank] for rank in sorted(found)]
+
+
+def _read(files: Files, name: str) -> dict[str, Any]:
+    value = Archive(files, name).value()
+    if type(value) is not dict:
+        raise InputInvalid(f"{files.folder.name}/{name}: holds no dict; DeepSpeed writes one.")
+    return value
+
+
+def _stage(folder: Path, parts: Sequence[Mapping[str, Any]]) -> int:
+    """The ZeRO stage that every rank says."""
+    stages = []
+    for part in parts:
+        state = part.get("optimizer_state_dict")
+        stage = state.get("zero_stage") if type(state) is dict else None
+        if type(stage) is Record and stage.args:  # an enum: made by its class from its value
+            stage = stage.args[0]
+        stages.append(stage)
+    if stages[0] not in (1, 2, 3):
+        raise InputInvalid(
+            f"{folder.name}: its optimizer files say no ZeRO stage 1, 2 or 3 (but {stages[0]!r}); "
+            "DeepSpeed's separate bf16 and fp16 optimizers are not carried."
+        )
+    if set(stages) != {stages[0]}:
+        raise InputInvalid(f"{folder.name}: its ranks say different ZeRO stages.")
+    return int(stages[0])
+
+
+def _model_files(folder: Path, stage: int, ranks: int) -> list[str]:
+    if stage == 3:
+        return [f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt" for rank in range(ranks)]
+    return ["mp_rank_00_model_states.pt"]
+
+
+def _check_degrees(folder: Path, model: Mapping[str, Any], ranks: int) -> None:
+    if model.get("mp_world_size") not in (None, 1):
+        raise InputInvalid(
+            f"{folder.name}: it was saved with tensor parallelism {model['mp_world_size']!r}; only "
+            "data-parallel DeepSpeed checkpoints are carried."
+        )
+    if model.get("dp_world_size") not in (None, ranks):
+        raise CheckpointDamaged(
+            f"{folder.name}: it was saved by {model['dp_world_size']!r} data-parallel ranks, "
+            f"{ranks} optimizer files are there."
+        )
+
+
+def _model(names: Sequence[str], models: Sequence[Mapping[str, Any]], stage: int) -> Model:
+    """What the model's file says beside the optimizer."""
+    first, where = models[0], names[0]
+    module = _dict(first.get("module"), f"{where}: module")
+    shapes = first.get("param_shapes")
+    if type(shapes) is not list:
+        raise InputInvalid(f"{where}: param_shapes does not list the groups' parameters.")
+    groups = [_shapes(each, where) for each in shapes]
+    tied = _dict(first.get("shared_params") or {}, f"{where}: shared_params")
+    if not all(type(alias) is type(name) is str for alias, name in tied.items()):
+        raise InputInvalid(f"{where}: shared_params names no parameters.")
+    frozen = _shapes(first.get("frozen_param_shapes") or {}, where) if stage == 3 else {}
+    trained = {name for group in groups for name in group}
+    whole = {
+        name: value
+        for name, value in module.items()
+        if type(value) is StoredTensor and name not in trained | set(tied) | set(frozen)
+    }
+    fragments = [_dict(each.get("frozen_param_fragments") or {}, where) for each in models]
+    return Model(
+        files=tuple(names),
+        groups=groups,
+        whole=whole,
+        frozen=frozen,
+        frozen_parts=fragments if frozen else [],
+        tied=tied,
+    )
+
+
+def _shapes(value: Any, where: str) -> Shapes:
+    shapes = _dict(value, f"{where}: param_shapes")
+    for name, shape in shapes.items():
+        good = type(name) is str and type(shape) is tuple
+        if not good or not all(type(n) is int and 0 <= n < 1 << 48 for n in shape):
+            raise InputInvalid(f"{where}: the shape of {name!r:.80} is none.")
+    return shapes
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Where a stage keeps things."""
+
+    state: str
+    masters: str
+
+
+_KEYS = {
+    1: _Keys("base_optimizer_state", "single_partition_of_fp32_groups"),
+    2: _Keys("base_optimizer_state", "single_partition_of_fp32_groups"),
+    3: _Keys("optimizer_state_dict", "fp32_flat_groups"),
+}
+
+
+def _optimizer(
+    names: Sequence[str], parts: Sequence[Mapping[str, Any]], stage: int, model: Model
+) -> Optimizer:
+    """The flat buffers of all ranks and what lies where in them."""
+    flats, settings = [], []
+    for name, part in zip(names, parts, strict=True):
+        state = part["optimizer_state_dict"]
+        if state.get("ds_zero_partition_groups"):
+            raise InputInvalid(f"{name}: its parameters are partitioned over several groups of "
+                               "ranks (experts); that is not carried.")  # fmt: skip
+        count = state.get("partition_count")
+        if {*(count if type(count) is list else [count])} - {len(names)}:
+            raise InputInvalid(
+                f"{name}: its groups are partitioned over {count!r:.60} ranks, {len(names)} "
+                "optimizer files are there; groups of ranks of their own are not carried."
+            )
+        of_rank, groups = _flats(name, state, _KEYS[stage], len(model.groups))
+        flats.append(of_rank)
+        settings.append(groups)
+    all_shapes = {n: shape for group in model.groups for n, shape in group.items()}
+    if sum(map(len, model.groups)) != len(all_shapes):
+        raise InputInvalid(f"{names[0]}: a parameter is in two groups.")
+    order = list(all_shapes)
+    if stage == 3:
+        number = {each: at for at, each in enumerate(order)}
+        fragments = zero.partitioned(model.groups, number, flats)
+    else:
+        mappings = [part["optimizer_state_dict"].get("param_slice_mappings") for part in parts]
+        fragments = zero.mapped(order, all_shapes, mappings, flats)
+    return Optimizer(
+        files=tuple(names),
+        names=order,
+        shapes=all_shapes,
+        flats=flats,
+        fragments=fragments,
+        settings=settings[0],
+    )
+
+
+def _flats(
+    name: str, state: Mapping[str, Any], keys: _Keys, count: int
+) -> tuple[list[Flat], list[dict[str, Any]]]:
+    """One rank's flat buffers by group, and the settings of each."""
+    base = _dict(state.get(keys.state), f"{name}: {keys.state}")
+    slots = _dict(base.get("state"), f"{name}: {keys.state}.state")
+    masters, groups = state.get(keys.masters), base.get("param_groups")
+    if type(masters) is not list or type(groups) is not list or len(masters) != count:
+        raise InputInvalid(f"{name}: it has no {count} groups of flat fp32 parameters.")
+    settings: dict[int, dict[str, Any]] = {}
+    for group in groups:
+        rest = dict(_dict(group, f"{name}: param_groups"))
+        for number in _list(rest.pop("params", None), f"{name}: param_groups.params"):
+            settings[number] = rest
+    if sorted(settings) != list(range(count)):
+        raise InputInvalid(f"{name}: its param_groups do not name the {count} flat groups.")
+    if extra := sorted(map(repr, set(slots) - set(range(count)))):
+        raise InputInvalid(
+            f"{name}: there is optimizer state of {extra[0]:.40}, which is no group."
+        )
+    paddings = _list(state.get("group_paddings", [0] * count), f"{name}: group_paddings")
+    if len(paddings) != count:
+        raise InputInvalid(f"{name}: its group_paddings are not those of {count} groups.")
+    flats = []
+    for number, master in enumerate(masters):
+        if type(master) is not StoredTensor or len(master.shape) != 1 or not master.contiguous:
+            raise InputInvalid(f"{name}: its fp32 group {number} is no flat tensor.")
+        held = _dict(slots.get(number, {}), f"{name}: state {number}")
+        flats.append(Flat(master, held, paddings[number]))
+    return flats, [settings[number] for number in range(count)]
+
+
+def _dict(value: Any, where: str) -> dict[Any, Any]:
+    if type(value) is not dict:
+        raise InputInvalid(f"{where}: is no dict; this is no DeepSpeed checkpoint that we know.")
+    return value
+
+
+def _list(value: Any, where: str) -> list[int]:
+    if type(value) is not list or not all(type(each) is int for each in value):
+        raise InputInvalid(f"{where}: is no list of numbers.")
+    return value
+
+
+def _values(
+    model: Mapping[str, Any],
+    optimizer: Optimizer,
+    numbers: dict[str, dict[str, Any]],
+    declared: Declared,
+) -> dict[str, Any]:
+    """Everything that is no tensor, as JSON."""
+    left_out: list[str] = []
+    other: dict[str, Any] = {}
+    for key, value in model.items():
+        if key not in _CLIENT_LEFT_OUT and value is not None:
+            try:
+                other[str(key)] = as_json(value)
+            except NotPlain:
+                left_out.append(str(key))
+    settings: list[dict[str, Any]] = []
+    for number, group in enumerate(optimizer.settings):
+        try:
+            settings.append({str(key): as_json(value) for key, value in group.items()})
+        except NotPlain as error:
+            raise InputInvalid(
+                f"{optimizer.files[0]}: the settings of group {number} are no plain data."
+            ) from error
+    of_name = {declared.name(name): settings[group] for name, group in optimizer.groups.items()}
+    return {"param_groups": of_name, "slots": numbers, "other": other, "left_out": left_out}
+
+
+def _position(model: Mapping[str, Any]) -> dict[str, int]:
+    keys = {"step": "global_steps", "samples": "global_samples"}
+    found = {name: model.get(key) for name, key in keys.items()}
+    return {name: value for name, value in found.items() if type(value) is int}
