@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from wattmesh.errors import CheckpointDamaged
+from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.index import Column, Segments
 from wattmesh.reconfig.universal.reader import BUFFER, Files
 from wattmesh.reconfig.universal.staging import Progress, silent
@@ -72,7 +72,7 @@ def hash_segments(
                 at, nbytes = int(segments.offset[row]), int(segments.nbytes[row])
                 try:
                     digest[row] = digest_of(opened, name, at, nbytes, buffer)
-                except CheckpointDamaged as error:
+                except (CheckpointDamaged, InputInvalid) as error:
                     unreadable.append((row, str(error)))
                 progress(nbytes)
 

@@ -9,6 +9,7 @@ silence; a file that shrinks while it is read is an error, never a crash.
 
 import math
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
@@ -77,13 +78,18 @@ class Files:
             CheckpointDamaged: it is missing or no plain file.
         """
         if name not in self._open:
-            check_relative(name)
+            check_inside(self.folder, name)
             try:
-                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+                # Without O_NONBLOCK, opening a pipe would wait for ever.
+                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
                 descriptor = os.open(self.folder / name, flags)
             except OSError as error:
                 raise self._unreadable(name, error) from error
-            self._open[name] = (descriptor, os.fstat(descriptor).st_size)
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                os.close(descriptor)
+                raise CheckpointDamaged(f"{self.folder.name}/{name} is no plain file.")
+            self._open[name] = (descriptor, found.st_size)
         return self._open[name]
 
     def _unreadable(self, name: str, error: OSError) -> CheckpointDamaged:
@@ -102,6 +108,18 @@ def check_relative(name: str) -> None:
             f"the index names the file {name!r}; only plain relative paths below the checkpoint "
             "folder are allowed."
         )
+
+
+def check_inside(folder: Path, name: str) -> None:
+    """Refuse a path that leads out of `folder`, by its words or by a link on the way.
+
+    Raises:
+        InputInvalid: see `check_relative`; or a folder on the way is a symbolic link.
+    """
+    check_relative(name)
+    for parent in PurePosixPath(name).parents[:-1]:
+        if (folder / parent).is_symlink():
+            raise InputInvalid(f"{parent} is a symbolic link, which leads out of the checkpoint.")
 
 
 class Reader:

@@ -1,0 +1,194 @@
+"""The logical digest of what lies on disk: the same number as `reconfig.digest` takes from memory.
+
+It sums weight(tensor, logical index) * (bits + constant) over the stored pieces, in the order in
+which they are stored; planner and reader have no part in it. So it proves a conversion by another
+way than the one that made it, and a checkpoint against the training memory it was saved from.
+
+Invariant: replicas count once; the numbers equal those of `reconfig/digest.py` bit by bit.
+"""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from wattmesh.reconfig.universal import dtypes
+from wattmesh.reconfig.universal.box import Box, Shape, row_major
+from wattmesh.reconfig.universal.hashing import default_jobs
+from wattmesh.reconfig.universal.index import Column, Entry, Index
+from wattmesh.reconfig.universal.names import HOOK, Names
+from wattmesh.reconfig.universal.reader import Files
+from wattmesh.reconfig.universal.staging import Progress, silent
+
+Unsigned = NDArray[np.uint64]
+
+CHUNK = 1 << 16
+"""Elements worked on at once: their 64-bit numbers stay in the processor's cache."""
+
+MASK = (1 << 64) - 1
+_SIGN = 1 << 63
+_PRESENT = np.uint64(0x632BE59BD9B4E019)
+# The multipliers of splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+# Bits are widened as reconfig.digest does: one byte without its sign, more with it.
+_BITS = {1: np.dtype("<u1"), 2: np.dtype("<i2"), 4: np.dtype("<i4"), 8: np.dtype("<i8")}
+
+
+def digest(values: Mapping[tuple[str, str], int], facts: str | None = None) -> str:
+    """Add up the tensors of a checkpoint, and the `facts` beside them, to 16 hex digits."""
+    total = sum(values.values())
+    if facts is not None:
+        total += xxhash.xxh3_64_intdigest(facts.encode()) ^ _SIGN
+        total -= _SIGN
+    return f"{total & MASK:016x}"
+
+
+def by_tensor(
+    index: Index,
+    folder: Path,
+    *,
+    names: Names = HOOK,
+    jobs: int = 0,
+    progress: Progress = silent,
+) -> dict[tuple[str, str], int]:
+    """Digest every tensor of an index, by (name, state): unsigned 64-bit numbers.
+
+    Args:
+        index: of the checkpoint or source.
+        folder: what its files are relative to.
+        names: how the trainer calls its tensors; the numbers depend on it.
+        jobs: threads; 0 for as many as there are CPUs, at most 4.
+        progress: told the bytes read since the last time, from several threads.
+
+    Raises:
+        CheckpointDamaged: bytes are missing.
+    """
+
+    def work(number: int) -> int:
+        entry = index.entries[number]
+        tensor = tensor_id(names.fqn(entry.name, entry.state), entry)
+        total = 0
+        with Files(folder) as files:
+            for row in _distinct(index, number):
+                total += _segment(index, files, row, tensor, progress)
+        return total & MASK
+
+    with ThreadPoolExecutor(jobs or default_jobs()) as pool:
+        values = pool.map(work, range(len(index.entries)))
+        return {entry.key: value for entry, value in zip(index.entries, values, strict=True)}
+
+
+def tensor_id(fqn: str, entry: Entry) -> np.uint64:
+    """64-bit hash of what every piece of a tensor shares: the trainer's name, dtype and shape."""
+    text = f"{fqn}|torch.{entry.dtype}|{entry.shape}"
+    return np.uint64(xxhash.xxh3_64_intdigest(text.encode()))
+
+
+def _distinct(index: Index, number: int) -> list[int]:
+    """Rows of an entry's segments, one of each box."""
+    rows = index.segments_of(number)
+    part = index.segments.take(rows)
+    boxes: Column = np.column_stack([part.flat, part.start, part.shape])
+    _, first = np.unique(boxes, axis=0, return_index=True)
+    return sorted(rows.start + int(each) for each in first)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """Where a piece lies: `strides` in elements of `size` bytes, the first at byte `offset`."""
+
+    files: Files
+    name: str
+    offset: int
+    strides: Shape
+    size: int
+
+    def bits(self, part: Box, skipped: int) -> NDArray[np.int64]:
+        """Row-major bits of a part of it, as signed numbers; `skipped` elements lie before."""
+        return _bits(self, self.offset + skipped * self.size, part.shape, self.strides)
+
+
+def _segment(index: Index, files: Files, row: int, tensor: np.uint64, progress: Progress) -> int:
+    """Sum over one stored piece."""
+    segments = index.segments
+    entry = index.entries[int(segments.entry[row])]
+    box = segments.box(row, entry)
+    whole = (Box.whole(entry.shape).count,) if segments.flat[row] else entry.shape
+    stored = _Stored(
+        files,
+        index.files[int(segments.file[row])],
+        int(segments.offset[row]),
+        tuple(segments.strides[row, : len(box.shape)].tolist()),
+        dtypes.size_of(entry.dtype),
+    )
+    total = 0
+    for part, skipped in _cut(box, stored.strides):
+        total += _sum(stored.bits(part, skipped), _logical_index(part, whole), tensor)
+        progress(part.count * stored.size)
+    return total
+
+
+def _cut(box: Box, strides: Shape) -> Iterator[tuple[Box, int]]:
+    """Boxes of at most CHUNK elements, and how many stored elements lie before each."""
+    if box.count <= CHUNK or not box.shape:
+        if box.count:
+            yield box, 0
+        return
+    dim = next(at for at, size in enumerate(box.shape) if size > 1)
+    rest = box.count // box.shape[dim]
+    step = max(1, CHUNK // rest)
+    for at in range(0, box.shape[dim], step):
+        start, shape = list(box.start), list(box.shape)
+        start[dim] += at
+        shape[dim] = min(step, box.shape[dim] - at)
+        for part, skipped in _cut(Box(tuple(start), tuple(shape)), strides):
+            yield part, skipped + at * strides[dim]
+
+
+def _bits(stored: _Stored, offset: int, shape: Shape, strides: Shape) -> NDArray[np.int64]:
+    """Row-major bits of a box from byte `offset` on."""
+    span = _span(shape, strides)
+    if strides == row_major(shape) or (min(strides) > 0 and span <= 64 * CHUNK):
+        raw = np.empty(span * stored.size, dtype=np.uint8)
+        stored.files.read_into(stored.name, offset, raw.data)
+        steps = [each * stored.size for each in strides]
+        bits = np.lib.stride_tricks.as_strided(raw.view(_BITS[stored.size]), shape, steps)
+        return bits.astype(np.int64).reshape(-1)
+    step = strides[0] * stored.size
+    rows = [_bits(stored, offset + at * step, shape[1:], strides[1:]) for at in range(shape[0])]
+    return np.concatenate(rows)
+
+
+def _span(shape: Shape, strides: Shape) -> int:
+    return sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1
+
+
+def _logical_index(part: Box, whole: Shape) -> Unsigned:
+    """Row-major numbers, in a tensor of shape `whole`, of a box's elements."""
+    numbers = np.zeros(part.shape, dtype=np.uint64)
+    for dim, stride in enumerate(row_major(whole)):
+        along = np.arange(part.start[dim], part.stop[dim], dtype=np.uint64) * np.uint64(stride)
+        numbers += along.reshape((-1,) + (1,) * (len(whole) - dim - 1))
+    return numbers.reshape(-1)
+
+
+def _sum(bits: NDArray[np.int64], index: Unsigned, tensor: np.uint64) -> int:
+    """Sum weight * (bits + constant) modulo 2^64; works in `index` and `bits`."""
+    weight = index
+    weight *= _STEP
+    weight += tensor
+    for shift, factor in ((30, _MIX_1), (27, _MIX_2)):
+        weight ^= weight >> np.uint64(shift)
+        weight *= factor
+    weight ^= weight >> np.uint64(31)
+    weight |= np.uint64(1)
+    values = bits.view(np.uint64)
+    values += _PRESENT
+    values *= weight
+    return int(values.sum(dtype=np.uint64))

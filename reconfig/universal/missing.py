@@ -1,0 +1,33 @@
+"""A lost optimizer slot, seen from the index alone. Pure.
+
+Sources refuse a parameter with fewer slots than others when they are opened, where a person may
+declare that it is right so. Here nobody can be asked any more, so only what stands out is damage:
+one single parameter whose slots are a part of what another one has.
+
+Invariant: two or more parameters with the same slots are a group of their own, never damage.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from wattmesh.reconfig.universal.index import PARAM, Index
+from wattmesh.reconfig.universal.names import EXTRA
+from wattmesh.reconfig.universal.sources.source import BYTES
+
+_NO_SLOTS = frozenset({PARAM, EXTRA, BYTES})
+
+
+def slots(index: Index) -> Iterator[str]:
+    """Say which slots are missing, and which have no parameter."""
+    having: dict[str, set[str]] = {}
+    for entry in index.entries:
+        if entry.state not in _NO_SLOTS:
+            having.setdefault(entry.name, set()).add(entry.state)
+    kinds = Counter(frozenset(each) for each in having.values())
+    for name, mine in having.items():
+        larger = [each for each in kinds if mine < each]
+        if larger and kinds[frozenset(mine)] == 1:
+            lost = sorted(min(larger, key=len) - mine)
+            yield f"{name} lacks the optimizer slots {', '.join(lost)} that other parameters have"
+        if (index.tied.get(name, name), PARAM) not in index.rows:
+            yield f"{name} has the optimizer slots {', '.join(sorted(mine))} but is no parameter"

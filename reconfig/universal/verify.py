@@ -1,0 +1,270 @@
+"""Proving a checkpoint: every byte is read and held against the digests taken when it was written.
+
+Two halves: `look` finds what shows without reading data (seal, sizes, cover, slots), `verify` reads
+everything. Both list all damage they find and name the tensors that it touches.
+
+Invariant: nothing that was not read and compared counts as good.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from wattmesh import durable
+from wattmesh.errors import CheckpointDamaged, InputInvalid
+from wattmesh.reconfig.universal import cover, folder, missing, record, replicas
+from wattmesh.reconfig.universal.folder import Checkpoint, Kind
+from wattmesh.reconfig.universal.hashing import Hashed, hash_segments
+from wattmesh.reconfig.universal.index import Column, Segments
+from wattmesh.reconfig.universal.staging import Progress, silent
+
+NAMED_PER_FILE = 8
+"""Of a file that is gone altogether, so many tensors are named, and the rest counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One thing that is wrong.
+
+    Attributes:
+        what: a sentence. `file`: relative path, "" where none is to blame.
+        tensor, state: the tensor that it touches; "" where it is not one.
+        box: like an index, of the tensor or (`flat`) of the flattened tensor; "" for all of it.
+    """
+
+    what: str
+    file: str = ""
+    tensor: str = ""
+    state: str = ""
+    box: str = ""
+
+    def __str__(self) -> str:
+        """As a screen shows it: the tensor first."""
+        where = f"{self.tensor} ({self.state}) {self.box}".rstrip() if self.tensor else ""
+        return ": ".join(each for each in (where, self.what) if each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What verifying found.
+
+    Attributes:
+        damage: everything that is wrong; empty for a good checkpoint.
+        hashed: whether there were digests to compare with; without them the bytes were only read
+            when they were recorded (`recorded`).
+        nbytes: that were read.
+    """
+
+    damage: tuple[Damage, ...]
+    hashed: bool = False
+    recorded: bool = False
+    segments: int = 0
+    nbytes: int = 0
+
+    @property
+    def good(self) -> bool:
+        """Every byte is as it was written, or now on record."""
+        return not self.damage and (self.hashed or self.recorded)
+
+
+def verify(
+    path: Path,
+    *,
+    jobs: int = 0,
+    progress: Progress = silent,
+    record_digests: bool = False,
+    gentle: bool = False,
+) -> Result:
+    """Verify a checkpoint.
+
+    Args:
+        path: its folder.
+        jobs: threads; 0 for as many as there are CPUs, at most 4.
+        progress: told the bytes read since the last time, from several threads.
+        record_digests: hash a virtual one that never was, so that it counts as verified.
+        gentle: run behind everybody else, for CPU and disk.
+
+    Raises:
+        InputInvalid: the digests cannot be recorded.
+    """
+    try:
+        checkpoint = folder.open_sealed(path)
+        expected = record.digests(checkpoint)
+    except CheckpointDamaged as error:
+        return Result(damage=(Damage(str(error)),))
+    damage = list(look(checkpoint))
+    if expected is None and (damage or not record_digests):
+        touched = [each for name in _files_of(damage) for each in _touched(checkpoint, name)]
+        return Result(damage=(*damage, *touched))
+    index = checkpoint.index
+    found = hash_segments(
+        path, index.files, index.segments, jobs=jobs, progress=progress, gentle=gentle
+    )
+    if expected is None:
+        return _recorded(checkpoint, found)
+    return Result(
+        damage=(*damage, *_compare(checkpoint, expected, found)),
+        hashed=True,
+        segments=len(index.segments),
+        nbytes=int(index.segments.nbytes.sum()),
+    )
+
+
+def hash_in_background(path: Path, *, jobs: int = 1) -> Result:
+    """Hash a virtual checkpoint behind everybody else, so that it counts as verified.
+
+    Raises:
+        InputInvalid: the digests cannot be recorded.
+    """
+    return verify(path, jobs=jobs, record_digests=True, gentle=True)
+
+
+def look(checkpoint: Checkpoint) -> Iterator[Damage]:
+    """Find what shows without reading data."""
+    yield from _files(checkpoint)
+    try:
+        cover.prove(checkpoint.index)
+    except InputInvalid as error:
+        yield Damage(str(error))
+    yield from (Damage(each) for each in missing.slots(checkpoint.index))
+
+
+def _files(checkpoint: Checkpoint) -> Iterator[Damage]:
+    """Look at every data file, and at what should account for all of its bytes."""
+    manifest, index = checkpoint.manifest, checkpoint.index
+    for name in index.files:
+        if name not in manifest.data:
+            yield Damage(f"the index names {name!r}, {folder.MANIFEST} does not", name)
+    foreign = manifest.kind is Kind.VIRTUAL
+    for name, expected in manifest.data.items():
+        try:
+            folder.check_file(checkpoint.folder, name, expected, foreign=foreign)
+            if not foreign:
+                _check_header(checkpoint, name)
+                _check_accounted(checkpoint, name)
+        except CheckpointDamaged as error:
+            yield Damage(str(error), name)
+    yield from _beyond(checkpoint)
+
+
+def _check_header(checkpoint: Checkpoint, name: str) -> None:
+    """Hold the header of a data file against its digest; no segment covers it.
+
+    Raises:
+        CheckpointDamaged: it differs.
+    """
+    expected = checkpoint.manifest.data[name]
+    with (checkpoint.folder / name).open("rb") as file:
+        header = file.read(expected.header_nbytes)
+    if xxhash.xxh3_128_hexdigest(header) != expected.header_xxh3_128:
+        raise CheckpointDamaged(
+            f"checkpoint {checkpoint.folder.name}: the header of {name} differs from what was "
+            "written."
+        )
+
+
+def _check_accounted(checkpoint: Checkpoint, name: str) -> None:
+    """Refuse bytes of a data file of ours that neither the header nor a segment covers.
+
+    Raises:
+        CheckpointDamaged: there are some; a change of them would never be seen.
+    """
+    expected = checkpoint.manifest.data[name]
+    segments = checkpoint.index.segments
+    files = checkpoint.index.files
+    mine = segments.file == (files.index(name) if name in files else -1)
+    begin = np.concatenate([[0], segments.offset[mine]])
+    end = np.concatenate([[expected.header_nbytes], segments.offset[mine] + segments.nbytes[mine]])
+    order = np.argsort(begin, kind="stable")
+    reached = np.maximum.accumulate(end[order])
+    gaps = np.flatnonzero(begin[order][1:] > reached[:-1])
+    if len(gaps) or reached[-1] < expected.size:
+        at = int(reached[gaps[0]] if len(gaps) else reached[-1])
+        raise CheckpointDamaged(
+            f"checkpoint {checkpoint.folder.name}: byte {at} of {name} belongs to no tensor."
+        )
+
+
+def _files_of(damage: Iterable[Damage]) -> list[str]:
+    """Files that are broken as a whole."""
+    return list(dict.fromkeys(each.file for each in damage if each.file and not each.tensor))
+
+
+def _touched(checkpoint: Checkpoint, name: str) -> Iterator[Damage]:
+    """Name the tensors that a broken file holds."""
+    index = checkpoint.index
+    if name not in index.files:
+        return
+    rows = np.unique(index.segments.entry[index.segments.file == index.files.index(name)])
+    for row in rows[:NAMED_PER_FILE].tolist():
+        entry = index.entries[row]
+        yield Damage(f"lies in {name}", name, entry.name, entry.state)
+    if len(rows) > NAMED_PER_FILE:
+        yield Damage(f"{len(rows) - NAMED_PER_FILE} more tensors lie in {name}", name)
+
+
+def _beyond(checkpoint: Checkpoint) -> Iterator[Damage]:
+    """Name segments that reach past what the manifest says of their file."""
+    index, data = checkpoint.index, checkpoint.manifest.data
+    sizes = [data[name].size if name in data else 0 for name in index.files]
+    ends = index.segments.offset + index.segments.nbytes
+    limits = np.array(sizes, dtype=np.int64)[index.segments.file]
+    for row in np.flatnonzero((ends > limits) | (ends < 0)).tolist():
+        name = index.files[int(index.segments.file[row])]
+        yield _at(checkpoint, row, f"reaches to byte {ends[row]} of {name}, which ends before")
+
+
+def _compare(checkpoint: Checkpoint, expected: Column, found: Hashed) -> Iterator[Damage]:
+    """Name every segment whose bytes differ or cannot be read."""
+    index = checkpoint.index
+    unreadable = dict(found.unreadable)
+    differs = (expected != found.digest).any(axis=1)
+    differs[list(unreadable)] = True
+    for row in np.flatnonzero(differs).tolist():
+        name = index.files[int(index.segments.file[row])]
+        yield _at(checkpoint, row, unreadable.get(row, f"bytes in {name} differ from their digest"))
+
+
+def _recorded(checkpoint: Checkpoint, found: Hashed) -> Result:
+    """Put digests on record, unless the files show damage that needs no digest."""
+    damage = [_at(checkpoint, row, reason) for row, reason in found.unreadable]
+    damage += _differing_replicas(checkpoint)
+    # Nobody else may have made foreign files durable, and what is on record must stay true.
+    _sync(checkpoint)
+    damage += list(_files(checkpoint))  # unchanged until the last byte was read
+    segments = checkpoint.index.segments
+    if not damage:
+        record.write(checkpoint, found.digest)
+    return Result(
+        damage=tuple(damage),
+        recorded=not damage,
+        segments=len(segments),
+        nbytes=int(segments.nbytes.sum()),
+    )
+
+
+def _differing_replicas(checkpoint: Checkpoint) -> Iterable[Damage]:
+    for row in replicas.differing(checkpoint.index, checkpoint.folder):
+        yield _at(checkpoint, row, "differs from another copy of the same box")
+
+
+def _sync(checkpoint: Checkpoint) -> None:
+    for name in checkpoint.manifest.data:
+        durable.fsync_file(checkpoint.folder / name)
+
+
+def _at(checkpoint: Checkpoint, row: int, what: str) -> Damage:
+    """Damage to one segment."""
+    segments: Segments = checkpoint.index.segments
+    entry = checkpoint.index.entries[int(segments.entry[row])]
+    flat = "flat " if segments.flat[row] and len(entry.shape) != 1 else ""
+    return Damage(
+        what,
+        checkpoint.index.files[int(segments.file[row])],
+        entry.name,
+        entry.state,
+        f"{flat}{segments.box(row, entry)}",
+    )
