@@ -100,11 +100,12 @@ class _Parser:
 
     def info(self, told: Mapping[str, Any], name: str) -> Place:
         """One place."""
-        file, offset, length = (told.get(key) for key in ("relative_path", "offset", "length"))
+        file: Any = told.get("relative_path")
+        offset: Any = told.get("offset")
+        length: Any = told.get("length")
         if told.get("transform_descriptors"):
             raise self.bad(f"{name!r:.80} was compressed or encrypted, which is not carried")
-        numbers = type(offset) is type(length) is int
-        if type(file) is str and numbers and 0 <= offset < LARGEST and 0 <= length < LARGEST:
+        if type(file) is str and _whole(offset) and _whole(length):
             return Place(file, offset, length)
         raise self.bad(f"the place of {name!r:.80} is none")
 
@@ -166,3 +167,8 @@ class _Parser:
     def bad(self, sentence: str) -> InputInvalid:
         """An error that names the file."""
         return InputInvalid(f"{self.where}: {sentence}.")
+
+
+def _whole(value: Any) -> bool:
+    """Whether it may be a byte of a file."""
+    return type(value) is int and 0 <= value < LARGEST

@@ -1,0 +1,123 @@
+"""Which kind of checkpoint a path is, and opening it.
+
+    a folder with manifest.json        a universal checkpoint
+    a folder with .metadata            torch DCP
+    a folder with zero_pp_rank_*       DeepSpeed, one tag
+    a folder with `latest`             DeepSpeed: the tag that it names
+    a folder of steps                  torch DCP: the one with the highest number
+
+Invariant: a path that fits two kinds, or none, is refused by saying what was looked for.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.universal.declared import Declared
+from wattmesh.reconfig.universal.names import Names
+from wattmesh.reconfig.universal.sources.dcp import open_dcp
+from wattmesh.reconfig.universal.sources.dcp_metadata import METADATA
+from wattmesh.reconfig.universal.sources.deepspeed import is_deepspeed, open_deepspeed
+from wattmesh.reconfig.universal.sources.own import is_universal, open_own
+from wattmesh.reconfig.universal.sources.source import Source
+
+LATEST = "latest"
+_TAG_NBYTES = 4096
+
+_NOTHING = Declared()
+
+
+def open_source(path: Path, declared: Declared = _NOTHING, names: Names | None = None) -> Source:
+    """Find out what a folder holds and open it; `described` says what was found.
+
+    Args:
+        path: the checkpoint's folder, or one that holds checkpoints (see above).
+        declared: layout rules, renames, tied names and slots of a foreign source.
+        names: prefixes of a DCP folder's keys, where they cannot be proven from the keys.
+
+    Raises:
+        InputInvalid: it holds none, more than one kind, or one that is not carried.
+        CheckpointDamaged: a file of it is missing or differs from its digest.
+    """
+    folder, kind = locate(path)
+    if kind == "universal":
+        if declared != _NOTHING:
+            raise InputInvalid(
+                f"{folder}: this is a universal checkpoint; its layout rules are applied already, "
+                "leave the declarations out."
+            )
+        return open_own(folder)
+    if kind == "dcp":
+        return open_dcp(folder, declared, names)
+    return open_deepspeed(folder, declared)
+
+
+def locate(path: Path) -> tuple[Path, str]:
+    """Give the checkpoint's own folder and its kind: "universal", "dcp" or "deepspeed".
+
+    Raises:
+        InputInvalid: see `open_source`.
+    """
+    if not path.is_dir():
+        raise InputInvalid(f"{path}: there is no such folder.")
+    if kind := _kind(path):
+        return path, kind
+    found = _latest(path) or _newest(path)
+    if found is None:
+        raise InputInvalid(
+            f"{path}: there is no checkpoint in it. Looked for: manifest.json (universal "
+            f"checkpoint), {METADATA} (torch DCP), zero_pp_rank_*_optim_states.pt or `{LATEST}` "
+            f"(DeepSpeed), and {METADATA} in its folders (steps of torch DCP)."
+        )
+    return found
+
+
+def _kind(folder: Path) -> str:
+    """What a folder itself is; "" for nothing that we know."""
+    tests: tuple[tuple[str, Callable[[Path], bool]], ...] = (
+        ("universal", is_universal),
+        ("dcp", lambda each: (each / METADATA).is_file()),
+        ("deepspeed", is_deepspeed),
+    )
+    kinds = [kind for kind, is_it in tests if is_it(folder)]
+    if len(kinds) > 1:
+        raise InputInvalid(
+            f"{folder}: it holds both a {kinds[0]} and a {kinds[1]} checkpoint; name one of them."
+        )
+    return kinds[0] if kinds else ""
+
+
+def _latest(path: Path) -> tuple[Path, str] | None:
+    """Follow DeepSpeed's file `latest`, which names a folder beside it."""
+    try:
+        with (path / LATEST).open("rb") as file:
+            tag = file.read(_TAG_NBYTES).decode().strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputInvalid(f"{path / LATEST}: cannot be read ({error}).") from error
+    parts = PurePosixPath(tag).parts
+    if len(parts) != 1 or parts[0] in ("..", "/") or "\0" in tag:
+        raise InputInvalid(f"{path / LATEST}: {tag!r:.80} is no name of a folder beside it.")
+    if not (path / tag).is_dir():
+        raise InputInvalid(f"{path / LATEST}: it names {tag!r}, which is not there.")
+    kind = _kind(path / tag)
+    if not kind:
+        raise InputInvalid(f"{path / tag}: `{LATEST}` names it, but it holds no checkpoint.")
+    return path / tag, kind
+
+
+def _newest(path: Path) -> tuple[Path, str] | None:
+    """Among folders of steps ("step-100"), the one with the highest last number."""
+    found: dict[int, Path] = {}
+    for each in path.iterdir():
+        numbers = re.findall(r"\d+", each.name)
+        if numbers and each.is_dir() and (each / METADATA).is_file():
+            step = int(numbers[-1][:18])
+            if step in found:
+                raise InputInvalid(
+                    f"{path}: {found[step].name} and {each.name} are both step {step}; name one."
+                )
+            found[step] = each
+    return (found[max(found)], "dcp") if found else None
