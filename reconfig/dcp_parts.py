@@ -1,7 +1,7 @@
 """What one rank has to write, from DCP's plan: pieces of tensors, and values as JSON.
 
-Invariant: what a checkpoint cannot carry exactly (partial sums, complex numbers, odd shardings,
-objects) is refused by name before anything is written, and nothing is ever pickled.
+Invariant: what a checkpoint cannot carry exactly (complex numbers, odd shardings, objects) is
+refused by name before anything is written, and nothing is ever pickled.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
-from torch.distributed.tensor import DTensor
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import plain
@@ -118,12 +117,7 @@ class Holder:
         return look_up(item.index)
 
     def _check(self, fqn: str, local: torch.Tensor, box: Box, whole: Shape) -> None:
-        """Refuse what cannot be stored exactly."""
-        held = getattr(self._planner, "state_dict", {}).get(fqn)
-        if isinstance(held, DTensor) and any(each.is_partial() for each in held.placements):
-            raise InputInvalid(
-                f"checkpoint: {fqn!r} is a partial sum on each rank; reduce it first."
-            )
+        """Refuse what cannot be stored exactly; torch itself refuses to plan partial sums."""
         if local.is_complex():
             raise InputInvalid(f"checkpoint: {fqn!r} is complex; store it with view_as_real.")
         if local.layout != torch.strided or local.is_meta:

@@ -10,6 +10,7 @@ become zeros.
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from wattmesh.errors import InputInvalid, WattmeshError
-from wattmesh.reconfig import plain
+from wattmesh.reconfig import damage, plain
 from wattmesh.reconfig.memory import Staging, as_array, dtype_name, torch_dtype
 from wattmesh.reconfig.universal import folder
 from wattmesh.reconfig.universal.box import Box, Shape
@@ -53,6 +54,7 @@ class UniversalReader(StorageReader):
         names: Names = HOOK,
         rules: Declared | None = None,
         padded: Mapping[str, int] | None = None,
+        verify: bool = False,
     ) -> None:
         """Read one checkpoint, virtual or physical; nothing is opened yet.
 
@@ -62,6 +64,8 @@ class UniversalReader(StorageReader):
             rules: how the trainer's own layout of a tensor differs from the logical one, and
                 which names it ties.
             padded: for each name with a vocab_pad rule, the size that its dim has in the trainer.
+            verify: hash every byte first, each rank its share; without it, damage inside of a data
+                file shows only where the caller proves what was loaded (as the hook does).
 
         Raises:
             InputInvalid: `rules` contains renames, which have no inverse.
@@ -69,6 +73,7 @@ class UniversalReader(StorageReader):
         self._path = Path(path)
         self._names = names
         self._rules = rules or Declared()
+        self._verify = verify
         self._padded = dict(padded or {})
         if self._rules.renames:
             raise InputInvalid("checkpoint: renames have no inverse; give `names` instead.")
@@ -134,17 +139,20 @@ class UniversalReader(StorageReader):
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Leave the plans as they are."""
-        return plans
+        """Tell every rank which share of the files it verifies."""
+        return [replace(plan, storage_data=(rank, len(plans))) for rank, plan in enumerate(plans)]
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read what the plan asks for into the planner's tensors.
 
         Raises:
             InputInvalid: a tensor has another dtype than was saved, by name.
-            CheckpointDamaged: bytes are missing.
+            CheckpointDamaged: bytes are missing, or (verified) differ from their digest.
         """
         checkpoint = self.open()
+        if self._verify:
+            share, shares = plan.storage_data or (0, 1)
+            damage.check(checkpoint, share=share, shares=shares)
         wanted = []
         for item in plan.items:
             if item.type is LoadItemType.BYTE_IO:

@@ -120,6 +120,10 @@ def _sum_of_box(box: Box) -> int:
     total = 0
     for start in range(0, bits.numel(), CHUNK):
         part = bits[start : start + CHUNK].to(torch.int64)
+        if local.element_size() == 8:
+            # An odd weight times the top bit is the top bit, whatever the index: a swap of x and -x
+            # would not show. Folded (one to one), it counts in the lower half too.
+            part = part ^ ((part >> 32) & 0xFFFFFFFF)
         index = _logical_index(box, start, part.numel(), part.device)
         weight = _mix(index * _STEP + box.tensor_id) | 1
         total += int((weight * (part + _signed(_PRESENT))).sum())

@@ -214,8 +214,15 @@ class Member:
             group.gather(facts.to_json()), generation, agreement.tolerance(dtypes)
         )
         if problem:
-            raise SwitchFailed(problem)
+            raise SwitchFailed(problem + self._damage(generation, digest))
         return probe, digest
+
+    def _damage(self, generation: Generation, digest: str) -> str:
+        """When the state in memory is not what was saved: whether its files are."""
+        if not generation.checkpoint or digest == generation.digest:
+            return ""
+        found = checkpoint.find_damage(self.job.folder.path / generation.checkpoint)
+        return f"; {found}" if found else "; every byte of it is as it was written"
 
     def _verdict(
         self, generation: Generation, story: Story | None, cause: BaseException | None

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh.errors import CallHuman, CheckpointDamaged, InputInvalid
-from wattmesh.reconfig import manifest
 from wattmesh.reconfig.attempt import Identity
-from wattmesh.reconfig.checkpoint import Header, read_header
+from wattmesh.reconfig.checkpoint import Header, read_whole
 from wattmesh.reconfig.folder import RunFolder, read_json, write_json
 from wattmesh.reconfig.generation import Generation, Purpose, SwitchNote
 from wattmesh.reconfig.layout import Layout
@@ -79,8 +78,7 @@ def newest_whole(folder: RunFolder) -> tuple[Path, Header] | None:
     damage = ""
     for path in folder.checkpoints():
         try:
-            manifest.check(path)
-            header = read_header(path)
+            header = read_whole(path)
         except CheckpointDamaged as error:
             damage = damage or str(error)
             log.error("%s It is passed over; the one before is tried.", error)

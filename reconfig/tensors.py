@@ -6,6 +6,7 @@
 Invariant: two parts of a model never define the same name; that would lose one of them silently.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,43 @@ def give_back(state: State, named: Named) -> None:
         set_model_state_dict(module, {key: everything[f"model.{key}"] for key in model})
         flat = {key: everything[f"optim.{key}"] for key in optim}
         set_optimizer_state_dict(module, optimizer, optim_state_dict=flat, options=_FLAT)
+
+
+def without_slots(state: State, named: Named) -> list[str]:
+    """Names of this rank's parameters whose optimizer has slots, but none for them.
+
+    They never got a gradient (an unused branch), so the optimizer has not begun with them.
+    """
+    found = []
+    for optimizer, (_, optim) in zip(state.optimizers, named.parts, strict=True):
+        setting = next(key for key in optimizer.param_groups[0] if key != "params")
+        head, tail = "param_groups.", f".{setting}"
+        held = {key[len(head) : -len(tail)] for key in optim if _is_setting(key, head, tail)}
+        slots = [key.removeprefix("state.").split(".") for key in optim if key[:6] == "state."]
+        begun = {".".join(key[:end]) for key in slots for end in range(1, len(key))}
+        if begun:
+            found += sorted(held - begun)
+    return found
+
+
+def drop_slots(state: State, named: Named, names: Sequence[str]) -> None:
+    """Take the slots of some parameters out of a freshly built state, as if never begun."""
+    heads = tuple(f"state.{name}." for name in names)
+    if not heads:
+        return
+    for optimizer, (_, optim) in zip(state.optimizers, named.parts, strict=True):
+        gone = [key for key in optim if key.startswith(heads)]
+        slots = {id(named.tensors.pop(f"optim.{key}", None)) for key in gone}
+        for key in gone:
+            named.plain.pop(f"optim.{key}", None)
+            optim.remove(key)
+        for parameter, held in list(optimizer.state.items()):
+            if any(id(slot) in slots for slot in held.values() if slot is not None):
+                del optimizer.state[parameter]
+
+
+def _is_setting(key: str, head: str, tail: str) -> bool:
+    return key.startswith(head) and key.endswith(tail)
 
 
 def _add(named: Named, key: str, value: Any) -> None:

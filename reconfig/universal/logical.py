@@ -159,7 +159,10 @@ def _bits(stored: _Stored, offset: int, shape: Shape, strides: Shape) -> NDArray
         stored.files.read_into(stored.name, offset, raw.data)
         steps = [each * stored.size for each in strides]
         bits = np.lib.stride_tricks.as_strided(raw.view(_BITS[stored.size]), shape, steps)
-        return bits.astype(np.int64).reshape(-1)
+        wide = bits.astype(np.int64).reshape(-1)
+        if stored.size == 8:
+            wide ^= (wide >> 32) & 0xFFFFFFFF
+        return wide
     step = strides[0] * stored.size
     rows = [_bits(stored, offset + at * step, shape[1:], strides[1:]) for at in range(shape[0])]
     return np.concatenate(rows)

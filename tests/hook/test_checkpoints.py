@@ -10,16 +10,23 @@ from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import QUICK, TP2, Run, Zygote, until, worst_difference
 from wattmesh.errors import CallHuman, CheckpointDamaged, InputInvalid
 from wattmesh.integrations.torchrun import EXIT_REFUSED
-from wattmesh.reconfig import manifest
 from wattmesh.reconfig.attempt import Identity
-from wattmesh.reconfig.checkpoint import prune, read_header
+from wattmesh.reconfig.checkpoint import prune, read_whole
 from wattmesh.reconfig.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.start import Wanted, first_generation, newest_whole
 from wattmesh.reconfig.switch import SwitchState
 
 Undisturbed = Callable[[int, str], dict[int, float]]
-FILES = ("manifest.json", "COMMIT", "trainer.json", ".metadata", "__0_0.distcp", "__1_0.distcp")
+FILES = (
+    "manifest.json",
+    "COMMIT",
+    "trainer.json",
+    "index.json",
+    "index.safetensors",
+    "data-0-0.safetensors",
+    "data-1-0.safetensors",
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,22 +69,22 @@ def test_damage_to_any_file_is_named(
 ) -> None:
     """One bit, one byte, half a file or a whole file: the message names what is wrong."""
     newest = folder.checkpoints()[0]
-    manifest.check(newest)
+    read_whole(newest)
     damage(newest / name)
     named = name if name not in ("manifest.json", "COMMIT") else "manifest.json|COMMIT"
     with pytest.raises(CheckpointDamaged, match=named):
-        manifest.check(newest)
+        read_whole(newest)
 
 
 def test_the_newest_whole_checkpoint_is_taken(folder: RunFolder) -> None:
     """A damaged one is passed over, not deleted; when all are damaged a human is called."""
     newest, middle, oldest = folder.checkpoints()
-    flip(newest / "__0_0.distcp")
+    flip(newest / "data-0-0.safetensors")
     found = newest_whole(folder)
     assert found is not None
     assert found[0] == middle
     assert newest.exists()
-    truncate(middle / ".metadata")
+    truncate(middle / "index.json")
     (oldest / "COMMIT").unlink()
     with pytest.raises(CallHuman, match=r"every checkpoint .* is damaged"):
         newest_whole(folder)
@@ -89,12 +96,12 @@ def test_a_run_resumes_before_the_damage(
     """With its newest checkpoint damaged, a run trains those steps again, to the same losses."""
     run = Run(zygote, tmp_path, 2, steps=20, boundary_every=5)
     shutil.copytree(finished.checkpoints, run.checkpoints)
-    flip(run.checkpoints / "step-00000015" / "__1_0.distcp")
+    flip(run.checkpoints / "step-00000015" / "data-1-0.safetensors")
     assert run.once() == 0, run.log()
     assert [line["step"] for line in run.lines()] == list(range(11, 21))
     expected = undisturbed(20, "float32")
     assert worst_difference(run.losses(), {s: expected[s] for s in range(11, 21)}) == 0.0
-    assert "step-00000015: __1_0.distcp has" in run.log()
+    assert "step-00000015: data-1-0.safetensors has changed: " in run.log()
     assert "resumes from step-00000010" in run.log()
     assert list(run.checkpoints.glob("step-00000015.set-aside-*"))
 
@@ -106,7 +113,7 @@ def test_another_dtype_is_an_error_not_a_cast(
     run = Run(zygote, tmp_path, 2, steps=20, boundary_every=5, dtype="float64")
     shutil.copytree(finished.checkpoints, run.checkpoints)
     assert run.supervised() == EXIT_REFUSED, run.said
-    assert "was saved as torch.float32" in run.said[-1]
+    assert "was saved as float32" in run.said[-1]
     assert run.lines() == []
 
 
@@ -181,7 +188,7 @@ def wanted(launched: int, layout: Layout) -> Wanted:
 
 def identity(folder: RunFolder, run: str = "") -> Identity:
     """A launch of the run that wrote the checkpoints in `folder`."""
-    known = read_header(folder.checkpoints()[0]).run
+    known = read_whole(folder.checkpoints()[0]).run
     return Identity(run=run or known, name="r", incarnation="i", attempt=2, supersedes=None)
 
 

@@ -73,6 +73,8 @@ def plain_digest(key: str, tensor: torch.Tensor) -> int:
     for index in range(tensor.numel()):
         octets = bytes(raw[index * width : (index + 1) * width])
         bits = int.from_bytes(octets, "little", signed=width > 1)
+        if width == 8:
+            bits ^= (bits >> 32) & 0xFFFFFFFF
         mixed = (index * 0x9E3779B97F4A7C15 + tensor_id) & MASK
         mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
         mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK
@@ -111,6 +113,14 @@ def test_swaps_and_single_changes_show(values: list[int], data: st.DataObject) -
     bit = data.draw(st.integers(0, 63))
     flipped[a] ^= (1 << bit) if bit < 63 else -(1 << 63)
     assert local_digest({"w": flipped}) != before
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_swap_of_opposite_numbers_shows(dtype: torch.dtype) -> None:
+    """They differ in the sign bit only, which is the top one."""
+    tensor = torch.tensor([1.5, -1.5, 0.0, -0.0], dtype=dtype)
+    twins = (tensor, tensor[[1, 0, 2, 3]], tensor[[0, 1, 3, 2]])
+    assert len({local_digest({"w": twin}) for twin in twins}) == len(twins)
 
 
 def test_name_shape_dtype_and_presence_count() -> None:

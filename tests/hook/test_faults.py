@@ -5,6 +5,7 @@ parked, one woken, one in both, and global rank 0 stops leading. Each test print
 """
 
 import os
+import re
 import signal
 import tempfile
 import threading
@@ -178,6 +179,19 @@ def test_a_wrong_probe_is_rolled_back(
     assert worst_difference(run.losses(), undisturbed(STEPS, "float32")) == 0.0
     assert daemon.states()[-1] is SwitchState.ROLLED_BACK
     assert "probe" in daemon.heard.transitions[-1].detail
+
+
+def test_damage_between_save_and_load_is_named(
+    run: Run, socket_path: Path, undisturbed: Undisturbed
+) -> None:
+    """The digest in memory shows it, the tensor is named, and an older checkpoint is resumed."""
+    run.change(fault=Fault(rank=1, at="rebuild", what="damage", after_step=0, layout=TP2.to_dict()))
+    switched(run, socket_path)
+    assert len(run.launches) == 2, run.said
+    assert run.layouts() == ["dp2"]
+    assert worst_difference(run.losses(), undisturbed(STEPS, "float32")) == 0.0
+    assert re.search(r"saved with .*; checkpoint step-\d+: data-1-0.safetensors has changed: ",
+                     run.log())  # fmt: skip
 
 
 def test_a_rollback_that_fails_ends_in_a_restart(

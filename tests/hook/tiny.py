@@ -47,7 +47,8 @@ class Fault:
 
     Attributes:
         at: train | agree | save | teardown | rebuild | load | verify
-        what: stop | kill | raise | hang | wrong (a wrong probe) | drift (a changed weight)
+        what: stop | kill | raise | hang | wrong (a wrong probe) | drift (a changed weight) |
+            damage (a changed byte in the newest checkpoint)
         after_step: the fault waits for this step; `layout`: and for this layout, if given.
     """
 
@@ -277,8 +278,18 @@ class TinyJob:
             os.kill(os.getpid(), signal.SIGKILL)
         elif fault.what == "hang":
             time.sleep(3600)
+        elif fault.what == "damage":
+            self._damage()
         else:
             raise RuntimeError(f"the test broke rank {self.rank} in {at}")
+
+    def _damage(self) -> None:
+        """Change the last byte of the newest checkpoint, as a bad disk would."""
+        newest = max(Path(self.options.folder).glob("step-*"))
+        path = max(newest.glob("data-*.safetensors"))
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
 
     def _training(self) -> bool:
         return self.session is not None and not self.in_boundary and not self.session.done

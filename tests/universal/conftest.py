@@ -1,0 +1,19 @@
+"""Fixtures: ranks by fork, and a process group of one rank."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+from tests.hook.conftest import zygote
+
+__all__ = ["one_rank", "zygote"]
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    """This process as the only rank of a group."""
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
