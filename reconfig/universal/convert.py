@@ -1,0 +1,84 @@
+"""From any source to a checkpoint of either kind: what `wattmesh checkpoint convert` does.
+
+Invariant: a virtual checkpoint is never said to be verified, a physical one only when it is
+published.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattmesh.reconfig.universal import declared
+from wattmesh.reconfig.universal.declared import Declared
+from wattmesh.reconfig.universal.folder import Kind
+from wattmesh.reconfig.universal.physical import write_physical
+from wattmesh.reconfig.universal.sources.detect import open_source
+from wattmesh.reconfig.universal.sources.source import Source
+from wattmesh.reconfig.universal.staging import Fence, Progress, silent, unfenced
+from wattmesh.reconfig.universal.virtual import write_virtual
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converted:
+    """What a conversion made.
+
+    Attributes:
+        states: number of tensors by state. `nbytes`: of all tensors. `wall_s`: of all of it.
+        verified: whether it counts as verified already.
+    """
+
+    source: Source
+    target: Path
+    kind: Kind
+    states: Mapping[str, int]
+    nbytes: int
+    wall_s: float
+    verified: bool
+
+
+def convert(
+    path: Path,
+    target: Path,
+    kind: Kind,
+    *,
+    rules: Path | None = None,
+    jobs: int = 0,
+    gentle: bool = False,
+    progress: Progress = silent,
+    found: Callable[[Source], None] = lambda source: None,
+    fence: Fence = unfenced,
+) -> Converted:
+    """Make a checkpoint of a source.
+
+    Args:
+        path: of the source: torch DCP, DeepSpeed or universal; its kind is found out.
+        target: must not exist.
+        kind: to make.
+        rules: a file of declarations (`declared.read`).
+        jobs: processes of a physical one; 0 for as many as there are CPUs, at most 4.
+        gentle: run behind everybody else (physical).
+        progress: told the bytes written (physical).
+        found: told the source once it is understood.
+        fence: see `staging.staged`.
+
+    Raises:
+        InputInvalid: see `open_source`, `write_virtual`, `write_physical`.
+    """
+    begin = time.monotonic()
+    source = open_source(path, declared.read(rules) if rules else Declared())
+    found(source)
+    if kind is Kind.VIRTUAL:
+        write_virtual(source, target, fence=fence)
+    else:
+        write_physical(source, target, jobs=jobs, gentle=gentle, progress=progress, fence=fence)
+    return Converted(
+        source=source,
+        target=target,
+        kind=kind,
+        states=Counter(entry.state for entry in source.index.entries),
+        nbytes=source.index.nbytes,
+        wall_s=time.monotonic() - begin,
+        verified=kind is Kind.PHYSICAL,
+    )
