@@ -78,7 +78,8 @@ def _are_whole(index: Index) -> NDArray[np.bool_]:
     segments = index.segments
     shapes = np.ones((len(index.entries), segments.dims), dtype=np.int64)
     for row, entry in enumerate(index.entries):
-        shapes[row, : len(entry.shape)] = entry.shape
+        # Where every segment is flat, the columns may be narrower than a tensor.
+        shapes[row, : len(entry.shape)] = entry.shape if len(entry.shape) <= segments.dims else -1
     is_whole = (
         (segments.flat == 0)
         & (segments.start == 0).all(axis=1)

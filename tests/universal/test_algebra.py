@@ -90,6 +90,14 @@ def test_flat_ranges_are_proven_together(count: int, edges: list[int], spoil: in
         cover.prove(replace(index, segments=fewer))
 
 
+def test_flat_ranges_of_wide_tensors_need_one_column() -> None:
+    """Columns are as wide as the widest box, which may be narrower than every tensor."""
+    index = stored((3, 4, 5), (), (7, 30)).index
+    segments = index.segments
+    narrow = {name: getattr(segments, name)[:, :1] for name in ("start", "shape", "strides")}
+    cover.prove(replace(index, segments=replace(segments, **narrow)))
+
+
 def test_a_refusal_names_the_tensor_and_the_box() -> None:
     """A gap names what is nowhere, an overlap both boxes."""
     halves = (Box((0, 0), (2, 4)), Box((2, 0), (2, 4)))
