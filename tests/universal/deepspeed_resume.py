@@ -26,8 +26,11 @@ from torch import nn
 
 from tests.universal.scattered import scatter
 from wattmesh.reconfig.universal.exports import deepspeed as ours
+from wattmesh.reconfig.universal.exports.checkpoint import Format, export
 from wattmesh.reconfig.universal.reader import Files
 from wattmesh.reconfig.universal.rules import SubBlocks
+from wattmesh.reconfig.universal.sources.detect import open_source
+from wattmesh.reconfig.universal.virtual import write_virtual
 
 STAGES = (1, 2, 3)
 SAVED_AFTER = 3
@@ -62,6 +65,7 @@ def engine_of(stage: int, seed: int, *, universal: bool) -> Any:
     config = {
         "train_micro_batch_size_per_gpu": 2,
         "optimizer": {"type": "AdamW", "params": {"lr": 0.01 / seed, "torch_adam": True}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.01, "warmup_num_steps": 5}},
         "zero_optimization": {"stage": stage},
         "checkpoint": {"load_universal": universal},
     }
@@ -83,43 +87,16 @@ def losses_of(engine: Any, steps: range) -> list[float]:
     return losses
 
 
-def tensors_of(folder: Path) -> tuple[dict[tuple[str, str], torch.Tensor], list[dict[str, Any]]]:
-    """Everything in a universal checkpoint of DeepSpeed's own."""
-    optimizer = torch.load(folder / "zero" / "optimizer_state.pt", weights_only=False)
-    found: dict[tuple[str, str], torch.Tensor] = {}
-    parents = sorted(path for path in (folder / "zero").iterdir() if path.is_dir())
-    for parent in parents:
-        for path in parent.glob("*.pt"):
-            value = torch.load(path, weights_only=False)
-            value = value["param"] if isinstance(value, dict) else value
-            found[parent.name, "param" if path.stem == "fp32" else path.stem] = value.detach()
-    for parent in parents:
-        if (parent.name, "exp_avg") in found and (parent.name, "step") not in found:
-            step = optimizer["optimizer_state_dict"]["state"][0]["step"]
-            found[parent.name, "step"] = step
-            # Plain ZeRO-3 forgets the shapes; those of the model are the logical ones.
-            shape = dict(Net().named_parameters())[parent.name].shape
-            for state in ("param", "exp_avg", "exp_avg_sq"):
-                found[parent.name, state] = found[parent.name, state].reshape(shape)
-    groups = [
-        {k: v for k, v in group.items() if k != "params"} for group in optimizer["param_groups"]
-    ]
-    return found, groups
-
-
 def export_all(folder: Path) -> None:
-    """Convert with DeepSpeed, export what it holds with ours, and spoil a copy."""
+    """Convert with DeepSpeed; convert and export with ours; and spoil a copy of that."""
     options = Namespace(
         input_folder=str(folder / "saved"), output_folder=str(folder / "theirs"), strict=True,
         num_extract_workers=1, num_merge_workers=1, keep_temp_folder=False,
         inject_missing_state=True,
     )  # fmt: skip
     ds_to_universal.main(options)
-    tensors, groups = tensors_of(folder / "theirs")
-    index = scatter(folder / "source", tensors)
-    engine = ours.Engine(global_steps=SAVED_AFTER, groups=groups, client={"note": "hello"})
-    with Files(folder / "source") as files:
-        ours.export(index, files, folder / "ours", engine=engine)
+    write_virtual(open_source(folder / "saved"), folder / "virtual")
+    export(folder / "virtual", Format.DEEPSPEED, folder / "ours")
     shutil.copytree(folder / "ours", folder / "spoilt")
     inner = folder / "spoilt" / "zero" / "inner.weight"
     shutil.copy(inner / "exp_avg_sq.pt", inner / "exp_avg.pt")
@@ -130,7 +107,7 @@ def run(folder: Path, stage: int) -> dict[str, Any]:
     engine = engine_of(stage, 1, universal=False)
     losses_of(engine, range(SAVED_AFTER))
     info = {"universal_checkpoint_info": {"universal_checkpoint_version": 0.4}}
-    engine.save_checkpoint(folder, tag="saved", client_state=info)
+    engine.save_checkpoint(folder, tag="saved", client_state={**info, "note": ["hello"]})
     later = range(SAVED_AFTER, SAVED_AFTER + 3)
     losses: dict[str, Any] = {"went on": losses_of(engine, later)}
     if torch.distributed.get_rank() == 0:
@@ -139,9 +116,11 @@ def run(folder: Path, stage: int) -> dict[str, Any]:
     for tag in ("theirs", None, "spoilt"):
         engine = engine_of(stage, 2, universal=True)
         _, client = engine.load_checkpoint(folder, tag=tag)
-        if tag is None:
-            losses["client"] = [client["note"], engine.global_steps]
-        losses[tag or "latest_universal"] = losses_of(engine, later)
+        counters = [engine.global_steps, engine.global_samples]
+        facts = [client["note"], engine.lr_scheduler.state_dict(), *counters]
+        name = tag or "latest_universal"
+        losses[f"facts of {name}"] = facts
+        losses[name] = losses_of(engine, later)
     return losses
 
 

@@ -30,6 +30,7 @@ BY_FLAT_NAME = {
         "optim.param_groups.layers.0.w.lr_as_tensor": {"__tensor__": "x"},
         "optim.state.layers.0.w.calls": 3,
         "something.else": 5,
+        "something.with.tensors": [1, {"a": {"__tensor__": "x"}}],
     },
 }
 
@@ -39,6 +40,7 @@ def test_both_shapes_of_values_are_read() -> None:
     found = values.from_trainer(BY_FLAT_NAME)
     assert found.settings == {"layers.0.w": {"lr": 0.1, "betas": (0.9, 0.999)}}
     assert found.numbers == {"layers.0.w": {"calls": 3}}
+    assert found.other == {"something.else": 5}
     found = values.from_trainer(BY_PARAMETER)
     assert found.groups(["norm", "embed.weight", "layers.0.w", "other"]) == [FLAT, WIDE]
     assert values.from_trainer({}).settings == {}

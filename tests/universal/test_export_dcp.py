@@ -1,6 +1,7 @@
 """DCP folders written without torch, loaded by torch's own distributed checkpoint."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict, loa
 
 from tests.universal.scattered import bits, scatter, small_model
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.universal.exports import dcp
+from wattmesh.reconfig.universal.declared import Declared
+from wattmesh.reconfig.universal.exports import dcp, values
 from wattmesh.reconfig.universal.exports.values import Values
 from wattmesh.reconfig.universal.names import HOOK, Names
-from wattmesh.reconfig.universal.reader import Files
+from wattmesh.reconfig.universal.reader import Files, Reader
+from wattmesh.reconfig.universal.sources.detect import open_source
 
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
@@ -202,6 +205,32 @@ def test_every_archive_passes_the_restricted_reader(tmp_path: Path) -> None:
     for place in storage.values():
         data = (tmp_path / "out" / place.relative_path).read_bytes()
         torch.load(io.BytesIO(data[place.offset :][: place.length]), weights_only=True)
+
+
+@pytest.mark.parametrize("chunk_bytes", [24, 1 << 20])
+def test_our_own_source_reads_it(tmp_path: Path, chunk_bytes: int) -> None:
+    """Converted again, the export gives every entry and every value back."""
+    tensors = small_model()
+    opaque = io.BytesIO()
+    torch.save({"no plain data": 1 + 2j}, opaque)
+    raw = torch.frombuffer(bytearray(opaque.getvalue()), dtype=torch.uint8)
+    tensors["loader.state", "pickle"] = raw
+    told = Values(
+        settings={"norm": {"lr": 0.5, "betas": [0.9, 0.99]}},
+        numbers={"layers.0.half": {"step": 3}},
+        other={"epoch": 4},
+    )
+    index = scatter(tmp_path / "source", tensors)
+    with Files(tmp_path / "source") as files:
+        dcp.export(index, files, tmp_path / "out", values=told, chunk_bytes=chunk_bytes)
+    slots = re.compile("^layers.0.half$"), frozenset({"step"})
+    source = open_source(tmp_path / "out", Declared(slots=(slots,)), HOOK)
+    assert {entry.key for entry in source.index.entries} == tensors.keys()
+    with Files(tmp_path / "out") as files:
+        reader = Reader(source.index, files)
+        for row, entry in enumerate(source.index.entries):
+            assert reader.read(row).tobytes() == bits(tensors[entry.key]), entry
+    assert values.from_trainer({"values": source.values}) == told
 
 
 def test_a_dropped_moment_is_noticed(tmp_path: Path) -> None:

@@ -101,8 +101,14 @@ def _engine(checkpoint: Checkpoint, count: int) -> deepspeed.Engine:
     # Groups beyond those that differ keep the loading optimizer's own settings.
     groups += [{}] * (count - len(groups))
     header = checkpoint.trainer.get("header") or {}
+    # What DeepSpeed's engine and its caller kept goes back to them; other trainers' is not theirs.
+    own = checkpoint.manifest.source.get("kind") == "deepspeed"
+    client = dict(values.other) if own else {}
+    schedule = client.pop("lr_scheduler", None)
     return deepspeed.Engine(
         global_steps=int(header.get("step", 0)),
         global_samples=header.get("samples"),
         groups=groups,
+        lr_scheduler=schedule,
+        client=client,
     )

@@ -27,6 +27,7 @@ from wattmesh.reconfig.universal.index import PARAM, Entry, Index
 from wattmesh.reconfig.universal.names import HOOK, Names
 from wattmesh.reconfig.universal.pickled import Build, Global, New, Pairs, Reduce
 from wattmesh.reconfig.universal.reader import Files, Reader
+from wattmesh.reconfig.universal.sources.source import BYTES
 from wattmesh.reconfig.universal.staging import Progress, silent
 
 CHUNK_BYTES = 64 << 20
@@ -44,7 +45,10 @@ _SCALAR = Box((), ())
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One archive: a chunk of entry `row`, or (`row` is None) a plain value, under some keys."""
+    """One archive under some keys: a chunk of entry `row`, or (`row` is None) a plain value.
+
+    An entry that is no tensor holds an archive already, byte for byte.
+    """
 
     keys: tuple[str, ...]
     nbytes: int
@@ -52,6 +56,7 @@ class _Item:
     box: Box = _SCALAR
     number: int = 0
     value: Any = None
+    is_tensor: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,8 @@ def _values(values: Values, names: Names) -> Iterator[_Item]:
         for name, each in told.items():
             for last, value in each.items():
                 yield _Item((f"{names.optim}{head}.{name}.{last}",), 0, value=value)
+    for key, value in values.other.items():
+        yield _Item((key,), 0, value=value)
 
 
 def _chunks(index: Index, names: Names, chunk_bytes: int) -> Iterator[_Item]:
@@ -116,6 +123,9 @@ def _chunks(index: Index, names: Names, chunk_bytes: int) -> Iterator[_Item]:
     for alias, name in index.tied.items():
         aliases.setdefault(name, []).append(alias)
     for row, entry in enumerate(index.entries):
+        if entry.state == BYTES:
+            yield _Item((entry.name,), entry.nbytes, row, Box.whole(entry.shape), is_tensor=False)
+            continue
         keys = [names.fqn(entry.name, entry.state)]
         if entry.state == PARAM:
             keys += [names.fqn(alias, PARAM) for alias in aliases.get(entry.name, ())]
@@ -154,11 +164,14 @@ def _grouped(items: Iterable[_Item]) -> Iterator[list[_Item]]:
 def _write(out: Sink, name: str, item: _Item, reader: Reader) -> _Place:
     """Write one archive where the file stands."""
     archive, value = Archive(), item.value
-    if item.row is not None:
-        entry = reader.index.entries[item.row]
-        bytes_of = partial(pieces, reader, item.row, item.box)
-        value = archive.tensor(entry.dtype, item.box.shape, bytes_of)
     offset = out.tell()
+    if item.row is None:
+        return _Place(item, name, offset, archive.write(out, value))
+    bytes_of = partial(pieces, reader, item.row, item.box)
+    if not item.is_tensor:
+        return _Place(item, name, offset, sum(out.write(piece) for piece in bytes_of()))
+    dtype = reader.index.entries[item.row].dtype
+    value = archive.tensor(dtype, item.box.shape, bytes_of)
     return _Place(item, name, offset, archive.write(out, value))
 
 
@@ -174,7 +187,7 @@ def _metadata(index: Index, places: Sequence[_Place], names: Names) -> Build:
         for key in item.keys:
             storage.append((_index(key, item), stored))
             chunks.setdefault(key, []).append(item.box)
-            if item.row is not None:
+            if item.row is not None and item.is_tensor:
                 entries[key] = index.entries[item.row]
     described = {
         key: _tensor(entries[key], boxes) if key in entries else New(_of("BytesStorageMetadata"))
@@ -198,8 +211,9 @@ def _path(key: str, names: Names) -> tuple[str, ...]:
 
 
 def _index(key: str, item: _Item) -> Build:
-    offset = None if item.row is None else _size(item.box.start)
-    number = None if item.row is None else item.number
+    is_value = item.row is None or not item.is_tensor
+    offset = None if is_value else _size(item.box.start)
+    number = None if is_value else item.number
     return _made(_METADATA, "MetadataIndex", {"fqn": key, "offset": offset, "index": number})
 
 

@@ -32,6 +32,7 @@ from wattmesh.reconfig.universal.names import EXTRA
 from wattmesh.reconfig.universal.pickled import Build, Global, New, Reduce
 from wattmesh.reconfig.universal.reader import Files, Reader
 from wattmesh.reconfig.universal.rules import ExpertStack, Rule, Shard, SubBlocks, VocabPad
+from wattmesh.reconfig.universal.sources.source import BYTES
 from wattmesh.reconfig.universal.staging import Progress, silent
 
 DEEPSPEED = "0.19.8"
@@ -39,6 +40,7 @@ DEEPSPEED = "0.19.8"
 
 LATEST = "latest_universal"
 
+_NO_SLOTS = (PARAM, EXTRA, BYTES)
 _STEP = "step"
 _MASTER = "fp32"
 _WIDENED = ("float32", "bfloat16", "float16")
@@ -143,7 +145,7 @@ def _planned(index: Index, engine: Engine) -> _Plan:
         )
     plan = _Plan(slotted)
     for row, entry in enumerate(index.entries):
-        if entry.state == EXTRA:
+        if entry.state in (EXTRA, BYTES):
             plan.extra.append(row)
         elif entry.name in slotted:
             _refuse_unfit(entry, parameters.get(entry.name))

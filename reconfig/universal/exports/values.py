@@ -24,10 +24,12 @@ class Values:
     Attributes:
         settings: parameter -> setting of its group -> value ("lr" -> 0.001).
         numbers: parameter -> slot -> value, for slots that are plain numbers ("step" -> 3).
+        other: what belongs to no parameter, by the name the trainer gave it.
     """
 
     settings: ByParameter = field(default_factory=dict)
     numbers: ByParameter = field(default_factory=dict)
+    other: Mapping[str, Any] = field(default_factory=dict)
 
     def groups(self, parameters: Iterable[str]) -> list[dict[str, Any]]:
         """Different settings, in the order in which the parameters have them."""
@@ -52,11 +54,16 @@ def from_trainer(trainer: Mapping[str, Any], names: Names = HOOK) -> Values:
     told = trainer.get("values", {})
     if isinstance(told.get("param_groups"), Mapping):
         return Values(
-            settings=_decoded(told["param_groups"]), numbers=_decoded(told.get("slots", {}))
+            settings=_decoded(told["param_groups"]),
+            numbers=_decoded(told.get("slots", {})),
+            other=_without_tensors(told.get("other", {})),
         )
+    heads = (f"{names.optim}param_groups.", f"{names.optim}state.")
+    rest = {key: value for key, value in told.items() if not key.startswith(heads)}
     return Values(
-        settings=_decoded(_nested(told, f"{names.optim}param_groups.")),
-        numbers=_decoded(_nested(told, f"{names.optim}state.")),
+        settings=_decoded(_nested(told, heads[0])),
+        numbers=_decoded(_nested(told, heads[1])),
+        other=_without_tensors(rest),
     )
 
 
@@ -71,14 +78,19 @@ def _nested(told: Mapping[str, Any], head: str) -> dict[str, dict[str, Any]]:
 
 
 def _decoded(told: ByParameter) -> dict[str, dict[str, Any]]:
-    return {
-        name: {key: _plain(value) for key, value in values.items() if not _is_tensor(value)}
-        for name, values in told.items()
-    }
+    return {name: _without_tensors(values) for name, values in told.items()}
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Mapping) and _TENSOR in value
+def _without_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _plain(value) for key, value in values.items() if not _holds_tensor(value)}
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_holds_tensor, value))
+    if not isinstance(value, dict):
+        return False
+    return _TENSOR in value or any(map(_holds_tensor, value.values()))
 
 
 def _plain(value: Any) -> Any:
