@@ -23,7 +23,7 @@ from wattmesh.reconfig.universal.index import Index
 from wattmesh.reconfig.universal.planner import Planner
 
 BUFFER = 8 << 20
-MIN_RUN = 512
+MIN_RUN = 256
 
 
 class Files:
@@ -70,6 +70,27 @@ class Files:
                 raise CheckpointDamaged(f"{self.folder.name}/{name} shrank while it was read.")
             done += count
         self.bytes_read += done
+
+    def read_runs(self, name: str, starts: Sequence[int], run: int, out: memoryview) -> None:
+        """Fill `out` with runs of `run` bytes from each of `starts` on, one after the other.
+
+        Raises:
+            CheckpointDamaged: see `read_into`.
+        """
+        descriptor, size = self.opened(name)
+        if starts and not (min(starts) >= 0 and max(starts) + run <= size):
+            self.read_into(name, max(starts), out[:run])
+        at = 0
+        read = os.preadv
+        try:
+            for start in starts:
+                if read(descriptor, (out[at : at + run],), start) != run:
+                    self.read_into(name, start, out[at : at + run])
+                    self.bytes_read -= run
+                at += run
+        except OSError as error:
+            raise self._unreadable(name, error) from error
+        self.bytes_read += at
 
     def opened(self, name: str) -> tuple[int, int]:
         """Give the descriptor and size of a file.
@@ -192,7 +213,7 @@ class Reader:
             out[...] = np.lib.stride_tricks.as_strided(raw.view(out.dtype), shape, steps)
         elif outer and run >= MIN_RUN and out.flags.c_contiguous:
             starts = _starts(offset, outer, [each * size for each in strides])
-            self._runs(name, starts, run, _bytes(out))
+            self.files.read_runs(name, starts, run, _bytes(out))
         else:
             # Along the dim that spreads the bytes most, so that every part is nearer to a buffer.
             dim = max(range(len(shape)), key=lambda each: (shape[each] - 1) * strides[each])
@@ -201,13 +222,6 @@ class Reader:
             for at in range(0, shape[dim], rows):
                 part = out[(slice(None),) * dim + (slice(at, at + rows),)]
                 self._copy(name, offset + at * strides[dim] * size, part.shape, strides, part)
-
-    def _runs(self, name: str, starts: list[int], run: int, out: memoryview) -> None:
-        """Read equal runs of bytes, one after the other in `out`."""
-        at = 0
-        for start in starts:
-            self.files.read_into(name, start, out[at : at + run])
-            at += run
 
 
 def _starts(offset: int, outer: Shape, steps: Sequence[int]) -> list[int]:
