@@ -19,6 +19,8 @@ The map:
     settings.py  settings check, sample
     db.py        db upgrade, current
     configs.py   configs list, show, profile; configs_screen.py
+    checkpoint.py  checkpoint convert, inspect, verify, export, prune; checkpoint_screen.py
+    progress.py  a bar for long work on bytes
     doctor.py    doctor, and checks.py, what it looks at
     demo.py      demo
 

@@ -14,6 +14,7 @@ BARS = "▁▂▃▄▅▆▇█"
 _SECONDS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
 _GRAMS = ((1e6, "t"), (1e3, "kg"), (1.0, "g"), (1e-3, "mg"))
 _WATTS = ((1e6, "MW"), (1e3, "kW"), (1.0, "W"))
+_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _COUNTS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -59,6 +60,11 @@ def micrograms(value: int | None) -> str:
 def watts(value: float | None) -> str:
     """Write a power: 96 W, 41.2 kW."""
     return _scaled(value, _WATTS)
+
+
+def size(nbytes: float | None) -> str:
+    """Write a number of bytes: 512 B, 1.32 GB."""
+    return _scaled(nbytes, _BYTES)
 
 
 def _scaled(value: float | None, units: Sequence[tuple[float, str]]) -> str:

@@ -6,15 +6,12 @@ published.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattmesh.reconfig.universal import declared
-from wattmesh.reconfig.universal.declared import Declared
 from wattmesh.reconfig.universal.folder import Kind
 from wattmesh.reconfig.universal.physical import write_physical
-from wattmesh.reconfig.universal.sources.detect import open_source
 from wattmesh.reconfig.universal.sources.source import Source
 from wattmesh.reconfig.universal.staging import Fence, Progress, silent, unfenced
 from wattmesh.reconfig.universal.virtual import write_virtual
@@ -25,7 +22,7 @@ class Converted:
     """What a conversion made.
 
     Attributes:
-        states: number of tensors by state. `nbytes`: of all tensors. `wall_s`: of all of it.
+        states: number of tensors by state. `nbytes`: of all tensors. `wall_s`: of making it.
         verified: whether it counts as verified already.
     """
 
@@ -39,36 +36,30 @@ class Converted:
 
 
 def convert(
-    path: Path,
+    source: Source,
     target: Path,
     kind: Kind,
     *,
-    rules: Path | None = None,
     jobs: int = 0,
     gentle: bool = False,
     progress: Progress = silent,
-    found: Callable[[Source], None] = lambda source: None,
     fence: Fence = unfenced,
 ) -> Converted:
     """Make a checkpoint of a source.
 
     Args:
-        path: of the source: torch DCP, DeepSpeed or universal; its kind is found out.
+        source: as `sources.detect.open_source` gives it.
         target: must not exist.
         kind: to make.
-        rules: a file of declarations (`declared.read`).
         jobs: processes of a physical one; 0 for as many as there are CPUs, at most 4.
         gentle: run behind everybody else (physical).
         progress: told the bytes written (physical).
-        found: told the source once it is understood.
         fence: see `staging.staged`.
 
     Raises:
-        InputInvalid: see `open_source`, `write_virtual`, `write_physical`.
+        InputInvalid: see `write_virtual`, `write_physical`.
     """
     begin = time.monotonic()
-    source = open_source(path, declared.read(rules) if rules else Declared())
-    found(source)
     if kind is Kind.VIRTUAL:
         write_virtual(source, target, fence=fence)
     else:

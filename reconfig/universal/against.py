@@ -1,0 +1,48 @@
+"""Two checkpoints tensor by tensor, by the logical digest of what each stores.
+
+Neither planner nor reader nor the digests of segments take part: who converted did so by another
+way.
+
+Invariant: equal means that both hold the same tensors with the same bits, however they are stored.
+"""
+
+from wattmesh.reconfig.universal import logical
+from wattmesh.reconfig.universal.folder import Checkpoint
+from wattmesh.reconfig.universal.sources.source import Source
+from wattmesh.reconfig.universal.staging import Progress, silent
+
+FACTS = "facts"
+"""Key in trainer.json: the text that the job's digest counts beside tensors."""
+
+
+def differences(
+    ours: Source, theirs: Source, *, jobs: int = 0, progress: Progress = silent
+) -> list[str]:
+    """Say how two checkpoints differ, a sentence for each tensor; empty when they are equal.
+
+    Raises:
+        CheckpointDamaged: bytes of one are missing.
+    """
+    mine = logical.by_tensor(ours.index, ours.folder, jobs=jobs, progress=progress)
+    other = logical.by_tensor(theirs.index, theirs.folder, jobs=jobs, progress=progress)
+    found = [f"{name} ({state}) is only in {ours.folder}" for name, state in mine.keys() - other]
+    found += [f"{name} ({state}) is only in {theirs.folder}" for name, state in other.keys() - mine]
+    for key in mine.keys() & other:
+        if mine[key] != other[key]:
+            found.append(f"{key[0]} ({key[1]}) differs between {ours.folder} and {theirs.folder}")
+    return sorted(found)
+
+
+def matches_memory(
+    checkpoint: Checkpoint, *, jobs: int = 0, progress: Progress = silent
+) -> bool | None:
+    """Whether what is stored is what the job had in memory; None where the job left no digest.
+
+    Raises:
+        CheckpointDamaged: bytes are missing.
+    """
+    facts = checkpoint.trainer.get(FACTS)
+    if not checkpoint.manifest.logical_digest or not isinstance(facts, str):
+        return None
+    found = logical.by_tensor(checkpoint.index, checkpoint.folder, jobs=jobs, progress=progress)
+    return logical.digest(found, facts) == checkpoint.manifest.logical_digest
