@@ -26,7 +26,8 @@ from torch import nn
 
 from tests.universal.scattered import scatter
 from wattmesh.reconfig.universal.exports import deepspeed as ours
-from wattmesh.reconfig.universal.exports.checkpoint import Format, export
+from wattmesh.reconfig.universal.exports.values import from_trainer
+from wattmesh.reconfig.universal.folder import open_checkpoint
 from wattmesh.reconfig.universal.reader import Files
 from wattmesh.reconfig.universal.rules import SubBlocks
 from wattmesh.reconfig.universal.sources.detect import open_source
@@ -96,7 +97,10 @@ def export_all(folder: Path) -> None:
     )  # fmt: skip
     ds_to_universal.main(options)
     write_virtual(open_source(folder / "saved"), folder / "virtual")
-    export(folder / "virtual", Format.DEEPSPEED, folder / "ours")
+    checkpoint = open_checkpoint(folder / "virtual")
+    engine, numbers = ours.engine_of(checkpoint), from_trainer(checkpoint.trainer).numbers
+    with Files(checkpoint.folder) as files:
+        ours.export(checkpoint.index, files, folder / "ours", engine=engine, numbers=numbers)
     shutil.copytree(folder / "ours", folder / "spoilt")
     inner = folder / "spoilt" / "zero" / "inner.weight"
     shutil.copy(inner / "exp_avg_sq.pt", inner / "exp_avg.pt")

@@ -17,6 +17,7 @@ from tests.universal.scattered import Tensors, bits, scatter
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.exports import deepspeed
 from wattmesh.reconfig.universal.exports.deepspeed import Engine
+from wattmesh.reconfig.universal.exports.values import ByParameter
 from wattmesh.reconfig.universal.index import Index
 from wattmesh.reconfig.universal.reader import Files
 from wattmesh.reconfig.universal.rules import ExpertStack, Rule, Shard, VocabPad
@@ -107,13 +108,42 @@ def model() -> dict[tuple[str, str], torch.Tensor]:
     return tensors
 
 
-def export(folder: Path, index: Index, **facts: Any) -> Path:
+def export(folder: Path, index: Index, *, numbers: ByParameter | None = None, **facts: Any) -> Path:
     """Export an index whose files lie below `folder`/source."""
+    engine = Engine(**{"global_steps": 7, **facts})
     with Files(folder / "source") as files:
-        deepspeed.export(
-            index, files, folder / "out", engine=Engine(**{"global_steps": 7, **facts})
-        )
+        deepspeed.export(index, files, folder / "out", engine=engine, numbers=numbers or {})
     return folder / "out"
+
+
+def test_steps_that_are_plain_numbers(tmp_path: Path) -> None:
+    """They become step files, and the step that ZeRO-3 looks for."""
+    tensors = {key: tensor for key, tensor in model().items() if key[1] != "step"}
+    names = {name for name, state in tensors if state == "exp_avg"}
+    index = scatter(tmp_path / "source", tensors)
+    out = export(tmp_path, index, numbers={name: {"step": 7} for name in names})
+    assert torch.load(out / "zero/norm/step.pt", weights_only=True) == 7
+    optimizer = torch.load(out / "zero/optimizer_state.pt", weights_only=True)
+    assert optimizer["optimizer_state_dict"]["state"] == {0: {"step": 7}}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "told"),
+    [
+        ({"norm": {"step": 7}, "layers.0.b": {"step": 8}}, "norm and layers.0.b are at different"),
+        ({"norm": {"calls": 7}}, r"norm \(calls\) is a plain number"),
+        ({"counter": {"step": 7}}, "counter has a step, but no slot of its shape"),
+    ],
+)
+def test_numbers_that_deepspeed_cannot_carry(
+    tmp_path: Path, numbers: ByParameter, told: str
+) -> None:
+    """Each is named, and nothing is left behind."""
+    tensors = {key: tensor for key, tensor in model().items() if key[1] != "step"}
+    index = scatter(tmp_path / "source", tensors)
+    with pytest.raises(InputInvalid, match=told):
+        export(tmp_path, index, numbers=numbers)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
 def test_everything_else_is_in_the_model_states(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ universal_checkpoint.py), which loads only what files it finds: nothing may be l
 Invariant: what DeepSpeed could not restore as it was is refused by name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from wattmesh import durable
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.archive_writer import Archive
 from wattmesh.reconfig.universal.exports.casts import cast_of
+from wattmesh.reconfig.universal.exports.engine import Engine, engine_of
 from wattmesh.reconfig.universal.exports.stream import pieces
 from wattmesh.reconfig.universal.exports.target import Target, exported
 from wattmesh.reconfig.universal.exports.values import ByParameter
@@ -40,33 +41,13 @@ DEEPSPEED = "0.19.8"
 
 LATEST = "latest_universal"
 
+__all__ = ["DEEPSPEED", "LATEST", "Engine", "engine_of", "export"]
+
 _NO_SLOTS = (PARAM, EXTRA, BYTES)
 _STEP = "step"
 _MASTER = "fp32"
 _WIDENED = ("float32", "bfloat16", "float16")
 _MODEL_STATES = ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """What DeepSpeed's engine keeps beside tensors.
-
-    Attributes:
-        global_steps, global_samples, skipped_steps: its counters; samples unknown (None) are
-            counted by DeepSpeed from the steps.
-        groups: settings of the optimizer's parameter groups, in its order. DeepSpeed loads as many
-            groups as it finds here, so there must be as many as the loading optimizer has; an
-            empty mapping keeps that group's own settings.
-        lr_scheduler: state of the schedule; needed where the engine has one.
-        client: plain data that `load_checkpoint` gives back to its caller.
-    """
-
-    global_steps: int
-    global_samples: int | None = None
-    skipped_steps: int = 0
-    groups: Sequence[Mapping[str, Any]] = ({},)
-    lr_scheduler: dict[str, Any] | None = None
-    client: Mapping[str, Any] = field(default_factory=dict)
 
 
 def export(
