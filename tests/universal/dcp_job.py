@@ -313,13 +313,16 @@ def asynchronous() -> dict[str, Any]:
     held.to_local().mul_(-1.0)
     other.zero_()
     state["optim.param_groups.w.lr"] = 0.2
+    messages = 0
     for _ in range(20):
         dist.all_reduce(torch.ones(1000))
+        messages += 1
     assert isinstance(future, Future)
     future.result()
     found = whole(path)
     return {
         "w": torch.equal(found["w param"], before),
+        "messages": messages,
         "v": found["v param"].tolist(),
         "values": open_checkpoint(path).trainer["values"],
     }
