@@ -141,13 +141,20 @@ def export_checkpoint(
     names: Annotated[
         Trainer, typer.Option("--names", help="Who shall load it (dcp): whose names it gets.")
     ] = Trainer.WATTMESH,
+    rules: Annotated[
+        Path | None,
+        typer.Option("--rules", metavar="FILE", help="Renames of the parameters (hf), TOML."),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write a universal checkpoint in another tool's format."""
     begin = time.monotonic()
     checkpoint = open_checkpoint(path)
     with bar(f"export to {to}", checkpoint.index.nbytes) as progress:
-        export(checkpoint, target, to, dtype=dtype, trainer=names, progress=progress)
+        renames = _declared(rules).renames
+        export(
+            checkpoint, target, to, dtype=dtype, renames=renames, trainer=names, progress=progress
+        )
     facts = screen.exported_json(checkpoint, target, to, time.monotonic() - begin)
     if as_json:
         print_json(facts)

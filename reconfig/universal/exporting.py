@@ -1,19 +1,22 @@
 """From a checkpoint to another tool's format: what `wattmesh checkpoint export` does.
 
-Invariant: only a checkpoint that opens is exported, and the target appears whole or not at all.
+Invariant: a checkpoint with damage is not exported, and the target appears whole or not at all.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from wattmesh.errors import InputInvalid
+from wattmesh.errors import CheckpointDamaged
+from wattmesh.reconfig.universal import record
+from wattmesh.reconfig.universal.declared import Rename
 from wattmesh.reconfig.universal.exports import dcp, deepspeed, huggingface
-from wattmesh.reconfig.universal.exports.values import Values, from_trainer
+from wattmesh.reconfig.universal.exports.values import from_trainer
 from wattmesh.reconfig.universal.folder import Checkpoint
-from wattmesh.reconfig.universal.index import PARAM
 from wattmesh.reconfig.universal.names import HOOK, TORCHTITAN
 from wattmesh.reconfig.universal.reader import Files
 from wattmesh.reconfig.universal.staging import Progress, silent
+from wattmesh.reconfig.universal.verify import verify
 
 
 class Format(StrEnum):
@@ -40,6 +43,7 @@ def export(
     to: Format,
     *,
     dtype: str = "float32",
+    renames: Sequence[Rename] = (),
     trainer: Trainer = Trainer.WATTMESH,
     progress: Progress = silent,
 ) -> None:
@@ -50,41 +54,42 @@ def export(
         target: must not exist.
         to: the format.
         dtype: of the parameters, Hugging Face only: "float32" or "bfloat16".
+        renames: of the parameters, Hugging Face only.
         trainer: who shall load a DCP folder.
         progress: told the bytes written.
 
     Raises:
         InputInvalid: the format cannot carry it, or the target cannot be written.
-        CheckpointDamaged: bytes are missing.
+        CheckpointDamaged: bytes are missing, or differ from their digests.
     """
+    _refuse_damaged(checkpoint)
     index, values = checkpoint.index, from_trainer(checkpoint.trainer)
     with Files(checkpoint.folder) as files:
         if to is Format.HF:
-            huggingface.export(index, files, target, dtype=dtype, progress=progress)
+            huggingface.export(
+                index, files, target, dtype=dtype, renames=renames, progress=progress
+            )
         elif to is Format.DCP:
             names = _NAMES[trainer]
             dcp.export(index, files, target, values=values, names=names, progress=progress)
         else:
-            engine = _engine(checkpoint, values)
-            numbers = values.numbers
             deepspeed.export(
-                index, files, target, engine=engine, numbers=numbers, progress=progress
+                index,
+                files,
+                target,
+                engine=deepspeed.engine_of(checkpoint),
+                numbers=values.numbers,
+                progress=progress,
             )
 
 
-def _engine(checkpoint: Checkpoint, values: Values) -> deepspeed.Engine:
-    """DeepSpeed's counters, from where training stood."""
-    header = checkpoint.trainer.get("header")
-    position = header if isinstance(header, dict) else {}
-    step, samples = position.get("step"), position.get("samples")
-    if not isinstance(step, int):
-        raise InputInvalid(
-            f"checkpoint {checkpoint.folder.name} does not say at which step it was taken, which "
-            "DeepSpeed needs; export it to dcp or hf."
-        )
-    parameters = [entry.name for entry in checkpoint.index.entries if entry.state == PARAM]
-    return deepspeed.Engine(
-        global_steps=step,
-        global_samples=samples if isinstance(samples, int) else None,
-        groups=values.groups(parameters) or ({},),
-    )
+def _refuse_damaged(checkpoint: Checkpoint) -> None:
+    """Hold every byte against its digest, so that damage is not handed on under a new name.
+
+    A virtual checkpoint that was never hashed has none, and is taken as it is.
+    """
+    if record.digests(checkpoint) is not None:
+        damage = verify(checkpoint.folder).damage
+        if damage:
+            raise CheckpointDamaged(f"checkpoint {checkpoint.folder.name}: {damage[0]}; nothing "
+                                    "was exported.")  # fmt: skip
