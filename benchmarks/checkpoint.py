@@ -53,6 +53,24 @@ print(json.dumps(seconds))
 """
 
 
+ZERO_PEER = """
+import time
+from deepspeed.checkpoint.ds_to_universal import main, parse_arguments
+began_s = time.monotonic()
+main(parse_arguments())
+print()
+print(time.monotonic() - began_s)
+"""
+
+DCP_PEER = """
+import sys, time
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+began_s = time.monotonic()
+dcp_to_torch_save(*sys.argv[1:])
+print(time.monotonic() - began_s)
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
     """A checkpoint to convert: `folder` holds its files."""
@@ -89,18 +107,14 @@ def peer_of(source: Made) -> str:
     return "ds_to_universal (4 extract, 2 merge)"
 
 
-def peer_commands(source: Made, target: Path) -> tuple[list[str], list[str]]:
-    """Its command, and the import alone that it begins with."""
-    if "DCP" in source.name:
-        module = "torch.distributed.checkpoint.format_utils"
-        code = f"import sys; from {module} import dcp_to_torch_save as save; save(*sys.argv[1:])"
-        command = [sys.executable, "-c", code, str(source.folder), str(target / "whole.pt")]
-    else:
-        module = "deepspeed.checkpoint.ds_to_universal"
-        command = [sys.executable, "-m", module, "--input_folder", str(source.folder)]
-        command += ["--output_folder", str(target), "--num_extract_workers", "4"]
-        command += ["--num_merge_workers", "2", "--inject_missing_state"]
-    return command, [sys.executable, "-c", f"import {module}"]
+def peer_command(source: Made, target: Path) -> list[str]:
+    """Its command; like ours, it prints the seconds it took after its imports."""
+    words = [str(source.folder), str(target / "whole.pt")]
+    if "DCP" not in source.name:
+        words = ["--input_folder", str(source.folder), "--output_folder", str(target)]
+        words += ["--num_extract_workers", "4", "--num_merge_workers", "2"]
+        words += ["--inject_missing_state"]
+    return [sys.executable, "-c", DCP_PEER if "DCP" in source.name else ZERO_PEER, *words]
 
 
 def disk_bound(written: Path, into: Path) -> float:
@@ -146,11 +160,11 @@ def one_round(source: Made, folder: Path) -> Round:
     with tempfile.TemporaryDirectory(dir=folder) as name:
         here = Path(name)
         (here / "peer").mkdir()
-        command, importing = peer_commands(source, here / "peer")
-        import_s = measure(importing, environment=ENVIRONMENT).wall_s
         drop_caches(source.folder)
-        used = measure(command, environment=ENVIRONMENT)
-        seconds = used.wall_s + synced(here / "peer") - import_s
+        used = measure(peer_command(source, here / "peer"), environment=ENVIRONMENT)
+        seconds = float(used.said.splitlines()[-1])
+        import_s = used.wall_s - seconds
+        seconds += synced(here / "peer")
         ran = {peer_of(source): Ran(seconds=seconds, used=used, import_s=import_s)}
         shutil.rmtree(here / "peer")
         drop_caches(source.folder)
