@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
@@ -131,7 +131,7 @@ def main() -> int:
         zero(chosen.folder, chosen.stage, chosen.params)
     else:
         dist.init_process_group("gloo")
-        dcp.save(tensors(chosen.params, 0, filled=True), checkpoint_id=chosen.folder)
+        save(tensors(chosen.params, 0, filled=True), checkpoint_id=chosen.folder)
     dist.destroy_process_group()
     return 0
 
