@@ -19,7 +19,10 @@ Inside a rank (in the order in which a launch meets them):
     group       the process group of one generation
     boundary    the sequence at a save step: agree, checkpoint, switch
     orders, orderbook            whether an order may be taken; what survives a crash
-    checkpoint, manifest, tensors, plain     saving, sealing, naming, plain values
+    checkpoint, tensors, plain, damage       saving, naming, plain values, finding what changed
+    dcp (dcp_writer, dcp_reader, dcp_parts, dcp_files, dcp_merge), memory
+                the universal checkpoint behind torch's distributed checkpoint
+    universal   the format itself, without torch
     digest, boxes                one number for a distributed state, equal in every layout
     agreement   do all ranks stand at the same place after a rebuild?
     caches      forgetting the meshes of a layout that is gone
