@@ -137,7 +137,7 @@ def _slots(files: Files, optimizer: Optimizer, group: int) -> _Read:
         kinds = {_kind(value, flat) for value, flat in zip(values, flats, strict=True)}
         if kinds == {"none"}:
             continue
-        if len(kinds) != 1:
+        if len(kinds) != 1 or "" in kinds:
             raise InputInvalid(
                 f"{where}: it is neither of the parameters' shape nor a single number on every "
                 "rank; a slot like this needs a rule of its own and is not carried."

@@ -1,0 +1,66 @@
+"""Real DeepSpeed checkpoints, made once per session: ZeRO-1, 2 and 3, and what the ranks held.
+
+No DeepSpeed is imported here; deepspeed_job.py trains in processes of its own.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+PATIENCE_S = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training run; `slots` are those of the parameters' shape."""
+
+    name: str
+    stage: int
+    ranks: int
+    slots: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
+    bf16: bool = False
+
+
+RUNS = (
+    Run("zero1", 1, 2),
+    Run("zero1-bf16", 1, 2, bf16=True),
+    Run("zero2", 2, 2, slots=("momentum_buffer",)),
+    Run("zero3", 3, 4),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What came of the runs.
+
+    Attributes:
+        folder: `folder / name` is what DeepSpeed saved under that run's name, with its `latest`.
+    """
+
+    folder: Path
+
+    def held(self, name: str) -> Mapping[tuple[str, str], torch.Tensor]:
+        """What the ranks of a run held in memory, whole, by (name, state)."""
+        found = load_file(self.folder / f"{name}.safetensors")
+        parts = ((key.partition("|"), value) for key, value in found.items())
+        return {(key, state): value for (key, _, state), value in parts}
+
+
+@pytest.fixture(scope="session")
+def deepspeed_runs(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Train and save every run of RUNS."""
+    folder = tmp_path_factory.mktemp("deepspeed_runs")
+    command = [sys.executable, "-m", "tests.universal.deepspeed_job", str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    return Trained(folder)
