@@ -40,7 +40,7 @@ def test_pieces_are_the_bytes_of_the_tensor(tmp_path: Path, size: int) -> None:
     with Files(tmp_path) as files:
         reader = Reader(index, files)
         for row, entry in enumerate(index.entries):
-            found = b"".join(pieces(reader, row, size=size))
+            found = b"".join(bytes(piece) for piece in pieces(reader, row, size=size))
             assert found == bits(tensors[entry.key])
 
 

@@ -46,11 +46,16 @@ def pieces(
 ) -> Iterator[memoryview]:
     """Read a box of entry `row` (all of it by default), row-major, at most `size` bytes at once.
 
+    A piece holds until the next is asked for: they share their memory.
+
     Raises:
         CheckpointDamaged: bytes are missing.
     """
     entry = reader.index.entries[row]
     wanted = box or Box.whole(entry.shape)
-    for part in blocks(wanted, max(1, size // dtypes.size_of(entry.dtype))):
-        values = np.ascontiguousarray(cast(reader.read(row, part)))
-        yield values.reshape(-1).view(np.uint8).data
+    count = max(1, size // dtypes.size_of(entry.dtype))
+    buffer = np.empty(min(count, wanted.count), dtype=dtypes.view_of(entry.dtype))
+    for part in blocks(wanted, count):
+        values = buffer[: part.count].reshape(part.shape)
+        reader.read_into(row, part, values)
+        yield np.ascontiguousarray(cast(values)).reshape(-1).view(np.uint8).data
