@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -37,7 +38,12 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 # Bits are widened as reconfig.digest does: one byte without its sign, more with it.
-_BITS = {1: np.dtype("<u1"), 2: np.dtype("<i2"), 4: np.dtype("<i4"), 8: np.dtype("<i8")}
+_BITS: dict[int, np.dtype[Any]] = {
+    1: np.dtype("<u1"),
+    2: np.dtype("<i2"),
+    4: np.dtype("<i4"),
+    8: np.dtype("<i8"),
+}
 
 
 def digest(values: Mapping[tuple[str, str], int], facts: str | None = None) -> str:

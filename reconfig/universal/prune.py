@@ -42,7 +42,7 @@ class Candidate:
     """A checkpoint folder, as far as pruning cares.
 
     Attributes:
-        step: of training; -1 where it says none.
+        step: of training, by its name, else by its trainer.json; -1 where neither says.
         published_ns: when COMMIT was written; 0 when it is gone.
         problem: why it cannot be opened; "" for a good one.
         links: physical: number of names of each of its data files, by inode. virtual: of the
@@ -209,10 +209,11 @@ def _candidate(path: Path) -> Candidate:
     manifest = checkpoint.manifest
     looked = [os.stat(path / name) for name in manifest.data]
     header = checkpoint.trainer.get("header")
-    told = header.get("step") if isinstance(header, dict) else None
+    if step < 0 and isinstance(header, dict) and isinstance(header.get("step"), int):
+        step = header["step"]
     return Candidate(
         name=path.name,
-        step=told if isinstance(told, int) else step,
+        step=step,
         published_ns=published_ns,
         verified=verified,
         virtual=manifest.kind is Kind.VIRTUAL,
