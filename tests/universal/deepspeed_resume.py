@@ -1,6 +1,6 @@
-"""One rank of a real DeepSpeed job: trains, saves, converts, and loads what we exported.
+"""A real DeepSpeed job of two ranks: trains, saves, converts, and loads what we exported.
 
-    RANK=... WORLD_SIZE=... python -m tests.universal.deepspeed_resume FOLDER
+    python -m tests.universal.deepspeed_resume FOLDER PORT
 
 Writes FOLDER/losses-RANK.json: stage -> what was loaded -> losses of the steps that follow; and
 FOLDER/slices.json: what DeepSpeed gives each tensor parallel rank of a fused tensor.
@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+import traceback
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from wattmesh.reconfig.universal.rules import SubBlocks
 from wattmesh.reconfig.universal.sources.detect import open_source
 from wattmesh.reconfig.universal.virtual import write_virtual
 
+RANKS = 2
 STAGES = (1, 2, 3)
 SAVED_AFTER = 3
 
@@ -152,17 +154,39 @@ def slices_of(folder: Path) -> list[list[float]]:
     return found
 
 
-def main() -> None:
-    """All stages, one after the other."""
-    folder = Path(sys.argv[1])
+def rank_of(rank: int, folder: Path, port: str) -> None:
+    """All stages, one after the other, as one rank."""
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "MASTER_PORT": port}
+    os.environ.update({key: str(value) for key, value in place.items()}, MASTER_ADDR="127.0.0.1")
     deepspeed.init_distributed("gloo", verbose=False)
     results = {stage: run(folder / str(stage), stage) for stage in STAGES}
-    rank = torch.distributed.get_rank()
     if rank == 0:
         (folder / "slices.json").write_text(json.dumps(slices_of(folder / "fused")))
     (folder / f"losses-{rank}.json").write_text(json.dumps(results))
     torch.distributed.destroy_process_group()
 
 
+def start(rank: int, folder: Path, port: str) -> int:
+    """Fork a rank; its process id."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            rank_of(rank, folder, port)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return pid
+
+
+def main() -> int:
+    """Both ranks, which share one import of DeepSpeed; how many of them failed."""
+    torch.set_num_threads(1)
+    # It would be compiled on first use; gloo does the same.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    pids = [start(rank, Path(sys.argv[1]), sys.argv[2]) for rank in range(RANKS)]
+    return sum(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in pids)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
