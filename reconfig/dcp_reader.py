@@ -39,7 +39,7 @@ from wattmesh.reconfig.universal.declared import Declared
 from wattmesh.reconfig.universal.folder import Checkpoint
 from wattmesh.reconfig.universal.index import Entry
 from wattmesh.reconfig.universal.names import EXTRA, HOOK, Names
-from wattmesh.reconfig.universal.placing import logical_parts, logical_shape
+from wattmesh.reconfig.universal.placing import is_identity, logical_parts, logical_shape
 from wattmesh.reconfig.universal.reader import Files, Reader
 from wattmesh.reconfig.universal.rules import Replicate, Rule
 
@@ -195,6 +195,8 @@ class UniversalReader(StorageReader):
     def _stored_shape(self, entry: Entry) -> Shape:
         """The shape that the trainer has where its own layout differs."""
         rule = self._rule(entry)
+        if is_identity(rule):
+            return entry.shape
         shape = list(entry.shape)
         if rule.dim < len(shape):
             shape[rule.dim] = self._padded.get(entry.name, shape[rule.dim])

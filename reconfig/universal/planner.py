@@ -15,6 +15,9 @@ from wattmesh.reconfig.universal import dtypes
 from wattmesh.reconfig.universal.box import Box, Shape, flat_boxes, row_major
 from wattmesh.reconfig.universal.index import Column, Index, Segments
 
+FEW = 64
+"""Up to so many segments, a loop is faster than NumPy's sort of rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -124,8 +127,8 @@ def _table(index: Index, row: int) -> Table:
         keep = np.arange(min(1, len(start)))
         dim, order = 0, keep
     else:
-        _, keep = np.unique(np.hstack([start, shape]), axis=0, return_index=True)
-        distinct = [len(np.unique(start[keep, each])) for each in range(dims)]
+        keep = _first_of_each(np.hstack([start, shape]))
+        distinct = [len(set(start[keep, each].tolist())) for each in range(dims)]
         dim = int(np.argmax(distinct))
         order = keep[np.argsort(start[keep, dim], kind="stable")]
     stop = start + shape
@@ -133,6 +136,16 @@ def _table(index: Index, row: int) -> Table:
     return Table(
         dim, start[order], stop[order], strides[order], offset[order], number[order], reach
     )
+
+
+def _first_of_each(boxes: Column) -> Column:
+    """Rows of the first of equal boxes."""
+    if len(boxes) > FEW:
+        return np.unique(boxes, axis=0, return_index=True)[1]
+    seen: dict[tuple[int, ...], int] = {}
+    for row, box in enumerate(boxes.tolist()):
+        seen.setdefault(tuple(box), row)
+    return np.array(list(seen.values()), dtype=np.int64)
 
 
 def _boxed(segments: Segments, number: Column, dims: int) -> tuple[Column, ...]:

@@ -231,7 +231,8 @@ def _starts(offset: int, outer: Shape, steps: Sequence[int]) -> list[int]:
         along = [1] * len(outer)
         along[dim] = count
         starts += (np.arange(count, dtype=np.int64) * steps[dim]).reshape(along)
-    return [int(each) for each in starts.ravel().tolist()]
+    found: list[int] = starts.ravel().tolist()
+    return found
 
 
 def _contiguous_dims(shape: Shape, strides: Shape) -> int:
