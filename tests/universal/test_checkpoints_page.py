@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import xxhash
 
 from tests.universal import second_reader
 from tests.universal.scattered import bits, scatter, small_model
-from wattmesh.reconfig.universal import columns, dtypes, folder, record, rules
+from wattmesh.reconfig.universal import columns, declared, dtypes, folder, record, rules
 from wattmesh.reconfig.universal.folder import DataFile, Kind, Manifest
 from wattmesh.reconfig.universal.index import COLUMNS, Index
 from wattmesh.reconfig.universal.physical import write_physical
@@ -158,6 +159,32 @@ def test_keys_of_the_record(tmp_path: Path) -> None:
     written = json.loads((virtual.folder / record.VERIFIED).read_bytes())
     assert set(first_column(PAGE, "key of the record")) == set(written)
     assert record.HASHES in PAGE
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own checkpoint warns of its internals
+def test_the_lines_for_plain_torch_work(tmp_path: Path, one_rank: None) -> None:
+    """The example is run as it stands, but for the path: what it saves it loads."""
+    (example,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    before = model.weight.detach().clone()
+    save, load = example.replace("/shared/run", str(tmp_path)).split("dcp.load(")
+    state: dict[str, object] = {"model": model, "optimizer": optimizer}
+    exec(save, state)
+    model.weight.data.zero_()
+    exec(f"dcp.load({load}", state)
+    assert torch.equal(model.weight, before)
+    assert len(second_reader.read(tmp_path / "step-00000120")) == 8
+
+
+def test_the_toml_on_the_page_declares_something() -> None:
+    """Every table of the example is read."""
+    (example,) = re.findall(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    found = declared.from_document(tomllib.loads(example), "the page")
+    counts = (len(found.rules), len(found.renames), len(found.tied), len(found.slots))
+    assert counts == (2, 1, 1, 1)
 
 
 def test_a_key_that_is_not_on_the_page_is_caught() -> None:
