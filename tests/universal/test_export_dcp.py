@@ -215,6 +215,7 @@ def test_our_own_source_reads_it(tmp_path: Path, chunk_bytes: int) -> None:
     torch.save({"no plain data": 1 + 2j}, opaque)
     raw = torch.frombuffer(bytearray(opaque.getvalue()), dtype=torch.uint8)
     tensors["loader.state", "pickle"] = raw
+    tensors["schedule.table", "extra"] = torch.arange(4)
     told = Values(
         settings={"norm": {"lr": 0.5, "betas": [0.9, 0.99]}},
         numbers={"layers.0.half": {"step": 3}},
