@@ -196,11 +196,11 @@ def _is_ours(manifest: Path) -> bool:
 
 
 def _candidate(path: Path) -> Candidate:
+    step = int(path.name[5:]) if path.name.startswith("step-") and path.name[5:].isdigit() else -1
     try:
         published_ns = (path / COMMIT).stat().st_mtime_ns
     except OSError:
-        return Candidate(name=path.name, problem=f"no {COMMIT}")
-    step = int(path.name[5:]) if path.name.startswith("step-") and path.name[5:].isdigit() else -1
+        return Candidate(name=path.name, step=step, problem=f"no {COMMIT}")
     try:
         checkpoint = open_checkpoint(path)
         verified = record.is_verified(checkpoint)
