@@ -10,9 +10,10 @@ from torch._C._distributed_c10d import HashStore
 
 from tests.hook.conftest import zygote
 from tests.hook.harness import Zygote
+from tests.universal.dcp_runs import dcp_runs
 from tests.universal.deepspeed_runs import deepspeed_runs
 
-__all__ = ["deepspeed_runs", "one_rank", "said", "zygote"]
+__all__ = ["dcp_runs", "deepspeed_runs", "one_rank", "said", "zygote"]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ are those of the archive. Keys of the optimizer are proven to belong to paramete
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ from wattmesh.reconfig.universal.archive import Archive
 from wattmesh.reconfig.universal.box import Box, Shape
 from wattmesh.reconfig.universal.cover import prove
 from wattmesh.reconfig.universal.declared import Declared
-from wattmesh.reconfig.universal.index import PARAM, Entry, Segment, build
+from wattmesh.reconfig.universal.index import PARAM, Entry, Index, Segment, build
 from wattmesh.reconfig.universal.names import Names
 from wattmesh.reconfig.universal.reader import Files
 from wattmesh.reconfig.universal.rules import Replicate, Rule
-from wattmesh.reconfig.universal.sources import dcp_metadata, dcp_names, slots
+from wattmesh.reconfig.universal.sources import dcp_metadata, dcp_names, slots, ties
 from wattmesh.reconfig.universal.sources.dcp_metadata import METADATA, Contents, Place, Tensor
 from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json
 from wattmesh.reconfig.universal.sources.source import BYTES, Source, fingerprints
@@ -54,7 +54,7 @@ def open_dcp(folder: Path, declared: Declared, names: Names | None = None) -> So
         values = _Values.read(rows, contents.values)
         rows.tensors()
         slots.check(values.slots_with(rows.slots), values.optimized, declared)
-        index = build(rows.entries, rows.segments, dict(declared.tied))
+        index = rows.index()
         declared.check_used([*(entry.name for entry in index.entries), *index.tied])
         prove(index)
         seen = fingerprints(files, [METADATA, *index.files])
@@ -88,8 +88,6 @@ class _Rows:
             name, state = self.names.entry_key(fqn)
             parameter = self._contents.tensors.get(f"{self.names.model}{name}")
             name = self.declared.name(name)
-            if self.declared.tied.get(name) is not None:
-                continue
             # A slot that is one number knows nothing of its parameter's dims.
             same = parameter is not None and parameter.shape == tensor.shape
             rule = self.declared.rule(name) if same else Replicate()
@@ -98,6 +96,14 @@ class _Rows:
             elif dcp_names.slot_of(self.names, fqn) is not None:
                 self.slots.setdefault(name, set()).add(state)
             self._add(name, state, tensor, rule)
+
+    def check_parameter(self, name: str) -> None:
+        """Refuse a parameter of an optimizer's group that is not there."""
+        if f"{self.names.model}{name}" not in self._contents.tensors:
+            raise InputInvalid(
+                f"{self.files.folder.name}: a group of the optimizer lists {name!r:.80}, which is "
+                "no tensor of the model."
+            )
 
     def _add(self, name: str, state: str, tensor: Tensor, rule: Rule) -> None:
         shape = placing.logical_shape(rule, tensor.shape)
@@ -114,6 +120,21 @@ class _Rows:
                 strides=stored.strides,
             )
             self.segments.extend(placing.place(rule, segment, tensor.shape, size))
+
+    def index(self) -> Index:
+        """The index; names that were declared to be tied are compared and stored once."""
+        whole = build(self.entries, self.segments)
+        tied = dict(self.declared.tied)
+        twice = [entry for entry in whole.entries if entry.name in tied]
+        if not twice:
+            return replace(whole, tied=tied)
+        prove(whole)
+        for entry in twice:
+            other = whole.row_of(tied[entry.name], entry.state)
+            ties.check(self.files, whole, whole.row_of(*entry.key), other)
+        kept = [entry for entry in self.entries if entry.name not in tied]
+        segments = [each for each in self.segments if each.entry[0] not in tied]
+        return build(kept, segments, tied)
 
     def opaque(self, fqn: str, place: Place) -> None:
         """Add a value that is no plain data: its bytes as they are."""
@@ -200,9 +221,13 @@ class _Values:
     def read(cls, rows: _Rows, places: Mapping[str, Place]) -> "_Values":
         """Read all of them; those that are no plain data become entries of bytes."""
         values = cls()
+        groups: dict[str, dict[str, Any]] = {}
         for fqn, place, value in rows.values(places):
             if value is NotPlain:
                 rows.opaque(fqn, place)
+            elif dcp_names.in_numbered_group(rows.names, fqn, places.keys()):
+                group, _, setting = dcp_names.after_groups(rows.names, fqn).partition(".")
+                groups.setdefault(group, {})[setting] = value
             elif named := dcp_names.setting_of(rows.names, fqn):
                 values.settings.setdefault(rows.declared.name(named[0]), {})[named[1]] = value
             elif named := dcp_names.slot_of(rows.names, fqn):
@@ -211,6 +236,7 @@ class _Values:
                 values.add_groups(value, rows)
             else:
                 values.other[fqn] = value
+        values.add_groups(list(groups.values()), rows)
         return values
 
     def add_groups(self, groups: list[Any], rows: _Rows) -> None:
@@ -224,6 +250,7 @@ class _Values:
                 )
             rest = {key: value for key, value in group.items() if key != "params"}
             for name in params:
+                rows.check_parameter(name)
                 self.settings[rows.declared.name(name)] = rest
 
     @property

@@ -122,9 +122,17 @@ def _first_wrong(names: Names, shapes: Mapping[str, Shape], values: Collection[s
                 return key
     for key in values:
         named = slot_of(names, key) or setting_of(names, key)
-        if named is not None and f"{names.model}{named[0]}" not in shapes:
+        known = named is None or f"{names.model}{named[0]}" in shapes
+        if not known and not in_numbered_group(names, key, values):
             return key
     return None
+
+
+def in_numbered_group(names: Names, key: str, values: Collection[str]) -> bool:
+    """Whether it is a setting of a group that lists its parameters, as optimizers have them."""
+    group, _, setting = after_groups(names, key).partition(".")
+    mine = key.startswith(f"{names.optim}{_GROUPS}") and group.isdecimal()
+    return mine and bool(setting) and f"{names.optim}{_GROUPS}{group}.params" in values
 
 
 def _is_slot(shape: Shape, parameter: Shape | None) -> bool:
@@ -135,3 +143,8 @@ def _fits(names: Names, shapes: Mapping[str, Shape]) -> int:
     """How many tensors fit."""
     slots = (slot_of(names, key) for key in shapes)
     return sum(slot is not None and f"{names.model}{slot[0]}" in shapes for slot in slots)
+
+
+def after_groups(names: Names, key: str) -> str:
+    """What follows `param_groups.` in a key."""
+    return key.removeprefix(f"{names.optim}{_GROUPS}")

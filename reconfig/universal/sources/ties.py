@@ -1,0 +1,46 @@
+"""Two names that were declared to be one tensor, compared byte by byte before one is dropped.
+
+Invariant: no more than a few megabytes of either are in memory.
+"""
+
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.universal import dtypes
+from wattmesh.reconfig.universal.box import Box, Shape
+from wattmesh.reconfig.universal.index import Index
+from wattmesh.reconfig.universal.reader import Files, Reader
+
+_SLAB_NBYTES = 4 << 20
+
+
+def check(files: Files, both: Index, one: int, other: int) -> None:
+    """Compare two entries of an index.
+
+    Raises:
+        InputInvalid: they differ in dtype, shape or any byte.
+        CheckpointDamaged: bytes are missing.
+    """
+    left, right = both.entries[one], both.entries[other]
+    if (left.dtype, left.shape) != (right.dtype, right.shape):
+        raise InputInvalid(
+            f"{left.name} and {right.name} are declared to be tied, but the one is {left.dtype} "
+            f"{left.shape}, the other {right.dtype} {right.shape}."
+        )
+    reader = Reader(both, files)
+    for box in _slabs(left.shape, dtypes.size_of(left.dtype)):
+        if reader.read(one, box).tobytes() != reader.read(other, box).tobytes():
+            raise InputInvalid(
+                f"{left.name} and {right.name} are declared to be tied, but differ in {box}."
+            )
+
+
+def _slabs(shape: Shape, item_nbytes: int) -> list[Box]:
+    """Rows of the first dim, a few megabytes at a time."""
+    whole = Box.whole(shape)
+    if not shape or not whole.count:
+        return [whole] if whole.count else []
+    row_nbytes = whole.count // shape[0] * item_nbytes
+    step = max(1, _SLAB_NBYTES // row_nbytes)
+    rest = (0,) * (len(shape) - 1)
+    return [
+        Box((at, *rest), (min(step, shape[0] - at), *shape[1:])) for at in range(0, shape[0], step)
+    ]
