@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.universal.folder import Kind
 from wattmesh.reconfig.universal.physical import write_physical
 from wattmesh.reconfig.universal.sources.source import Source
 from wattmesh.reconfig.universal.staging import Fence, Progress, silent, unfenced
+from wattmesh.reconfig.universal.verify import verify
 from wattmesh.reconfig.universal.virtual import write_virtual
 
 
@@ -58,8 +60,12 @@ def convert(
 
     Raises:
         InputInvalid: see `write_virtual`, `write_physical`.
+        CheckpointDamaged: a source of our own differs from its digests: its copy would get new
+            ones, and count as good.
     """
     begin = time.monotonic()
+    if source.kind == "universal":
+        _refuse_damaged(source, jobs)
     if kind is Kind.VIRTUAL:
         write_virtual(source, target, fence=fence)
     else:
@@ -73,3 +79,12 @@ def convert(
         wall_s=time.monotonic() - begin,
         verified=kind is Kind.PHYSICAL,
     )
+
+
+def _refuse_damaged(source: Source, jobs: int) -> None:
+    found = verify(source.folder, jobs=jobs).damage
+    if found:
+        raise CheckpointDamaged(
+            f"{source.folder}: {found[0]}; nothing was made of it. `wattmesh checkpoint verify` "
+            "lists all damage."
+        )
