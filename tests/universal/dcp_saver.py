@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
@@ -20,6 +19,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -158,7 +158,7 @@ def flat(
     """Both state dicts under prefixes, the optimizer's by parameter."""
     options = StateDictOptions(flatten_optimizer_state_dict=True)
     optim = get_optimizer_state_dict(model, optimizer, options=options)
-    found = {f"{optim_prefix}.{key}": value for key, value in optim.items()}
+    found: dict[str, Any] = {f"{optim_prefix}.{key}": value for key, value in optim.items()}
     dot = "." if model_prefix else ""
     found |= {f"{model_prefix}{dot}{k}": v for k, v in get_model_state_dict(model).items()}
     return found
@@ -217,7 +217,7 @@ def put(
     saved: Tensors | None = None,
 ) -> None:
     """Save with torch, and write down what `state` holds, whole; `extra` as it is."""
-    dcp.save(dict(state if saved is None else saved), checkpoint_id=OUT / name)
+    dcp_save(dict(state if saved is None else saved), checkpoint_id=OUT / name)
     mine = {}
     for key, value in state.items():
         if isinstance(value, torch.Tensor) and (key.startswith((model, slots))):

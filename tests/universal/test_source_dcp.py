@@ -13,10 +13,15 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from tests.universal.comparing import SPOILT, differing
 from tests.universal.dcp_runs import CASES, ORDER, QKV_WIDTHS, Saved
@@ -122,7 +127,7 @@ def save(folder: Path, state: dict[str, Any]) -> Path:
     """Save with torch, in this process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dcp.save(state, checkpoint_id=folder, no_dist=True)
+        dcp_save(state, checkpoint_id=folder, no_dist=True)
     return folder
 
 
@@ -249,10 +254,16 @@ def _moved(**facts: Any) -> Callable[[Metadata], Any]:
     return change
 
 
+def _told(metadata: Metadata) -> TensorStorageMetadata:
+    told = metadata.state_dict_metadata["model.a.w"]
+    assert isinstance(told, TensorStorageMetadata)
+    return told
+
+
 def _described(**facts: Any) -> Callable[[Metadata], Any]:
     def change(metadata: Metadata) -> None:
         told = metadata.state_dict_metadata["model.a.w"]
-        metadata.state_dict_metadata["model.a.w"] = dataclasses.replace(told, **facts)  # type: ignore[type-var]
+        metadata.state_dict_metadata["model.a.w"] = dataclasses.replace(told, **facts)
 
     return change
 
@@ -270,7 +281,7 @@ _HOSTILE: dict[str, tuple[Callable[[Metadata], Any], str]] = {
     "a transform": (_moved(transform_descriptors=["zstd"]), "compressed"),
     "another shape": (_described(size=torch.Size([2, 4])), "exp_avg' is no slot"),
     "another chunk": (_described(chunks=[_HALF]), r"metadata says float32 \(1, 3\)"),
-    "a chunk twice": (lambda it: it.state_dict_metadata["model.a.w"].chunks.append(
+    "a chunk twice": (lambda it: _told(it).chunks.append(
         ChunkStorageMetadata(torch.Size([0, 1]), torch.Size([2, 2]))), "does not say where"),
     "no places": (lambda it: setattr(it, "storage_data", None), "another storage wrote it"),
     "no contents": (lambda it: setattr(it, "state_dict_metadata", None), "what is stored"),
@@ -278,7 +289,7 @@ _HOSTILE: dict[str, tuple[Callable[[Metadata], Any], str]] = {
     "no size": (_described(size=5), "is no size"),
     "no dtype": (_described(properties=3), "has no dtype"),
     "a complex dtype": (
-        lambda it: setattr(it.state_dict_metadata["model.a.w"].properties, "dtype",
+        lambda it: setattr(_told(it).properties, "dtype",
                            torch.complex64), "complex64"),
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from wattmesh.reconfig.universal.index import COLUMNS, Index, Segments, from_table
+from wattmesh.reconfig.universal.index import COLUMNS, Column, Index, Segments, from_table
 from wattmesh.reconfig.universal.reader import Files
 
 BYTES = "pickle"
@@ -67,15 +67,23 @@ def fingerprints(files: Files, names: Iterable[str]) -> dict[str, Fingerprint]:
 def joined(parts: Sequence[Segments]) -> Segments:
     """One after the other, all with the dims of the widest; without digests."""
     dims = max([each.dims for each in parts], default=1)
-    tables = []
-    for part in parts:
-        table = np.zeros((len(part), 5 + 3 * dims), dtype=np.int64)
-        for at, name in enumerate(COLUMNS[:5]):
-            table[:, at] = getattr(part, name)
-        for at, name in enumerate(COLUMNS[5:]):
-            begin = 5 + at * dims
-            table[:, begin : begin + dims] = 1 if name == "shape" else 0
-            table[:, begin : begin + part.dims] = getattr(part, name)
-        tables.append(table)
-    whole = np.concatenate(tables) if tables else np.zeros((0, 5 + 3 * dims), dtype=np.int64)
-    return from_table(whole, dims)
+    filled = [part for part in parts if len(part)]
+    if not filled:
+        return from_table(np.zeros((0, 5 + 3 * dims), dtype=np.int64), dims)
+    columns = {}
+    for name in COLUMNS:
+        pieces = [getattr(part, name) for part in filled]
+        if name in COLUMNS[5:]:
+            unused = 1 if name == "shape" else 0
+            pieces = [_widened(piece, dims, unused) for piece in pieces]
+        columns[name] = np.concatenate(pieces)
+    return Segments(**columns)
+
+
+def _widened(column: Column, dims: int, unused: int) -> Column:
+    """The column with `dims` dims, the further ones `unused`."""
+    if column.shape[1] == dims:
+        return column
+    wide = np.full((len(column), dims), unused, dtype=np.int64)
+    wide[:, : column.shape[1]] = column
+    return wide

@@ -50,8 +50,9 @@ class Optimizer:
     @property
     def groups(self) -> dict[str, int]:
         """The group of every parameter that has elements."""
-        pairs = zip(self.fragments.param.tolist(), self.fragments.group.tolist(), strict=True)
-        return {self.names[param]: group for param, group in dict(pairs).items()}
+        params, first = np.unique(self.fragments.param, return_index=True)
+        groups = self.fragments.group[first].tolist()
+        return {self.names[param]: at for param, at in zip(params.tolist(), groups, strict=True)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,10 +242,10 @@ class _Plan:
         parts = []
         for group, read in enumerate(self.read):
             mine = np.flatnonzero((fragments.group == group) & plain[fragments.param])
+            params = np.unique(fragments.param[mine]).tolist()
             for slot in read.flat:
                 rows = np.full(len(self.rules), -1, dtype=np.int64)
-                for param in np.unique(fragments.param[mine]).tolist():
-                    rows[param] = self.row[param, slot.state]
+                rows[params] = [self.row[param, slot.state] for param in params]
                 parts.append(_flat_columns(fragments, mine, rows, slot))
         return joined(parts)
 
