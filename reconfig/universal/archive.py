@@ -76,6 +76,7 @@ class Archive:
         if len(tops) != 1:
             raise self._bad(f"{len(tops)} records are called data.pkl; torch writes one")
         self._top = tops[0].removesuffix("data.pkl")
+        self._storages: dict[str, tuple[int, int]] = {}
 
     def value(self) -> Any:
         """Read the pickle: plain data, with tensors as ranges of the file.
@@ -88,8 +89,10 @@ class Archive:
         return unpickle.load(self._record("data.pkl"), self.where, self._storage)
 
     def _storage(self, key: str) -> tuple[int, int]:
-        """Where a storage lies in the file."""
-        return self.member(f"data/{key}")
+        """Where a storage lies in the file; a model's tensors often share one."""
+        if key not in self._storages:
+            self._storages[key] = self.member(f"data/{key}")
+        return self._storages[key]
 
     def member(self, name: str) -> tuple[int, int]:
         """Give the offset in the file, and the size, of a record below the top folder.

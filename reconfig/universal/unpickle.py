@@ -140,12 +140,31 @@ def _pushes(make: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
     return step
 
 
+# Numbers, texts and the memo are most of any pickle; their steps do without further calls.
+
+
 def _number(form: struct.Struct) -> Callable[[_Machine], None]:
-    return _pushes(lambda to: to.number(form))
+    unpack, size = form.unpack_from, form.size
+
+    def step(to: _Machine) -> None:
+        to.stack.append(unpack(to.data, to.at)[0])
+        to.at += size
+
+    return step
 
 
 def _text(form: struct.Struct) -> Callable[[_Machine], None]:
-    return _pushes(lambda to: to.take(to.number(form)).decode("utf-8", "surrogatepass"))
+    unpack, size = form.unpack_from, form.size
+
+    def step(to: _Machine) -> None:
+        begin = to.at + size
+        end = begin + unpack(to.data, to.at)[0]
+        if end > len(to.data):
+            raise IndexError
+        to.stack.append(to.data[begin:end].decode("utf-8", "surrogatepass"))
+        to.at = end
+
+    return step
 
 
 def _raw(form: struct.Struct) -> Callable[[_Machine], None]:
@@ -163,14 +182,23 @@ def _long(form: struct.Struct) -> Callable[[_Machine], None]:
 
 
 def _put(form: struct.Struct) -> Callable[[_Machine], None]:
+    unpack, size = form.unpack_from, form.size
+
     def step(to: _Machine) -> None:
-        to.memo[to.number(form)] = to.stack[-1]
+        to.memo[unpack(to.data, to.at)[0]] = to.stack[-1]
+        to.at += size
 
     return step
 
 
 def _get(form: struct.Struct) -> Callable[[_Machine], None]:
-    return _pushes(lambda to: to.memo[to.number(form)])
+    unpack, size = form.unpack_from, form.size
+
+    def step(to: _Machine) -> None:
+        to.stack.append(to.memo[unpack(to.data, to.at)[0]])
+        to.at += size
+
+    return step
 
 
 def _tuple_of(count: int) -> Callable[[_Machine], None]:
