@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import xxhash
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
@@ -133,7 +134,7 @@ def save(
             run=header.run,
             attempt=header.attempt,
             logical_digest=header.digest,
-            trainer=_trainer(header, parts),
+            trainer=_trainer(header, parts, facts_of(state)),
         ),
         before_publish=clear_the_way,
         # The logical digest, taken before, has compared them.
@@ -222,10 +223,11 @@ def _own_facts(
             for name, each in extra.items()
         },
         "without_slots": without_slots(state, named),
+        "inside": sorted(inside),
     }
 
 
-def _trainer(header: Header, parts: list[dict[str, Any]]) -> dict[str, Any]:
+def _trainer(header: Header, parts: list[dict[str, Any]], facts: str) -> dict[str, Any]:
     """Bring every rank's facts together, refusing two values under one name."""
     merged: dict[str, Any] = {}
     for part in parts:
@@ -240,6 +242,11 @@ def _trainer(header: Header, parts: list[dict[str, Any]]) -> dict[str, Any]:
         "values": merged,
         "extra": parts[0]["extra"],
         "without_slots": sorted({name for part in parts for name in part["without_slots"]}),
+        # By these, who reads the files can take the digest that the header carries from memory.
+        "digest": {
+            "facts_xxh3_64": xxhash.xxh3_64_hexdigest(facts.encode()),
+            "beside": sorted({name for part in parts for name in part["inside"]}),
+        },
     }
 
 

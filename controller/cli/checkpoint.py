@@ -13,8 +13,9 @@ from wattmesh.controller.cli import checkpoint_screen as screen
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.output import print_json, print_lines
 from wattmesh.controller.cli.progress import bar
+from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal import declared
-from wattmesh.reconfig.universal.against import differences
+from wattmesh.reconfig.universal.against import differences, matches_memory
 from wattmesh.reconfig.universal.convert import convert
 from wattmesh.reconfig.universal.declared import Declared
 from wattmesh.reconfig.universal.exporting import Format, Trainer, export
@@ -103,6 +104,10 @@ def verify_checkpoint(
         bool,
         typer.Option("--record", help="Hash a virtual one, so that it counts as verified."),
     ] = False,
+    memory: Annotated[
+        bool,
+        typer.Option("--memory", help="Also compare with the digest that the job took in memory."),
+    ] = False,
     jobs: Jobs = 0,
     rules: Rules = None,
     gentle: Gentle = False,
@@ -117,6 +122,8 @@ def verify_checkpoint(
         ours, theirs = open_source(path), open_source(against, _declared(rules))
         with bar("comparing", ours.index.nbytes + theirs.index.nbytes) as progress:
             different = differences(ours, theirs, jobs=jobs, progress=progress)
+    if memory and not result.damage:
+        different += _against_memory(path, jobs)
     wall_s = time.monotonic() - begin
     if as_json:
         print_json(screen.verified_json(path, result, against, different, wall_s))
@@ -179,6 +186,18 @@ def prune_folder(
         print_json(screen.pruned_json(verdicts, dry_run=dry_run))
     else:
         print_lines(screen.pruned(verdicts, dry_run=dry_run))
+
+
+def _against_memory(path: Path, jobs: int) -> list[str]:
+    """Compare a checkpoint with what the job held when it was saved."""
+    checkpoint = open_checkpoint(path)
+    with bar("comparing", checkpoint.index.nbytes) as progress:
+        same = matches_memory(checkpoint, jobs=jobs, progress=progress)
+    if same is None:
+        raise InputInvalid(
+            f"{path}: no job left a digest of its memory here; verify it without --memory."
+        )
+    return [] if same else [f"{path} is not what the job had in memory when it was saved"]
 
 
 def _declared(rules: Path | None) -> Declared:

@@ -8,11 +8,13 @@ Invariant: equal means that both hold the same tensors with the same bits, howev
 
 from wattmesh.reconfig.universal import logical
 from wattmesh.reconfig.universal.folder import Checkpoint
+from wattmesh.reconfig.universal.names import HOOK
 from wattmesh.reconfig.universal.sources.source import Source
 from wattmesh.reconfig.universal.staging import Progress, silent
 
-FACTS = "facts"
-"""Key in trainer.json: the text that the job's digest counts beside tensors."""
+DIGEST = "digest"
+"""Key in trainer.json: {"facts_xxh3_64": what the job's digest counts beside tensors, "beside":
+names of stored tensors that it does not count as tensors, because the facts hold them}."""
 
 
 def differences(
@@ -41,8 +43,11 @@ def matches_memory(
     Raises:
         CheckpointDamaged: bytes are missing.
     """
-    facts = checkpoint.trainer.get(FACTS)
-    if not checkpoint.manifest.logical_digest or not isinstance(facts, str):
+    told = checkpoint.trainer.get(DIGEST)
+    if not checkpoint.manifest.logical_digest or not isinstance(told, dict):
         return None
     found = logical.by_tensor(checkpoint.index, checkpoint.folder, jobs=jobs, progress=progress)
-    return logical.digest(found, facts) == checkpoint.manifest.logical_digest
+    for fqn in told["beside"]:
+        found.pop(HOOK.entry_key(fqn), None)
+    total = logical.digest(found, int(told["facts_xxh3_64"], 16))
+    return total == checkpoint.manifest.logical_digest

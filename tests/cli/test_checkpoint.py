@@ -129,6 +129,14 @@ def test_verify_against_another(
     assert "bit for bit it differs from" in screen
 
 
+def test_verify_against_memory_needs_a_job(
+    physical: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A checkpoint that no job wrote has no digest of memory; saying nothing would mislead."""
+    assert main(["checkpoint", "verify", str(physical), "--memory"]) == 1
+    assert "no job left a digest" in capsys.readouterr().err
+
+
 def test_export(physical: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """To Hugging Face, DCP and DeepSpeed; another element type than those is refused."""
     run(capsys, "export", physical, tmp_path / "hf", "--to", "hf", "--dtype", "bfloat16")

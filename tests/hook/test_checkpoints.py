@@ -16,6 +16,9 @@ from wattmesh.reconfig.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.start import Wanted, first_generation, newest_whole
 from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.universal.against import matches_memory
+from wattmesh.reconfig.universal.folder import open_checkpoint
+from wattmesh.reconfig.universal.verify import verify
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 FILES = (
@@ -74,6 +77,22 @@ def test_damage_to_any_file_is_named(
     named = name if name not in ("manifest.json", "COMMIT") else "manifest.json|COMMIT"
     with pytest.raises(CheckpointDamaged, match=named):
         read_whole(newest)
+
+
+def test_the_files_hold_what_was_in_memory(folder: RunFolder) -> None:
+    """The digest taken before the save, from device memory, is that of the bytes on the disk."""
+    for each in folder.checkpoints():
+        assert verify(each).good
+        assert matches_memory(open_checkpoint(each)) is True
+    newest = folder.checkpoints()[0]
+    index = open_checkpoint(newest).index
+    row = index.segments_of(index.rows[index.entries[0].key]).start
+    with (newest / index.files[int(index.segments.file[row])]).open("r+b") as file:
+        file.seek(int(index.segments.offset[row]))
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 1]))
+    assert matches_memory(open_checkpoint(newest)) is False
 
 
 def test_the_newest_whole_checkpoint_is_taken(folder: RunFolder) -> None:

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +42,7 @@ def test_it_is_the_number_that_memory_gives(tmp_path: Path) -> None:
     uc = write_physical(source, tmp_path / "uc")
     assert logical.by_tensor(open_checkpoint(uc).index, uc, jobs=1) == found
     with_facts = (memory + signed_hash("facts")) & logical.MASK
-    assert logical.digest(found, "facts") == f"{with_facts:016x}"
+    assert logical.digest(found, xxhash.xxh3_64_intdigest(b"facts")) == f"{with_facts:016x}"
     assert logical.by_tensor(source.index, tmp_path, names=TORCHTITAN) != found
 
 
@@ -102,17 +104,24 @@ def test_differences_name_tensors(tmp_path: Path) -> None:
 def test_memory_is_matched_or_not(tmp_path: Path) -> None:
     """The digest that the job took before it saved, against what lies there now."""
     source, truth = foreign.write(tmp_path)
-    memory = digest.local_digest(as_torch(source, truth)) + signed_hash("facts")
+    held = as_torch(source, truth)
+    del held["flag"]
+    memory = digest.local_digest(held) + signed_hash("facts")
+
+    def trainer(facts: str) -> dict[str, Any]:
+        hashed = xxhash.xxh3_64_hexdigest(facts.encode())
+        return {"digest": {"facts_xxh3_64": hashed, "beside": ["flag"]}}
+
     checkpoint = Checkpoint(
         folder=tmp_path,
         manifest=Manifest(
             kind=Kind.PHYSICAL, data={}, logical_digest=f"{memory & logical.MASK:016x}"
         ),
         index=source.index,
-        trainer={"facts": "facts"},
+        trainer=trainer("facts"),
     )
     assert against.matches_memory(checkpoint) is True
-    assert against.matches_memory(replace(checkpoint, trainer={"facts": "other"})) is False
+    assert against.matches_memory(replace(checkpoint, trainer=trainer("other"))) is False
     assert against.matches_memory(replace(checkpoint, trainer={})) is None
     path = tmp_path / foreign.FILES[1]
     row = source.index.segments_of(source.index.row_of("half")).start
