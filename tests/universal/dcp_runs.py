@@ -42,10 +42,14 @@ class Saved:
         return {(key, state): value for (key, _, state), value in parts}
 
 
-@pytest.fixture(scope="session")
-def dcp_runs(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Saved:
+def save_all(zygote: Zygote, out: Path) -> Saved:
     """Save every case."""
-    out = tmp_path_factory.mktemp("dcp_runs")
     launch = zygote.start(4, {"OUT": str(out)}, out, "tests.universal.dcp_saver:main")
     assert zygote.wait(launch, 180.0) == 0, [path.read_text() for path in out.glob("*.log")]
     return Saved(out)
+
+
+@pytest.fixture(scope="session")
+def dcp_runs(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """Every case, saved once."""
+    return save_all(zygote, tmp_path_factory.mktemp("dcp_runs"))

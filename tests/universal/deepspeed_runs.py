@@ -53,10 +53,8 @@ class Trained:
         return {(key, state): value for (key, _, state), value in parts}
 
 
-@pytest.fixture(scope="session")
-def deepspeed_runs(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def train_all(folder: Path) -> Trained:
     """Train and save every run of RUNS."""
-    folder = tmp_path_factory.mktemp("deepspeed_runs")
     command = [sys.executable, "-m", "tests.universal.deepspeed_job", str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(
@@ -64,3 +62,9 @@ def deepspeed_runs(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     return Trained(folder)
+
+
+@pytest.fixture(scope="session")
+def deepspeed_runs(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Every run of RUNS, trained once."""
+    return train_all(tmp_path_factory.mktemp("deepspeed_runs"))
