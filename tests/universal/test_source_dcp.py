@@ -169,6 +169,10 @@ _DOUBTFUL: dict[str, tuple[Change, str]] = {
         lambda it: [it.pop(f"optim.state.b.w.{s}") for s in ("exp_avg", "exp_avg_sq", "step")],
         r"b.w lacks the optimizer slots exp_avg, exp_avg_sq, step",
     ),
+    "a renamed slot": (
+        lambda it: it.update({"optim.state.b.w.exp_ave": it.pop("optim.state.b.w.exp_avg")}),
+        r"exp_ave.*was renamed or lost",
+    ),
     "settings of no parameter": (
         lambda it: it.update({"optim.param_groups.c.w.lr": 0.1}),
         r"'optim.param_groups.c.w.lr' is no slot",
@@ -204,6 +208,16 @@ def test_frozen_and_extra_tensors(tmp_path: Path) -> None:
     source = open_dcp(save(tmp_path / "it", state), NOTHING)
     rows = source.index.rows
     assert {("frozen", "param"), ("ema", "extra"), ("a.w", "step")} <= set(rows)
+
+
+def test_two_kinds_of_optimizer(tmp_path: Path) -> None:
+    """Parameters of another optimizer have other slots; sharing a step counter is no doubt."""
+    state = small()
+    for slot in ("exp_avg", "exp_avg_sq"):
+        state.pop(f"optim.state.b.w.{slot}")
+    state["optim.state.b.w.sum"] = torch.ones(2, 3)
+    source = open_dcp(save(tmp_path / "it", state), NOTHING)
+    assert ("b.w", "sum") in source.index.rows
 
 
 def test_two_models_with_given_prefixes(tmp_path: Path) -> None:

@@ -8,6 +8,9 @@ from collections.abc import Collection, Mapping
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.declared import Declared
 
+COUNTERS = frozenset({"step"})
+"""Slots that optimizers of every kind have, so that sharing them says nothing."""
+
 
 def check(
     slots: Mapping[str, Collection[str]], optimized: Collection[str], declared: Declared
@@ -37,11 +40,24 @@ def check(
                 f"{name} lacks the optimizer slots {_listed(larger - mine)} that other parameters "
                 "have; the checkpoint is incomplete. If it is right so, declare it in [[slots]]."
             )
+        elif other := _crossing(mine, kinds):
+            raise InputInvalid(
+                f"{name} has the optimizer slots {_listed(mine)}, other parameters have "
+                f"{_listed(other)}; one of them was renamed or lost. If it is right so, declare "
+                "it in [[slots]]."
+            )
 
 
 def _larger(mine: frozenset[str], kinds: Collection[frozenset[str]]) -> frozenset[str]:
     """The smallest set of slots that contains `mine` and more."""
     return min((each for each in kinds if mine < each), key=len, default=frozenset())
+
+
+def _crossing(mine: frozenset[str], kinds: Collection[frozenset[str]]) -> frozenset[str] | None:
+    """Slots that share some with `mine`, where each has one more; counters apart."""
+    return next(
+        (each for each in kinds if (mine & each) - COUNTERS and mine - each and each - mine), None
+    )
 
 
 def _listed(slots: frozenset[str]) -> str:
