@@ -17,6 +17,7 @@ from wattmesh.reconfig.universal import dtypes
 from wattmesh.reconfig.universal.box import flat_boxes
 from wattmesh.reconfig.universal.hashing import halves
 from wattmesh.reconfig.universal.index import Column, Entry, Index
+from wattmesh.reconfig.universal.planner import Planner
 from wattmesh.reconfig.universal.reader import BUFFER, Files, Reader
 from wattmesh.reconfig.universal.staging import Progress
 
@@ -28,7 +29,9 @@ class Filler:
 
     def __init__(self, source: Index, files: Files, target: Index, into: Path) -> None:
         """Read through `files`; write into files below `into` that exist."""
+        self._source = source
         self._reader = Reader(source, files)
+        self._number = -1
         self._target = target
         self._into = into
         self._buffer = np.empty(BUFFER, dtype=np.uint8)
@@ -61,6 +64,9 @@ class Filler:
     def _segment(self, row: int, descriptors: list[int], progress: Progress) -> tuple[int, int]:
         segments = self._target.segments
         number, at = int(segments.entry[row]), int(segments.offset[row])
+        if number != self._number:
+            # Segments come tensor by tensor; what was planned for the last one is not kept.
+            self._reader.planner, self._number = Planner(self._source), number
         entry = self._target.entries[number]
         begin = int(segments.start[row, 0])
         end = begin + int(segments.shape[row, 0])

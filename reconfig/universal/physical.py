@@ -32,8 +32,8 @@ from wattmesh.reconfig.universal.reader import Files
 from wattmesh.reconfig.universal.sources.source import Source
 from wattmesh.reconfig.universal.staging import Fence, Progress, silent, staged, unfenced
 
-SMALL_BYTES = 64 << 20
-"""Below this, starting processes costs more than it saves."""
+PROCESS_BYTES = 512 << 20
+"""For less than this, starting a process costs more than it saves."""
 
 _WORK = ".work"
 
@@ -53,7 +53,7 @@ def write_physical(
     Args:
         source: any kind.
         target: must not exist.
-        jobs: processes; 0 for as many as there are CPUs, at most 4.
+        jobs: processes; 0 for as many as are worth it, at most 4 and one per CPU.
         max_file_bytes: of a data file, unless one tensor is larger.
         gentle: run behind everybody else, for CPU and disk (in the background of a job).
         progress: told the bytes written since the last time, from several threads.
@@ -83,7 +83,7 @@ def write_physical(
 
 
 def _jobs(plan: Arrangement) -> int:
-    return 1 if plan.index.nbytes < SMALL_BYTES else default_jobs()
+    return min(default_jobs(), 1 + plan.index.nbytes // PROCESS_BYTES)
 
 
 def _make_files(staging: Path, plan: Arrangement) -> None:
