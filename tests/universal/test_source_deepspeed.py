@@ -44,6 +44,7 @@ def test_values_that_are_no_tensors(deepspeed_runs: Trained, run: Run) -> None:
     assert (groups["norm.bias"]["weight_decay"], groups["norm.bias"]["lr"]) == (0.0, 0.02)
     assert "frozen" not in groups
     assert source.values["other"]["note"] == {"tokens": [5]}
+    assert source.values["other"]["loss_scaler"]["cur_scale"] == 1.0
     assert source.values["left_out"] == []
     assert source.position == {"step": 2, "samples": 4 * run.ranks}
 
@@ -173,6 +174,17 @@ def test_pretended_one_is_good(tmp_path: Path) -> None:
     }
     assert differing(source.index, source.folder, held) == []
     assert source.values["slots"] == {"a": {"beta": 0.5}, "b": {"beta": 0.5}}
+
+
+def test_what_is_no_tensor_is_never_lost_in_silence(tmp_path: Path) -> None:
+    """Extra state of modules and of the client is carried as JSON, or listed as left out."""
+    pretended = Pretended.good()
+    pretended.model["module"]["norm._extra_state"] = {"amax": [1.0]}
+    pretended.model["module"]["fp8._extra_state"] = b"opaque"
+    pretended.model["generator"] = torch.zeros(3)
+    values = open_deepspeed(pretended.save(tmp_path / "it"), NOTHING).values
+    assert values["other"] == {"module.norm._extra_state": {"amax": [1.0]}}
+    assert values["left_out"] == ["generator", "module.fp8._extra_state"]
 
 
 Change = Callable[[Pretended], Any]

@@ -40,7 +40,7 @@ _OTHERS = (
     (r"offloaded_tensors", "optimizer state offloaded to NVMe"),
     (r"zero", "DeepSpeed's own universal format, already converted"),
 )
-_CLIENT_LEFT_OUT = frozenset({
+_KNOWN = frozenset({
     "module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes", "shared_params",
     "frozen_param_fragments", "skipped_steps", "global_steps", "global_samples", "dp_world_size",
     "mp_world_size", "checkpoint_parallel_dimensions", "ds_config", "ds_version",
@@ -74,7 +74,7 @@ def open_deepspeed(folder: Path, declared: Declared) -> Source:
         described=f"DeepSpeed ZeRO-{stage}, {len(names)} ranks",
         folder=folder,
         index=index,
-        values=_values(first, optimizer, numbers, declared),
+        values=_values(_plain_parts(first, parts[0]), optimizer, numbers, declared),
         position=_position(first),
         files=seen,
     )
@@ -292,8 +292,19 @@ def _list(value: Any, where: str) -> list[int]:
     return value
 
 
+def _plain_parts(model: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+    """What is no tensor: the client's and schedulers' state, extra state of modules, the scaler."""
+    found = {str(k): value for k, value in model.items() if k not in _KNOWN and value is not None}
+    module = model["module"].items()
+    found |= {f"module.{k}": value for k, value in module if type(value) is not StoredTensor}
+    scaler = part["optimizer_state_dict"].get("loss_scaler")
+    if type(scaler) is Record:
+        found["loss_scaler"] = scaler.state
+    return found
+
+
 def _values(
-    model: Mapping[str, Any],
+    parts: Mapping[str, Any],
     optimizer: Optimizer,
     numbers: dict[str, dict[str, Any]],
     declared: Declared,
@@ -301,12 +312,11 @@ def _values(
     """Everything that is no tensor, as JSON."""
     left_out: list[str] = []
     other: dict[str, Any] = {}
-    for key, value in model.items():
-        if key not in _CLIENT_LEFT_OUT and value is not None:
-            try:
-                other[str(key)] = as_json(value)
-            except NotPlain:
-                left_out.append(str(key))
+    for key, value in parts.items():
+        try:
+            other[key] = as_json(value)
+        except NotPlain:
+            left_out.append(key)
     settings: list[dict[str, Any]] = []
     for number, group in enumerate(optimizer.settings):
         try:
