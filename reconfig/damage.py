@@ -1,5 +1,7 @@
 """Comparing every byte of a checkpoint with the digests taken from memory when it was written.
 
+The job's short way to say "whole" or which tensor is not; `universal.verify` lists everything.
+
 Invariant: damage is told by the tensor it hit and the file it lies in; nothing is changed.
 """
 
@@ -7,10 +9,10 @@ import numpy as np
 import xxhash
 
 from wattmesh.errors import CheckpointDamaged
+from wattmesh.reconfig.universal import record
 from wattmesh.reconfig.universal.folder import Checkpoint
+from wattmesh.reconfig.universal.hashing import hash_segments
 from wattmesh.reconfig.universal.reader import Files
-
-_BLOCK = 8 << 20
 
 
 def check(checkpoint: Checkpoint, *, share: int = 0, shares: int = 1) -> None:
@@ -19,34 +21,37 @@ def check(checkpoint: Checkpoint, *, share: int = 0, shares: int = 1) -> None:
     Raises:
         CheckpointDamaged: bytes differ from their digest, or there is none; the tensor is named.
     """
-    segments, where = checkpoint.index.segments, f"checkpoint {checkpoint.folder.name}"
-    if segments.digest is None and len(segments):
-        raise CheckpointDamaged(f"{where} has no digests; it cannot be told whether it is whole.")
-    buffer = np.empty(_BLOCK, dtype=np.uint8).data
+    index, where = checkpoint.index, f"checkpoint {checkpoint.folder.name}"
+    digest = record.digests(checkpoint)
+    if digest is None and len(index.segments):
+        raise CheckpointDamaged(
+            f"{where} has no digests, so nothing can tell whether it is whole; let `wattmesh "
+            "checkpoint verify --record` hash it once."
+        )
+    _check_headers(checkpoint, sorted(checkpoint.manifest.data)[share::shares])
+    rows = np.arange(share, len(index.segments), shares)
+    part = index.segments.take(rows)
+    found = hash_segments(checkpoint.folder, index.files, part)
+    if found.unreadable:
+        raise CheckpointDamaged(f"{where}: {found.unreadable[0][1]}")
+    if digest is None:
+        return
+    for at in np.flatnonzero((found.digest != digest[rows]).any(axis=1)).tolist():
+        entry = index.entries[int(part.entry[at])]
+        raise CheckpointDamaged(
+            f"{where}: {index.files[int(part.file[at])]} has changed: {entry} "
+            f"{part.box(at, entry)} differs from the digest taken when it was written."
+        )
+
+
+def _check_headers(checkpoint: Checkpoint, names: list[str]) -> None:
+    """No segment covers a file's header, so the manifest vouches for it."""
     with Files(checkpoint.folder) as files:
-        for name in sorted(checkpoint.manifest.data)[share::shares]:
+        for name in names:
             known = checkpoint.manifest.data[name]
-            found = _hash(files, name, 0, known.header_nbytes, buffer)
-            if known.header_nbytes and found.hex() != known.header_xxh3_128:
-                raise CheckpointDamaged(f"{where}: the header of {name} has changed.")
-        order = np.lexsort((segments.offset, segments.file))
-        for row in order[share::shares].tolist():
-            name = checkpoint.index.files[int(segments.file[row])]
-            offset, nbytes = int(segments.offset[row]), int(segments.nbytes[row])
-            found = _hash(files, name, offset, nbytes, buffer)
-            assert segments.digest is not None
-            if found != segments.digest[row].astype(">i8").tobytes():
-                entry = checkpoint.index.entries[int(segments.entry[row])]
+            header = bytearray(known.header_nbytes)
+            files.read_into(name, 0, memoryview(header))
+            if header and xxhash.xxh3_128_hexdigest(header) != known.header_xxh3_128:
                 raise CheckpointDamaged(
-                    f"{where}: {name} has changed: {entry} {segments.box(row, entry)} differs "
-                    "from the digest taken when it was written."
+                    f"checkpoint {checkpoint.folder.name}: the header of {name} has changed."
                 )
-
-
-def _hash(files: Files, name: str, offset: int, nbytes: int, buffer: memoryview) -> bytes:
-    digest = xxhash.xxh3_128()
-    for at in range(0, nbytes, len(buffer)):
-        block = buffer[: min(len(buffer), nbytes - at)]
-        files.read_into(name, offset + at, block)
-        digest.update(block)
-    return digest.digest()

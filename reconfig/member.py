@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
-from wattmesh.errors import InputInvalid, SwitchFailed
+from wattmesh.errors import CallHuman, FixInput, InputInvalid, Refused, SwitchFailed
 from wattmesh.reconfig import agreement, checkpoint, group
 from wattmesh.reconfig.board import POLL_S
 from wattmesh.reconfig.caches import MeshCaches
@@ -231,7 +231,12 @@ class Member:
         board, number = self.job.board, generation.number
         # Nowhere to go back to: whoever failed says so aloud, and everybody ends.
         if cause is not None and not generation.retreats:
-            board.fail(f"rank {self.job.rank} could not begin to train ({cause}).")
+            if not isinstance(cause, REFUSALS):
+                self.job.watchdog.give_reason(
+                    f"rank {self.job.rank} could not begin to train ({cause})."
+                )
+            # Else the session tells the supervisor first: once the others know, all leave at once,
+            # and this process may not live to write it.
             raise cause
         with self.job.watchdog.phase(Phase.AGREE, generation=number, step=generation.step):
             if self.job.leads(generation):
@@ -278,6 +283,9 @@ class Member:
             story.elapsed_s,
         )
 
+
+REFUSALS = (Refused, CallHuman, FixInput)
+"""Errors after which starting again would not help."""
 
 LIVE_SHARE = 0.05
 """Above this share of the old state still alive, old and new would be in memory at once."""
