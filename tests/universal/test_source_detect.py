@@ -13,6 +13,7 @@ from tests.universal.test_source_dcp import save, small
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.declared import Declared
 from wattmesh.reconfig.universal.sources.detect import locate, open_source
+from wattmesh.reconfig.universal.sources.source import MAX_OPEN, Watched
 
 OWN = {("w", "param"): torch.arange(6.0).reshape(2, 3), ("w", "exp_avg"): torch.ones(2, 3)}
 
@@ -101,3 +102,36 @@ def test_two_kinds(tmp_path: Path) -> None:
     (folder / "zero_pp_rank_0_mp_rank_00_optim_states.pt").touch()
     with pytest.raises(InputInvalid, match="both a dcp and a deepspeed"):
         open_source(folder)
+
+
+def test_more_files_than_may_be_open(tmp_path: Path) -> None:
+    """A checkpoint with more files than a process may open is read all the same."""
+    ranks = MAX_OPEN + 30
+    model = {"module": {}, "param_shapes": [{"w": torch.Size([ranks, 2])}], "shared_params": {}}
+    torch.save(model, tmp_path / "zero_pp_rank_0_mp_rank_00_model_states.pt")
+    for rank in range(ranks):
+        state = {"state": {}, "param_groups": [{"params": [0]}]}
+        part = torch.tensor([2.0 * rank, 2.0 * rank + 1])
+        held = {"zero_stage": 3, "partition_count": ranks, "optimizer_state_dict": state,
+                "fp32_flat_groups": [part]}  # fmt: skip
+        name = f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+        torch.save({"optimizer_state_dict": held}, tmp_path / name)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    source = open_source(tmp_path)
+    whole = torch.arange(2.0 * ranks).reshape(ranks, 2)
+    assert differing(source.index, source.folder, {("w", "param"): whole}) == []
+    assert len(source.files) == ranks + 1
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
+    """A file that is another one when it is opened again ends the reading."""
+    (tmp_path / "a").write_bytes(b"12")
+    with Watched(tmp_path) as files:
+        files.opened("a")
+        files.close()
+        files.opened("a")
+        files.close()
+        (tmp_path / "a").write_bytes(b"123")
+        with pytest.raises(InputInvalid, match="changed while it was read"):
+            files.opened("a")

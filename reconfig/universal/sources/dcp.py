@@ -25,7 +25,7 @@ from wattmesh.reconfig.universal.rules import Replicate, Rule
 from wattmesh.reconfig.universal.sources import dcp_metadata, dcp_names, slots, ties
 from wattmesh.reconfig.universal.sources.dcp_metadata import METADATA, Contents, Place, Tensor
 from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json
-from wattmesh.reconfig.universal.sources.source import BYTES, Source, fingerprints
+from wattmesh.reconfig.universal.sources.source import BYTES, Source, Watched, fingerprints
 from wattmesh.reconfig.universal.tensors import StoredTensor
 
 _SMALL = 16 << 10
@@ -49,7 +49,7 @@ def open_dcp(folder: Path, declared: Declared, names: Names | None = None) -> So
         names = dcp_names.find(shapes, contents.values.keys(), folder.name)
     else:
         dcp_names.prove(names, shapes, contents.values.keys(), folder.name)
-    with Files(folder) as files:
+    with Watched(folder) as files:
         rows = _Rows(files, contents, names, declared)
         values = _Values.read(rows, contents.values)
         rows.tensors()

@@ -25,7 +25,7 @@ from wattmesh.reconfig.universal.reader import Files
 from wattmesh.reconfig.universal.rebuild import Record
 from wattmesh.reconfig.universal.sources import zero
 from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json
-from wattmesh.reconfig.universal.sources.source import Source, fingerprints
+from wattmesh.reconfig.universal.sources.source import Source, Watched, fingerprints
 from wattmesh.reconfig.universal.sources.zero import Flat, Shapes
 from wattmesh.reconfig.universal.sources.zero_index import Model, Optimizer, make_index
 from wattmesh.reconfig.universal.tensors import StoredTensor
@@ -55,7 +55,7 @@ def open_deepspeed(folder: Path, declared: Declared) -> Source:
         CheckpointDamaged: a file is missing.
     """
     names = _rank_files(folder)
-    with Files(folder) as files:
+    with Watched(folder) as files:
         parts = [_read(files, name) for name in names]
         stage = _stage(folder, parts)
         model_files = _model_files(folder, stage, len(names))

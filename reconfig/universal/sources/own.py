@@ -6,8 +6,7 @@ Invariant: its seal held when it was opened; nothing is looked at before that.
 from pathlib import Path
 
 from wattmesh.reconfig.universal import folder as own_folder
-from wattmesh.reconfig.universal.reader import Files
-from wattmesh.reconfig.universal.sources.source import Source, fingerprints
+from wattmesh.reconfig.universal.sources.source import Source, Watched, fingerprints
 
 _POSITION = ("step", "samples", "tokens")
 
@@ -28,7 +27,7 @@ def open_own(folder: Path) -> Source:
     header = checkpoint.trainer.get("header")
     known = header if isinstance(header, dict) else {}
     values = checkpoint.trainer.get("values")
-    with Files(folder) as files:
+    with Watched(folder) as files:
         seen = fingerprints(files, checkpoint.index.files)
     return Source(
         kind="universal",
