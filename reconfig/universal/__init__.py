@@ -8,7 +8,12 @@ The map, from the pure core outwards:
     reader.py                     bytes of a box, and no others
     unpickle.py, archive.py       foreign pickles and torch archives as byte ranges
     sources/                      torch DCP, DeepSpeed, our own
-    virtual.py, physical.py       the two kinds
+    staging.py, origin.py         a folder while it is made; what it says of its source
+    virtual.py, physical.py       the two kinds; convert.py chooses
+    arranging.py, filling.py      where tensors go in data files, copying them; worker.py
+    hashing.py, record.py         digests of segments; what makes a virtual one count as verified
     verify.py, prune.py           proving a checkpoint, letting old ones go
-    exports/                      Hugging Face, torch DCP, DeepSpeed
+    replicas.py, missing.py       copies that differ, slots that are lost
+    logical.py, against.py        the job's own digest from disk; two checkpoints compared
+    exports/, exporting.py        Hugging Face, torch DCP, DeepSpeed
 """

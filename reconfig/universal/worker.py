@@ -7,6 +7,7 @@ Invariant: "done" is said after the last byte was handed to the kernel and the d
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ def main() -> int:
         _work(share)
     except WattmeshError as error:
         _tell(source=str(error))
+    except BrokenPipeError:
+        os._exit(1)  # Nobody listens any more; there is nobody to tell it either.
     except OSError as error:
         _tell(disk=error.errno or 0)
     else:

@@ -1,10 +1,13 @@
 """Physical checkpoints: plain safetensors files, equal bytes, or nothing at all."""
 
+import json
 import os
 import re
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -277,6 +280,30 @@ def _workers() -> Iterator[int]:
             for pid in children.read_text().split():
                 if worker.__name__.encode() in Path("/proc", pid, "cmdline").read_bytes():
                     yield int(pid)
+
+
+def test_workers_end_when_nobody_listens(src: Path, tmp_path: Path) -> None:
+    """Their parent was killed: they stop at the next line they would have told."""
+    source, _ = foreign.write(src, rows=200, columns=200)
+    plan = arrange(source.index)
+    for name, index in ((worker.SOURCE, source.index), (worker.TARGET, plan.index)):
+        worker.leave(index, tmp_path, name)
+    (tmp_path / plan.files[0].name).write_bytes(bytes(plan.files[0].size))
+    share = {
+        **{"folder": str(src), "into": str(tmp_path), "work": str(tmp_path)},
+        **{"number": 0, "of": 1, "gentle": False},
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", worker.__name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, said = process.communicate(json.dumps(share) + "\n", timeout=60)
+    assert (process.returncode, said) == (1, "")
 
 
 def test_a_folder_that_may_not_be_written_is_named(src: Path, tmp_path: Path) -> None:
