@@ -15,6 +15,9 @@ MAX_DIMS = 64
 LARGEST = 1 << 48
 """Any number that says where an element lies is below."""
 
+MAX_COUNT = 1 << 58
+"""Most elements of a tensor: their bytes still fit a 64-bit number."""
+
 UNTYPED = ""
 """The element type of a storage that leaves it to each tensor."""
 
@@ -115,6 +118,8 @@ class Storage:
         numbers = (offset, *shape, *strides)
         if not all(type(each) is int and 0 <= each < LARGEST for each in numbers):
             raise ValueError("sizes that are no numbers, or out of range")
+        if math.prod(shape) > MAX_COUNT:
+            raise ValueError(f"shape {shape!r:.80} has more elements than can be counted")
         size = dtypes.size_of(dtype)
         last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
         if math.prod(shape) and (offset + last + 1) * size > self.nbytes:

@@ -119,6 +119,9 @@ _ONE_STORAGE = (
 ).replace(b" ", b"")
 
 
+_EXPANDED = _ONE_STORAGE.replace(b"\x85K\x01\x85", b"\x86K\x00K\x00\x86")
+
+
 def _one(kind: bytes, size: bytes) -> bytes:
     return _zip({"a/data.pkl": _ONE_STORAGE % (kind, size), "a/data/0": b"12345678"})
 
@@ -147,6 +150,10 @@ _BAD = {
     "a storage of strings": _one(b"StringStorage", b"K\x02"),
     "a storage too small": _one(b"FloatStorage", b"K\x03"),
     "a negative size": _one(b"FloatStorage", b"J\xff\xff\xff\xff"),
+    "more elements than can be counted": _zip({
+        "a/data.pkl": _EXPANDED % (b"FloatStorage", b"\x8a\x06\0\0\0\0\0\x01" * 2),
+        "a/data/0": b"12345678",
+    }),
     "a missing storage": _zip({"a/data.pkl": _ONE_STORAGE % (b"FloatStorage", b"K\x02")}),
 }  # fmt: skip
 

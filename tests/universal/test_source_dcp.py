@@ -300,6 +300,10 @@ _HOSTILE: dict[str, tuple[Callable[[Metadata], Any], str]] = {
     "no places": (lambda it: setattr(it, "storage_data", None), "another storage wrote it"),
     "no contents": (lambda it: setattr(it, "state_dict_metadata", None), "what is stored"),
     "no chunks": (_described(chunks=None), "are no list"),
+    "more elements than can be counted": (
+        _described(size=torch.Size([1 << 40, 1 << 40])),
+        "is no size",
+    ),
     "no size": (_described(size=5), "is no size"),
     "no dtype": (_described(properties=3), "has no dtype"),
     "a complex dtype": (

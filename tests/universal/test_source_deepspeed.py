@@ -195,6 +195,10 @@ _WRONG: dict[str, tuple[Change, str]] = {
     "experts": (lambda it: it.ranks[0].update(partition_count=[2, 1]), "groups of ranks"),
     "more ranks": (lambda it: it.model.update(dp_world_size=4), "4 data-parallel ranks"),
     "no shapes": (lambda it: it.model.update(param_shapes=None), "param_shapes"),
+    "a shape beyond counting": (
+        lambda it: it.model["param_shapes"][0].update(a=torch.Size([1 << 40, 1 << 40])),
+        "the shape of 'a'",
+    ),
     "a pipeline": (lambda it: it.model.update(module=None), "module"),
     "elastic": (lambda it: it.ranks[0].update(base_optimizer_state=[]), "base_optimizer_state"),
     "a torn parameter": (

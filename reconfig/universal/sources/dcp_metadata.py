@@ -5,6 +5,7 @@ It is a pickle of `Metadata` (torch/distributed/checkpoint/metadata.py); read as
 Invariant: what leaves here is numbers and text of the right types, each chunk with its place.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal import unpickle
 from wattmesh.reconfig.universal.box import Box, Shape
 from wattmesh.reconfig.universal.rebuild import Global, Record
-from wattmesh.reconfig.universal.tensors import LARGEST, MAX_DIMS, element_type
+from wattmesh.reconfig.universal.tensors import LARGEST, MAX_COUNT, MAX_DIMS, element_type
 
 METADATA = ".metadata"
 
@@ -154,7 +155,7 @@ class _Parser:
     def size(self, value: Any) -> Shape:
         """A torch.Size."""
         good = type(value) is tuple and len(value) <= MAX_DIMS
-        if not good or not all(type(n) is int and 0 <= n < LARGEST for n in value):
+        if not good or not all(_whole(n) for n in value) or math.prod(value) > MAX_COUNT:
             raise self.bad(f"{value!r:.60} is no size")
         return tuple(value)
 

@@ -11,6 +11,7 @@ stages 1 and 2. Keys: deepspeed/runtime/engine.py, runtime/zero/stage_1_and_2.py
 Invariant: what is not proven to be one of these layouts is refused by one sentence.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json
 from wattmesh.reconfig.universal.sources.source import Source, Watched, fingerprints
 from wattmesh.reconfig.universal.sources.zero import Flat, Shapes
 from wattmesh.reconfig.universal.sources.zero_index import Model, Optimizer, make_index
-from wattmesh.reconfig.universal.tensors import StoredTensor
+from wattmesh.reconfig.universal.tensors import LARGEST, MAX_COUNT, StoredTensor
 
 OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
 
@@ -189,7 +190,8 @@ def _shapes(value: Any, where: str) -> Shapes:
     shapes = _dict(value, f"{where}: param_shapes")
     for name, shape in shapes.items():
         good = type(name) is str and type(shape) is tuple
-        if not good or not all(type(n) is int and 0 <= n < 1 << 48 for n in shape):
+        numbers = good and all(type(n) is int and 0 <= n < LARGEST for n in shape)
+        if not numbers or math.prod(shape) > MAX_COUNT:
             raise InputInvalid(f"{where}: the shape of {name!r:.80} is none.")
     return shapes
 
