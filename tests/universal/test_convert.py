@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.universal.dcp_runs import Saved
+from tests.universal.deepspeed_runs import Trained
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal import against
 from wattmesh.reconfig.universal.convert import convert
@@ -55,6 +56,25 @@ def test_both_kinds_hold_what_the_ranks_held(dcp_runs: Saved, tmp_path: Path, ca
     again = open_source(tmp_path / "virtual")
     convert(again, tmp_path / "again", Kind.PHYSICAL, gentle=True)
     assert equals(tmp_path / "again", held)
+
+
+@pytest.mark.parametrize("name", ["zero1", "zero3"])
+def test_zero_partitions_become_whole_tensors(
+    deepspeed_runs: Trained, tmp_path: Path, name: str
+) -> None:
+    """What real DeepSpeed ranks held, through both kinds; it needs no DeepSpeed to read."""
+    source = open_source(deepspeed_runs.folder / name)
+    held = deepspeed_runs.held(name)
+    for kind in Kind:
+        made = convert(source, tmp_path / kind, kind, jobs=2).target
+        index = open_checkpoint(made).index
+        with Files(made) as files:
+            reader = Reader(index, files)
+            for key, tensor in held.items():
+                assert reader.read(index.row_of(*key)).tobytes() == _bits(tensor)
+        assert against.differences(open_source(made), source) == []
+    assert hash_in_background(tmp_path / Kind.VIRTUAL).good
+    assert verify(tmp_path / Kind.PHYSICAL).good
 
 
 def test_controls_are_caught(dcp_runs: Saved, tmp_path: Path) -> None:
