@@ -201,11 +201,18 @@ def verified_json(
     }
 
 
+LISTED = 20
+"""More things that are wrong than this are counted, not listed: a screen holds no more."""
+
+
 def verified(
     path: Path, result: Result, against: Path | None, different: Sequence[str], wall_s: float
 ) -> Lines:
     """The same for people."""
-    lines: Lines = [*trouble([*map(str, result.damage), *different])]
+    wrong = [*map(str, result.damage), *different]
+    lines: Lines = [*trouble(wrong[:LISTED])]
+    if len(wrong) > LISTED:
+        lines.append(f"  and {words.count(len(wrong) - LISTED)} more; --json lists them all")
     read = f"{words.count(result.segments)} segments, {words.size(result.nbytes)}"
     if result.damage:
         lines.append(styled((str(path), STRONG), ": ", ("damaged", BAD)))

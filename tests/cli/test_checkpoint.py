@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from tests.universal import foreign
+from wattmesh.controller.cli import checkpoint_screen as screen
 from wattmesh.controller.cli import progress
 from wattmesh.controller.cli.main import main
 from wattmesh.reconfig.universal.physical import write_physical
+from wattmesh.reconfig.universal.verify import Result
 from wattmesh.reconfig.universal.virtual import write_virtual
 
 
@@ -127,6 +129,16 @@ def test_verify_against_another(
     screen = run(capsys, "verify", physical, "--against", other, status=1)
     assert "! zero (param) differs between" in screen
     assert "bit for bit it differs from" in screen
+
+
+def test_a_long_list_of_differences_is_counted() -> None:
+    """A screen shows some of them and how many more there are."""
+    lines = screen.verified(Path("ck"), Result(damage=(), hashed=True), Path("other"),
+                            [f"layers.{number} differs" for number in range(23)], 1.0)  # fmt: skip
+    said = "\n".join(map(str, lines))
+    assert "layers.19 differs" in said
+    assert "layers.20 differs" not in said
+    assert "and 3 more; --json lists them all" in said
 
 
 def test_verify_against_memory_needs_a_job(
