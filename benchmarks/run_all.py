@@ -16,6 +16,9 @@ from wattmesh.durable import write_text
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 PAGE = REPOSITORY / "docs" / "results.md"
+VARIANTS = {"checkpoint": ("--load",)}
+"""Benchmarks that measure something else with an option; run with it as well."""
+
 CALLS_RUN = re.compile(r"^    sys\.exit\((report\.)?run\(\w+(, \{.*\})?\)\)$", re.MULTILINE)
 
 
@@ -25,10 +28,18 @@ def names() -> list[str]:
     return [path.stem for path in modules if CALLS_RUN.search(path.read_text("utf-8"))]
 
 
-def run_one(name: str) -> tuple[dict[str, Any] | None, str]:
+def commands() -> list[str]:
+    """Every benchmark as it is called: its name, and options where there are some."""
+    return [
+        f"{name} {option}".strip() for name in names() for option in ("", *VARIANTS.get(name, ()))
+    ]
+
+
+def run_one(command: str) -> tuple[dict[str, Any] | None, str]:
     """Run one benchmark: its JSON, or None and the last line it wrote to stderr."""
+    name, *options = command.split()
     done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{name}", "--json"],
+        [sys.executable, "-m", f"benchmarks.{name}", *options, "--json"],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -45,13 +56,14 @@ def main() -> int:
     RESULTS.mkdir(parents=True, exist_ok=True)
     results: list[dict[str, Any]] = []
     failures: dict[str, str] = {}
-    for name in names():
-        print(f"benchmark {name} ...", flush=True)
-        result, words = run_one(name)
+    for command in commands():
+        print(f"benchmark {command} ...", flush=True)
+        result, words = run_one(command)
         if result is None:
-            failures[name] = words
+            failures[command] = words
             print(f"  did not run: {words}", file=sys.stderr)
             continue
+        name = command.replace(" --", "-")
         write_text(RESULTS / f"{name}.json", json.dumps(result, indent=2) + "\n")
         results.append(result)
         missed = [goal["name"] for goal in result["goals"] if not goal["ok"]]

@@ -80,4 +80,11 @@ def test_results_page(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_helpers_are_not_benchmarks() -> None:
     """`make bench` runs benchmarks, and not the modules that help them."""
-    assert not {"report", "machine", "run_all", "results_page"} & set(run_all.names())
+    assert not {"report", "machine", "run_all", "results_page", "usage"} & set(run_all.names())
+
+
+def test_a_variant_is_run_as_well() -> None:
+    """Where an option measures something else, both are run, the plain one first."""
+    checkpoint = [each for each in run_all.commands() if each.split()[0] == "checkpoint"]
+    assert checkpoint == ["checkpoint", "checkpoint --load"]
+    assert "checkpoint_load" not in run_all.names()
