@@ -36,7 +36,7 @@ class Global:
         return f"{self.module:.60}.{self.name:.60}"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Record:
     """What a pickle would have made by calling something: inert.
 
@@ -50,6 +50,20 @@ class Record:
     args: Arguments
     state: Any = None
     items: list[Any] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        """Without what it holds, which may be endless."""
+        return f"<a {self.kind}>"
+
+
+def brief(value: Any) -> str:
+    """A value for an error message; what can hold others may hold itself, so only its type is told.
+
+    Never use repr on what came out of a pickle: two lists in each other, sixty deep, take for ever.
+    """
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return f"{value!r:.60}"
+    return f"a {type(value).__name__}"
 
 
 def _tensor(args: Arguments) -> StoredTensor:

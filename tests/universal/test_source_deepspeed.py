@@ -3,7 +3,7 @@
 import contextlib
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,6 +187,37 @@ def test_what_is_no_tensor_is_never_lost_in_silence(tmp_path: Path) -> None:
     assert values["left_out"] == ["generator", "module.fp8._extra_state"]
 
 
+def _endless() -> Any:
+    """A list of two of a list of two of ..., sixty deep: its text never ends."""
+    value: Any = []
+    for _ in range(60):
+        value = [value, value]
+    return value
+
+
+def test_endless_values_end(tmp_path: Path) -> None:
+    """A value whose text or number of parts never ends is refused or left out at once."""
+    pretended = Pretended.good()
+    pretended.model["client"] = _endless()
+    values = open_deepspeed(pretended.save(tmp_path / "it"), NOTHING).values
+    assert values["left_out"] == ["client"]
+    places: dict[str, Change] = {
+        "zero_stage": lambda it: it.ranks[0].update(zero_stage=_endless()),
+        "partition_count": lambda it: it.ranks[0].update(partition_count=_endless()),
+        "dp": lambda it: it.model.update(dp_world_size=_endless()),
+        "mp": lambda it: it.model.update(mp_world_size=_endless()),
+        "shape": lambda it: it.model["param_shapes"][0].update(a=_endless()),
+        "slot": lambda it: it.slots(0).update(exp_avg=_endless()),
+        "setting": lambda it: it.ranks[0]["base_optimizer_state"]["param_groups"][0].update(
+            lr=_endless()),
+    }  # fmt: skip
+    for change in places.values():
+        pretended = Pretended.good()
+        change(pretended)
+        with pytest.raises((InputInvalid, CheckpointDamaged)):
+            open_deepspeed(pretended.save(tmp_path / "it"), NOTHING)
+
+
 Change = Callable[[Pretended], Any]
 _WRONG: dict[str, tuple[Change, str]] = {
     "no stage": (lambda it: it.ranks[0].pop("zero_stage"), "no ZeRO stage"),
@@ -323,3 +354,34 @@ def test_damaged_files(deepspeed_runs: Trained, tmp_path: Path, data: st.DataObj
         for column in ("entry", "file", "offset", "nbytes", "start", "shape", "strides"):
             mine = getattr(found.index.segments, column)
             assert (mine == getattr(expected.index.segments, column)).all()
+
+
+def _nodes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path to every value inside dicts and lists."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else ()
+    for key, each in enumerate(value) if isinstance(value, list) else inner:
+        yield from _nodes(each, (*path, key))
+
+
+_STRANGE: tuple[Any, ...] = (
+    None, 5, -1, 1 << 70, True, "a", b"y", [], {}, (), 1.5, [None], {0: 1}, {"a": None}, ("a",),
+    torch.Size([1 << 40]), torch.float16, torch.zeros(10), torch.tensor(0.0), torch.zeros(0),
+    torch.zeros(20)[::2], Address(1, 2),
+)  # fmt: skip
+
+
+@given(data=st.data())
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_strange_values_anywhere(tmp_path: Path, data: st.DataObject) -> None:
+    """Any value in the place of any other is refused or carried, never another error."""
+    pretended = Pretended.good()
+    top = {"model": pretended.model, "ranks": pretended.ranks}
+    path = data.draw(st.sampled_from([each for each in _nodes(top) if len(each) > 1]))
+    holder: Any = top
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = data.draw(st.sampled_from(_STRANGE))
+    if isinstance(pretended.ranks[0], dict) and isinstance(pretended.ranks[1], dict):
+        with contextlib.suppress(InputInvalid, CheckpointDamaged):
+            open_deepspeed(pretended.save(tmp_path / "it"), NOTHING)

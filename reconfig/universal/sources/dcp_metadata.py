@@ -14,7 +14,7 @@ from typing import Any
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal import unpickle
 from wattmesh.reconfig.universal.box import Box, Shape
-from wattmesh.reconfig.universal.rebuild import Global, Record
+from wattmesh.reconfig.universal.rebuild import Global, Record, brief
 from wattmesh.reconfig.universal.tensors import LARGEST, MAX_COUNT, MAX_DIMS, element_type
 
 METADATA = ".metadata"
@@ -95,7 +95,7 @@ class _Parser:
             start = None if offset is None else self.size(offset)
             name = key.get("fqn")
             if type(name) is not str or (name, start) in places:
-                raise self.bad(f"it places {name!r:.80} twice")
+                raise self.bad(f"it places {brief(name)} twice")
             places[name, start] = self.info(self.fields(info, "_StorageInfo"), name)
         return places
 
@@ -105,10 +105,10 @@ class _Parser:
         offset: Any = told.get("offset")
         length: Any = told.get("length")
         if told.get("transform_descriptors"):
-            raise self.bad(f"{name!r:.80} was compressed or encrypted, which is not carried")
+            raise self.bad(f"{brief(name)} was compressed or encrypted, which is not carried")
         if type(file) is str and _whole(offset) and _whole(length):
             return Place(file, offset, length)
-        raise self.bad(f"the place of {name!r:.80} is none")
+        raise self.bad(f"the place of {brief(name)} is none")
 
     def place(
         self, places: Mapping[tuple[str, Shape | None], Place], fqn: str, start: Shape | None
@@ -156,7 +156,7 @@ class _Parser:
         """A torch.Size."""
         good = type(value) is tuple and len(value) <= MAX_DIMS
         if not good or not all(_whole(n) for n in value) or math.prod(value) > MAX_COUNT:
-            raise self.bad(f"{value!r:.60} is no size")
+            raise self.bad(f"{brief(value)} is no size")
         return tuple(value)
 
     def fields(self, value: Any, kind: str) -> dict[str, Any]:

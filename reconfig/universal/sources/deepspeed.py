@@ -23,7 +23,7 @@ from wattmesh.reconfig.universal.archive import Archive
 from wattmesh.reconfig.universal.cover import prove
 from wattmesh.reconfig.universal.declared import Declared
 from wattmesh.reconfig.universal.reader import Files
-from wattmesh.reconfig.universal.rebuild import Record
+from wattmesh.reconfig.universal.rebuild import Record, brief
 from wattmesh.reconfig.universal.sources import zero
 from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json
 from wattmesh.reconfig.universal.sources.source import Source, Watched, fingerprints
@@ -128,12 +128,12 @@ def _stage(folder: Path, parts: Sequence[Mapping[str, Any]]) -> int:
         if type(stage) is Record and stage.args:  # an enum: made by its class from its value
             stage = stage.args[0]
         stages.append(stage)
-    if stages[0] not in (1, 2, 3):
+    if type(stages[0]) is not int or stages[0] not in _KEYS:
         raise InputInvalid(
-            f"{folder.name}: its optimizer files say no ZeRO stage 1, 2 or 3 (but {stages[0]!r}); "
-            "DeepSpeed's separate bf16 and fp16 optimizers are not carried."
+            f"{folder.name}: its optimizer files say no ZeRO stage 1, 2 or 3 (but "
+            f"{brief(stages[0])}); DeepSpeed's separate bf16 and fp16 optimizers are not carried."
         )
-    if set(stages) != {stages[0]}:
+    if any(type(stage) is not int or stage != stages[0] for stage in stages):
         raise InputInvalid(f"{folder.name}: its ranks say different ZeRO stages.")
     return int(stages[0])
 
@@ -147,12 +147,12 @@ def _model_files(folder: Path, stage: int, ranks: int) -> list[str]:
 def _check_degrees(folder: Path, model: Mapping[str, Any], ranks: int) -> None:
     if model.get("mp_world_size") not in (None, 1):
         raise InputInvalid(
-            f"{folder.name}: it was saved with tensor parallelism {model['mp_world_size']!r}; only "
-            "data-parallel DeepSpeed checkpoints are carried."
+            f"{folder.name}: it was saved with tensor parallelism {brief(model['mp_world_size'])}; "
+            "only data-parallel DeepSpeed checkpoints are carried."
         )
     if model.get("dp_world_size") not in (None, ranks):
         raise CheckpointDamaged(
-            f"{folder.name}: it was saved by {model['dp_world_size']!r} data-parallel ranks, "
+            f"{folder.name}: it was saved by {brief(model['dp_world_size'])} data-parallel ranks, "
             f"{ranks} optimizer files are there."
         )
 
@@ -192,7 +192,7 @@ def _shapes(value: Any, where: str) -> Shapes:
         good = type(name) is str and type(shape) is tuple
         numbers = good and all(type(n) is int and 0 <= n < LARGEST for n in shape)
         if not numbers or math.prod(shape) > MAX_COUNT:
-            raise InputInvalid(f"{where}: the shape of {name!r:.80} is none.")
+            raise InputInvalid(f"{where}: the shape of {brief(name)} is none.")
     return shapes
 
 
@@ -222,9 +222,10 @@ def _optimizer(
             raise InputInvalid(f"{name}: its parameters are partitioned over several groups of "
                                "ranks (experts); that is not carried.")  # fmt: skip
         count = state.get("partition_count")
-        if {*(count if type(count) is list else [count])} - {len(names)}:
+        counts = count if type(count) is list else [count]
+        if any(type(each) is not int or each != len(names) for each in counts):
             raise InputInvalid(
-                f"{name}: its groups are partitioned over {count!r:.60} ranks, {len(names)} "
+                f"{name}: its groups are partitioned over {brief(count)} ranks, {len(names)} "
                 "optimizer files are there; groups of ranks of their own are not carried."
             )
         of_rank, groups = _flats(name, state, _KEYS[stage], len(model.groups))
@@ -266,7 +267,7 @@ def _flats(
             settings[number] = rest
     if sorted(settings) != list(range(count)):
         raise InputInvalid(f"{name}: its param_groups do not name the {count} flat groups.")
-    if extra := sorted(map(repr, set(slots) - set(range(count)))):
+    if extra := sorted(map(brief, set(slots) - set(range(count)))):
         raise InputInvalid(
             f"{name}: there is optimizer state of {extra[0]:.40}, which is no group."
         )

@@ -3,7 +3,7 @@
 from typing import Any
 
 MAX_DEPTH = 40
-MAX_VALUES = 1_000_000
+MAX_VALUES = 100_000
 
 
 class NotPlain(Exception):

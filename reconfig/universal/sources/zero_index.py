@@ -24,6 +24,7 @@ from wattmesh.reconfig.universal.index import (
     sort_by_entry,
 )
 from wattmesh.reconfig.universal.reader import Files
+from wattmesh.reconfig.universal.rebuild import brief
 from wattmesh.reconfig.universal.sources import slots as slot_check
 from wattmesh.reconfig.universal.sources.source import joined
 from wattmesh.reconfig.universal.sources.zero import Flat, Fragments, Shapes
@@ -130,9 +131,9 @@ def _slots(files: Files, optimizer: Optimizer, group: int) -> _Read:
     flats = [rank[group] for rank in optimizer.flats]
     base = [flat.master.offset for flat in flats]
     read = _Read([_Slot(PARAM, _one_dtype(optimizer, flats, PARAM), base)], {}, {})
-    for state in sorted({key for flat in flats for key in flat.state}, key=repr):
+    for state in sorted({key for flat in flats for key in flat.state}, key=brief):
         values = [flat.state.get(state) for flat in flats]
-        where = f"group {group}, slot {state!r:.60}"
+        where = f"group {group}, slot {brief(state)}"
         if type(state) is not str or state == PARAM:
             raise InputInvalid(f"{where}: this is no name that a slot may have.")
         kinds = {_kind(value, flat) for value, flat in zip(values, flats, strict=True)}
@@ -179,7 +180,7 @@ def _one_dtype(optimizer: Optimizer, flats: Sequence[Flat], state: str) -> str:
         flat.master.dtype if state == PARAM else flat.state[state].dtype for flat in flats
     }  # fmt: skip
     if len(found) != 1:
-        raise InputInvalid(f"slot {state!r:.60} has different dtypes on different ranks: {found}.")
+        raise InputInvalid(f"slot {brief(state)} has different dtypes on different ranks: {found}.")
     return str(found.pop())
 
 
