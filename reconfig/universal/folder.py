@@ -135,7 +135,7 @@ def read_manifest(folder: Path) -> Manifest:
         CheckpointDamaged: no COMMIT, no manifest, or they do not belong together.
     """
     text, commit = _read(folder, MANIFEST), _read(folder, COMMIT)
-    if hashlib.sha256(text).hexdigest().encode() != commit.strip():
+    if hashlib.sha256(text).hexdigest().encode() != commit.removesuffix(b"\n"):
         raise CheckpointDamaged(
             f"checkpoint {folder.name}: {MANIFEST} differs from what {COMMIT} was written for."
         )
