@@ -24,10 +24,12 @@ from wattmesh.reconfig.universal.planner import Planner
 
 BUFFER = 8 << 20
 MIN_RUN = 256
+MAX_OPEN = 128
+"""Files open at once; a large job's checkpoint has more files than a process may hold."""
 
 
 class Files:
-    """Open files below one folder, by relative path."""
+    """Files below one folder, by relative path, a bounded number of them open; of one thread."""
 
     def __init__(self, folder: Path) -> None:
         """Open nothing yet."""
@@ -93,12 +95,14 @@ class Files:
         self.bytes_read += at
 
     def opened(self, name: str) -> tuple[int, int]:
-        """Give the descriptor and size of a file.
+        """Give the descriptor and size of a file, good until the next call.
 
         Raises:
             CheckpointDamaged: it is missing or no plain file.
         """
         if name not in self._open:
+            while len(self._open) >= MAX_OPEN:
+                os.close(self._open.pop(next(iter(self._open)))[0])
             check_inside(self.folder, name)
             try:
                 # Without O_NONBLOCK, opening a pipe would wait for ever.

@@ -124,6 +124,21 @@ def test_only_plain_relative_paths_are_opened(tmp_path: Path, name: str) -> None
         files.opened(name)
 
 
+def test_a_bounded_number_of_files_is_open(tmp_path: Path) -> None:
+    """However many there are, and all of them read right, the first one again at the end."""
+    names = [f"{number}" for number in range(reading.MAX_OPEN + 5)]
+    for name in names:
+        (tmp_path / name).write_text(f"{name:>4}")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    out = bytearray(4)
+    with Files(tmp_path) as files:
+        for name in [*names, names[0]]:
+            files.read_into(name, 0, memoryview(out))
+            assert out.decode() == f"{name:>4}"
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before + reading.MAX_OPEN
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
     """It is an error, not a crash and not zeros."""
     source = stored((4, 6), (Box.whole((4, 6)),))

@@ -12,8 +12,9 @@ from tests.universal.scattered import sealed
 from tests.universal.test_source_dcp import save, small
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.declared import Declared
+from wattmesh.reconfig.universal.reader import MAX_OPEN
 from wattmesh.reconfig.universal.sources.detect import locate, open_source
-from wattmesh.reconfig.universal.sources.source import MAX_OPEN, Watched
+from wattmesh.reconfig.universal.sources.source import Watched
 
 OWN = {("w", "param"): torch.arange(6.0).reshape(2, 3), ("w", "exp_avg"): torch.ones(2, 3)}
 

@@ -15,9 +15,6 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.index import COLUMNS, Column, Index, Segments, from_table
 from wattmesh.reconfig.universal.reader import Files
 
-MAX_OPEN = 128
-"""A checkpoint may have more files than a process may open (1024 by default)."""
-
 BYTES = "pickle"
 """The state of a value that is no plain data: its archive, byte for byte, as a uint8 tensor."""
 
@@ -69,7 +66,7 @@ def fingerprints(files: Files, names: Iterable[str]) -> dict[str, Fingerprint]:
 
 
 class Watched(Files):
-    """Files of a source: a bounded number of them open, and each the same whenever it is opened."""
+    """Files of a source, each the same whenever it is opened."""
 
     def __init__(self, folder: Path) -> None:
         """Open nothing yet."""
@@ -77,15 +74,13 @@ class Watched(Files):
         self.seen: dict[str, Fingerprint] = {}
 
     def opened(self, name: str) -> tuple[int, int]:
-        """See `Files.opened`; closes the file opened first where too many are open.
+        """See `Files.opened`.
 
         Raises:
             InputInvalid: the file changed since it was opened before.
         """
         if name in self._open:
             return self._open[name]
-        if len(self._open) >= MAX_OPEN:
-            os.close(self._open.pop(next(iter(self._open)))[0])
         found = super().opened(name)
         status = os.fstat(found[0])
         look = Fingerprint(status.st_size, status.st_mtime_ns, status.st_ino)
