@@ -59,7 +59,7 @@ def data_nbytes(path: Path) -> int:
         return 0
 
 
-def converted_json(made: Converted) -> dict[str, Any]:
+def converted_json(made: Converted, hashing_pid: int | None) -> dict[str, Any]:
     """Keys of `checkpoint convert --json`."""
     return {
         "source": str(made.source.folder),
@@ -73,12 +73,13 @@ def converted_json(made: Converted) -> dict[str, Any]:
         "wall_s": made.wall_s,
         "gb_per_s": made.nbytes / 1e9 / made.wall_s,
         "verified": made.verified,
+        "hashing_pid": hashing_pid,
     }
 
 
-def converted(made: Converted) -> Lines:
+def converted(made: Converted, hashing_pid: int | None) -> Lines:
     """What was made, and what happens next."""
-    told = converted_json(made)
+    told = converted_json(made, hashing_pid)
     head = (
         f"{made.target}: {made.kind} checkpoint of {words.plural(told['tensors'], 'tensor')}, "
         f"{words.size(made.nbytes)} in {words.duration(made.wall_s)}"
@@ -86,6 +87,12 @@ def converted(made: Converted) -> Lines:
     if made.verified:
         rate = words.figures(told["gb_per_s"])
         end = styled(("verified", GOOD), f": digests were taken while it was written, {rate} GB/s")
+    elif hashing_pid is not None:
+        end = styled(
+            ("unverified", WARN),
+            f" until process {hashing_pid} has hashed it, in the background; `wattmesh checkpoint "
+            f"inspect {made.target}` says when that is done. Keep an older verified one until then",
+        )
     else:
         end = styled(
             ("unverified", WARN),

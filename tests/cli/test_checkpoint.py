@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ def test_convert_says_what_was_found_and_what_comes_next(
     physical: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Kind of source, tensors by state, time, and that a virtual one is not verified yet."""
-    screen = run(capsys, "convert", physical, tmp_path / "v", "--kind", "virtual")
+    words = ("convert", physical, tmp_path / "v", "--kind", "virtual", "--no-hash")
+    screen = run(capsys, *words)
     assert "physical universal checkpoint" in screen
     assert "virtual checkpoint of 12 tensors" in screen
     assert "unverified" in screen
@@ -55,6 +57,22 @@ def test_convert_says_what_was_found_and_what_comes_next(
     assert answer["source_kind"] == "universal"
     assert answer["states"] == {"param": 6, "exp_avg": 4, "extra": 2}
     assert answer["bytes"] > 0
+
+
+def test_a_virtual_one_is_hashed_in_the_background(
+    physical: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A process of its own records the digests; from then on the checkpoint is verified."""
+    answer = told(capsys, "convert", physical, tmp_path / "v", "--kind", "virtual")
+    assert answer["verified"] is False
+    _, status = os.waitpid(answer["hashing_pid"], 0)
+    assert status == 0
+    assert told(capsys, "verify", tmp_path / "v")["good"] is True
+    said = run(capsys, "convert", physical, tmp_path / "w", "--kind", "virtual")
+    pid = int(re.findall(r"process (\d+)", said)[0])
+    os.waitpid(pid, 0)
+    made = told(capsys, "convert", tmp_path / "v", tmp_path / "p", "--kind", "physical")
+    assert made["hashing_pid"] is None
 
 
 def test_misuse_and_failure(
