@@ -43,6 +43,7 @@ class CarbonStore:
     def __init__(self, database: Database) -> None:
         """Keep the database."""
         self._database = database
+        self._read: dict[tuple[str, bool], dict[tuple[Any, ...], CarbonPoint]] = {}
 
     def store(self, points: Iterable[CarbonPoint]) -> int:
         """Append what is new: an interval whose newest row says otherwise, or has none yet."""
@@ -108,7 +109,12 @@ class CarbonStore:
                 held = best.get(row.start_at)
                 if held is None or _rank(row) >= _rank(held):
                     best[row.start_at] = row
-        return tuple(_point(row, signal) for row in best.values())
+        # Most rows are those of the cycle before, and a point is dearer to make than to find.
+        known = self._read.get((str(signal), forecast), {})
+        rows = ((tuple(row), row) for row in best.values())
+        points = {key: known.get(key) or _point(row, signal) for key, row in rows}
+        self._read[str(signal), forecast] = points
+        return tuple(points.values())
 
 
 def _rank(row: Row[Any]) -> int:

@@ -171,8 +171,9 @@ class RunStore:
                 checkpoint_step=message.checkpoint_step,
                 checkpoint_digest=message.checkpoint_digest,
                 phase=message.phase,
+                last_seen_at=to_us(now),
             )
-            _seen(connection, message, now)
+            _spoke(connection, message, now)
 
     def finish(self, message: Finish, *, owner_uid: int, now: datetime) -> None:
         """Take in the end of a run ("done") or of one incarnation (anything else); once.
@@ -412,8 +413,13 @@ def _succeed(connection: Connection, row: Row[Any], message: Register, now: date
     upsert(connection, INCARNATIONS, [_incarnation(message, now)])
 
 
-def _seen(connection: Connection, message: Register | Progress, now: datetime) -> None:
-    """Remember that an incarnation spoke."""
+def _seen(connection: Connection, message: Register, now: datetime) -> None:
+    """Remember that a run's incarnation spoke."""
     _change(connection, message.run, last_seen_at=to_us(now))
-    spoke = {"which": message.incarnation, "last_seen_at": to_us(now)}
-    connection.execute(_SPEAKER, spoke)
+    _spoke(connection, message, now)
+
+
+def _spoke(connection: Connection, message: Register | Progress, now: datetime) -> None:
+    """Remember it of the incarnation alone."""
+    row = {"which": message.incarnation, "last_seen_at": to_us(now)}
+    connection.execute(_SPEAKER, row)

@@ -32,8 +32,10 @@ from wattmesh.reconfig.universal.reader import Files
 from wattmesh.reconfig.universal.sources.source import Source
 from wattmesh.reconfig.universal.staging import Fence, Progress, silent, staged, unfenced
 
-PROCESS_BYTES = 512 << 20
-"""For less than this, starting a process costs more than it saves."""
+PROCESS_BYTES = 4 << 30
+"""Data for each further process. One keeps a single disk busy: on 1.3 GB two took a fifth longer
+and two thirds more CPU (docs/decisions/0009-universal-checkpoint.md); several pay on file systems
+that are faster than one core."""
 
 _WORK = ".work"
 
