@@ -13,6 +13,7 @@ busy, as a GPU does whose kernel spins on a peer that never answers.
 """
 
 import fcntl
+import functools
 import hashlib
 import os
 import threading
@@ -302,6 +303,7 @@ def _locked(descriptor: int, path: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
+@functools.cache
 def _boot_id() -> str:
     """Name this boot of the machine: CLOCK_MONOTONIC means nothing beyond it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

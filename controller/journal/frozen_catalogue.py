@@ -1,5 +1,6 @@
 """A catalogue as the journal keeps it: frozen with the run, as JSON text."""
 
+import functools
 import json
 from dataclasses import asdict
 from typing import Any
@@ -21,8 +22,9 @@ def to_stored(catalogue: Catalogue) -> str:
     return to_text(asdict(catalogue))
 
 
+@functools.lru_cache(maxsize=1024)
 def from_text(text: str) -> Catalogue:
-    """Read back what `to_stored` wrote."""
+    """Read back what `to_stored` wrote; equal texts give the same object, which cannot change."""
     data: dict[str, Any] = json.loads(text)
     points = tuple(_point(each) for each in data.pop("points"))
     switch = SwitchCost(**data.pop("switch"))
