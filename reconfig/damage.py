@@ -6,13 +6,11 @@ Invariant: damage is told by the tensor it hit and the file it lies in; nothing 
 """
 
 import numpy as np
-import xxhash
 
 from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.universal import record
-from wattmesh.reconfig.universal.folder import Checkpoint
+from wattmesh.reconfig.universal.folder import Checkpoint, check_header
 from wattmesh.reconfig.universal.hashing import hash_segments
-from wattmesh.reconfig.universal.reader import Files
 
 
 def check(checkpoint: Checkpoint, *, share: int = 0, shares: int = 1) -> None:
@@ -28,7 +26,9 @@ def check(checkpoint: Checkpoint, *, share: int = 0, shares: int = 1) -> None:
             f"{where} has no digests, so nothing can tell whether it is whole; let `wattmesh "
             "checkpoint verify --record` hash it once."
         )
-    _check_headers(checkpoint, sorted(checkpoint.manifest.data)[share::shares])
+    for name in sorted(checkpoint.manifest.data)[share::shares]:
+        if checkpoint.manifest.data[name].header_nbytes:
+            check_header(checkpoint, name)
     rows = np.arange(share, len(index.segments), shares)
     part = index.segments.take(rows)
     found = hash_segments(checkpoint.folder, index.files, part)
@@ -42,16 +42,3 @@ def check(checkpoint: Checkpoint, *, share: int = 0, shares: int = 1) -> None:
             f"{where}: {index.files[int(part.file[at])]} has changed: {entry} "
             f"{part.box(at, entry)} differs from the digest taken when it was written."
         )
-
-
-def _check_headers(checkpoint: Checkpoint, names: list[str]) -> None:
-    """No segment covers a file's header, so the manifest vouches for it."""
-    with Files(checkpoint.folder) as files:
-        for name in names:
-            known = checkpoint.manifest.data[name]
-            header = bytearray(known.header_nbytes)
-            files.read_into(name, 0, memoryview(header))
-            if header and xxhash.xxh3_128_hexdigest(header) != known.header_xxh3_128:
-                raise CheckpointDamaged(
-                    f"checkpoint {checkpoint.folder.name}: the header of {name} has changed."
-                )

@@ -9,12 +9,10 @@ Invariant: a block is hashed from the tensor's memory before it is handed to the
 is returned is on the disk.
 """
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import xxhash
@@ -22,12 +20,12 @@ import xxhash
 from wattmesh.reconfig.memory import Staging
 from wattmesh.reconfig.universal import dtypes
 from wattmesh.reconfig.universal.box import Box, Shape
+from wattmesh.reconfig.universal.data_header import data_header
 from wattmesh.reconfig.universal.folder import DataFile
 
 FILE_BYTES = 4 << 30
 """A data file's header and data together stay below this."""
 
-ALIGNMENT = 4096
 _BUFFER = 1 << 20
 
 
@@ -141,19 +139,11 @@ def _write_file(
 
 
 def _header(pieces: Sequence[Piece]) -> bytes:
-    """The safetensors header, its length in front."""
-    lines: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    seen: dict[tuple[str, str], int] = {}
-    at = 0
+    """The safetensors header; a tensor's pieces are numbered."""
+    numbers: dict[tuple[str, str], int] = {}
+    named = []
     for piece in pieces:
-        number = seen[piece.key] = seen.get(piece.key, -1) + 1
+        number = numbers[piece.key] = numbers.get(piece.key, -1) + 1
         name, state = piece.key
-        lines[f"{state}:{name}#{number}"] = {
-            "dtype": dtypes.CODES[piece.dtype],
-            "shape": piece.box.shape,
-            "data_offsets": (at, at + piece.nbytes),
-        }
-        at += piece.nbytes
-    text = json.dumps(lines, separators=(",", ":")).encode()
-    text += b" " * (-(8 + len(text)) % ALIGNMENT)
-    return len(text).to_bytes(8, "little") + text
+        named.append((f"{state}:{name}#{number}", piece.dtype, piece.box.shape))
+    return data_header(named)[0]

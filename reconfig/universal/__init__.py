@@ -11,6 +11,7 @@ The map, from the pure core outwards:
     staging.py, origin.py         a folder while it is made; what it says of its source
     virtual.py, physical.py       the two kinds; convert.py chooses
     arranging.py, filling.py      where tensors go in data files, copying them; worker.py
+    data_header.py                how a data file begins
     hashing.py, record.py         digests of segments; what makes a virtual one count as verified
     verify.py, prune.py           proving a checkpoint, letting old ones go
     replicas.py, missing.py       copies that differ, slots that are lost

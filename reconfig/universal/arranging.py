@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattmesh.reconfig.universal import dtypes
+from wattmesh.reconfig.universal.data_header import ALIGNMENT, data_header, header_line
 from wattmesh.reconfig.universal.index import Column, Entry, Index, Segments, from_table
 
 MAX_FILE_BYTES = 4 << 30
 SEGMENT_BYTES = 64 << 20
 """Longest segment: what one worker hashes at once."""
-ALIGNMENT = 4096
 _DIGITS = 1 << 62
 
 
@@ -51,7 +51,8 @@ def arrange(
         # Stable, so that only tensors of other element sizes change places: no holes, and every
         # tensor stays aligned to its elements.
         rows.sort(key=lambda row: -dtypes.size_of(index.entries[row].dtype))
-        header, offsets = _header([index.entries[row] for row in rows])
+        ordered = [index.entries[row] for row in rows]
+        header, offsets = data_header((key_of(each), each.dtype, each.shape) for each in ordered)
         at = len(header)
         name = f"data-{len(files):05d}.safetensors"
         for row, offset in zip(rows, offsets, strict=True):
@@ -81,7 +82,12 @@ def _groups(entries: Sequence[Entry], limit: int) -> Iterator[list[int]]:
     used = 0
     for row, entry in enumerate(entries):
         # With offsets of 19 digits the line is at least as long as it will be.
-        need = entry.nbytes + len(json.dumps(_line(entry, _DIGITS))) + len(key_of(entry)) * 6 + 8
+        need = (
+            entry.nbytes
+            + len(json.dumps(header_line(entry.dtype, entry.shape, _DIGITS)))
+            + len(key_of(entry)) * 6
+            + 8
+        )
         if group and used + need > limit - 2 * ALIGNMENT:
             yield group
             group, used = [], 0
@@ -89,27 +95,6 @@ def _groups(entries: Sequence[Entry], limit: int) -> Iterator[list[int]]:
         used += need
     if group:
         yield group
-
-
-def _line(entry: Entry, begin: int) -> dict[str, object]:
-    return {
-        "dtype": dtypes.CODES[entry.dtype],
-        "shape": list(entry.shape),
-        "data_offsets": [begin, begin + entry.nbytes],
-    }
-
-
-def _header(entries: Sequence[Entry]) -> tuple[bytes, list[int]]:
-    """A safetensors header over tensors one after the other, and where each begins."""
-    document: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    offsets, at = [], 0
-    for entry in entries:
-        document[key_of(entry)] = _line(entry, at)
-        offsets.append(at)
-        at += entry.nbytes
-    text = json.dumps(document, separators=(",", ":")).encode()
-    text += b" " * (-(8 + len(text)) % ALIGNMENT)
-    return len(text).to_bytes(8, "little") + text, offsets
 
 
 def _segments(entry: Entry, row: int, file: int, offset: int, limit: int) -> Column:

@@ -29,7 +29,7 @@ from wattmesh import durable
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal import columns
 from wattmesh.reconfig.universal.index import Index
-from wattmesh.reconfig.universal.reader import check_inside
+from wattmesh.reconfig.universal.reader import Files, check_inside
 
 FORMAT = "wattmesh universal checkpoint"
 VERSION = 1
@@ -250,6 +250,23 @@ def check_file(folder: Path, name: str, expected: DataFile, *, foreign: bool) ->
         raise CheckpointDamaged(
             f"checkpoint {folder.name}: {name} was changed or replaced since it was indexed; "
             "convert its source again."
+        )
+
+
+def check_header(checkpoint: Checkpoint, name: str) -> None:
+    """Hold the header of a data file against its digest; no segment covers it.
+
+    Raises:
+        CheckpointDamaged: it differs, or cannot be read.
+    """
+    expected = checkpoint.manifest.data[name]
+    header = bytearray(expected.header_nbytes)
+    with Files(checkpoint.folder) as files:
+        files.read_into(name, 0, memoryview(header))
+    if xxhash.xxh3_128_hexdigest(header) != expected.header_xxh3_128:
+        raise CheckpointDamaged(
+            f"checkpoint {checkpoint.folder.name}: the header of {name} differs from what was "
+            "written."
         )
 
 

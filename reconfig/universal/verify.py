@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import xxhash
 
 from wattmesh import durable
 from wattmesh.errors import CheckpointDamaged, InputInvalid
@@ -143,27 +142,11 @@ def _files(checkpoint: Checkpoint) -> Iterator[Damage]:
         try:
             folder.check_file(checkpoint.folder, name, expected, foreign=foreign)
             if not foreign:
-                _check_header(checkpoint, name)
+                folder.check_header(checkpoint, name)
                 _check_accounted(checkpoint, name)
         except CheckpointDamaged as error:
             yield Damage(str(error), name)
     yield from _beyond(checkpoint)
-
-
-def _check_header(checkpoint: Checkpoint, name: str) -> None:
-    """Hold the header of a data file against its digest; no segment covers it.
-
-    Raises:
-        CheckpointDamaged: it differs.
-    """
-    expected = checkpoint.manifest.data[name]
-    with (checkpoint.folder / name).open("rb") as file:
-        header = file.read(expected.header_nbytes)
-    if xxhash.xxh3_128_hexdigest(header) != expected.header_xxh3_128:
-        raise CheckpointDamaged(
-            f"checkpoint {checkpoint.folder.name}: the header of {name} differs from what was "
-            "written."
-        )
 
 
 def _check_accounted(checkpoint: Checkpoint, name: str) -> None:

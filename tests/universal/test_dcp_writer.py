@@ -20,9 +20,9 @@ from tests.universal.scattered import bits
 from wattmesh.errors import CheckpointDamaged, Fenced, InputInvalid
 from wattmesh.reconfig import damage
 from wattmesh.reconfig.dcp import TORCHTITAN, About, UniversalReader, UniversalWriter, cause_of
-from wattmesh.reconfig.dcp_files import ALIGNMENT
 from wattmesh.reconfig.memory import Staging, as_array, boxes_within, narrow
 from wattmesh.reconfig.universal.box import Box
+from wattmesh.reconfig.universal.data_header import ALIGNMENT
 from wattmesh.reconfig.universal.declared import Declared
 from wattmesh.reconfig.universal.folder import Kind, open_checkpoint
 from wattmesh.reconfig.universal.names import HOOK, Names

@@ -23,7 +23,7 @@ from safetensors import safe_open
 
 from tests.universal import foreign, oracle
 from wattmesh.errors import Fenced, InputInvalid
-from wattmesh.reconfig.universal import arranging, dtypes, record, worker
+from wattmesh.reconfig.universal import data_header, dtypes, record, worker
 from wattmesh.reconfig.universal.arranging import arrange
 from wattmesh.reconfig.universal.cover import prove
 from wattmesh.reconfig.universal.folder import open_checkpoint
@@ -70,7 +70,7 @@ def test_data_files_are_plain_safetensors(src: Path, tmp_path: Path) -> None:
     seen = {}
     for file in sorted(uc.glob("data-*.safetensors")):
         header = int.from_bytes(file.read_bytes()[:8], "little") + 8
-        assert header % arranging.ALIGNMENT == 0
+        assert header % data_header.ALIGNMENT == 0
         with safe_open(file, "pt") as opened:
             for key in opened.keys():  # noqa: SIM118 - it is no mapping
                 state, _, name = key.partition(":")

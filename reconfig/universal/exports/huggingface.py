@@ -13,6 +13,7 @@ from pathlib import Path
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal import dtypes
+from wattmesh.reconfig.universal.data_header import data_header
 from wattmesh.reconfig.universal.declared import Rename
 from wattmesh.reconfig.universal.exports.casts import cast_of
 from wattmesh.reconfig.universal.exports.stream import pieces
@@ -159,18 +160,6 @@ def _write_shard(folder: Target, name: str, tensors: Sequence[_Tensor], reader: 
 
 
 def _header(tensors: Sequence[_Tensor], casts: Sequence[str]) -> bytes:
-    metadata = {"format": "pt"}
-    if casts:
-        metadata["cast"] = "; ".join(casts) + " (to nearest, ties to even)"
-    document: dict[str, object] = {"__metadata__": metadata}
-    begin = 0
-    for tensor in tensors:
-        document[tensor.name] = {
-            "dtype": dtypes.CODES[tensor.dtype],
-            "shape": tensor.shape,
-            "data_offsets": [begin, begin + tensor.nbytes],
-        }
-        begin += tensor.nbytes
-    text = json.dumps(document, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+    metadata = {"cast": "; ".join(casts) + " (to nearest, ties to even)"} if casts else {}
+    named = [(tensor.name, tensor.dtype, tensor.shape) for tensor in tensors]
+    return data_header(named, metadata=metadata, alignment=8)[0]
