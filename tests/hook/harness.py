@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,8 +63,12 @@ class Zygote:
         environment: Mapping[str, str],
         out: Path,
         job: str = "tests.hook.tiny:main",
+        hosts: Sequence[int] = (),
     ) -> int:
-        """Launch a job (module:function, run by every rank); gives the launch's number."""
+        """Launch a job (module:function, run by every rank); gives the launch's number.
+
+        `hosts`: how many of the ranks are on each of one or two hosts of their own.
+        """
         self._number += 1
         request = {
             "id": self._number,
@@ -72,6 +76,7 @@ class Zygote:
             "environment": dict(environment),
             "out": str(out),
             "job": job,
+            **({"hosts": list(hosts)} if hosts else {}),
         }
         self._send(request)
         return self._number
@@ -86,11 +91,21 @@ class Zygote:
             found: int | None = self._said.get(number, {}).get("status")
             return found
 
-    def pids(self, number: int) -> dict[int, int]:
-        """Process ids by rank, once they have been forked."""
+    def pids(self, number: int, count: int = 1) -> dict[int, int]:
+        """Process ids by rank, once `count` of them have been forked."""
+        return self._numbers(number, "pids", count)
+
+    def agents(self, number: int) -> dict[int, int]:
+        """Process ids of the agents of a launch on several hosts, by host."""
+        return self._numbers(number, "agents", 1)
+
+    def _numbers(self, number: int, what: str, count: int) -> dict[int, int]:
+        def there() -> bool:
+            return len(self._said.get(number, {}).get(what, {})) >= count
+
         with self._news:
-            self._news.wait_for(lambda: "pids" in self._said.get(number, {}), PATIENCE_S)
-            return {int(rank): pid for rank, pid in self._said[number]["pids"].items()}
+            self._news.wait_for(there, PATIENCE_S)
+            return {int(each): pid for each, pid in self._said[number][what].items()}
 
     def wait(self, number: int, patience_s: float = PATIENCE_S) -> int:
         """Wait for a launch to end."""
@@ -118,7 +133,10 @@ class Zygote:
         for line in self._process.stdout:
             said = json.loads(line)
             with self._news:
-                self._said.setdefault(said["id"], {}).update(said)
+                known = self._said.setdefault(said["id"], {})
+                # Every host says which ranks it has started.
+                known["pids"] = {**known.pop("pids", {}), **said.pop("pids", {})}
+                known.update(said)
                 self._news.notify_all()
         with self._news:
             for launch in range(self._number + 1):
@@ -143,6 +161,7 @@ class Run:
         self.environment: dict[str, str] = {}
         self.said: list[str] = []
         self.launches: list[int] = []
+        self.hosts: list[tuple[int, ...]] = []
 
     def with_daemon(self, socket_path: Path) -> "Run":
         """Let the job speak to the daemon at `socket_path`."""
@@ -152,7 +171,10 @@ class Run:
     def launch(self, environment: Mapping[str, str]) -> Launch:
         """Start the ranks (the supervisor's launcher protocol)."""
         merged = {"TINY": self.options.to_text(), **self.environment, **environment}
-        number = self.zygote.start(self.nproc, merged, self.out)
+        # The last entry is for all launches that follow.
+        hosts = self.hosts[min(len(self.launches), len(self.hosts) - 1)] if self.hosts else ()
+        nproc = sum(hosts) or self.nproc
+        number = self.zygote.start(nproc, merged, self.out, hosts=hosts)
         self.launches.append(number)
         return _Forked(self.zygote, number)
 

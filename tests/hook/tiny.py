@@ -10,6 +10,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -36,8 +37,6 @@ from wattmesh.reconfig.session import Session, attach
 from wattmesh.reconfig.state import Position, State
 
 WIDTH = 16
-BATCH = 8
-TOKENS_PER_STEP = BATCH * WIDTH
 PATIENCE_S = 30.0
 
 
@@ -79,6 +78,12 @@ class Options:
     file_limit_at: int = 0
     pace_s: float = 0.0
     seed: int = 0
+    batch: int = 8
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one step, over all ranks."""
+        return self.batch * WIDTH
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -225,7 +230,7 @@ class TinyJob:
             layout=self.layout,
             checkpoint_dir=options.folder,
             boundary_every=options.boundary_every,
-            tokens_total=options.steps * TOKENS_PER_STEP,
+            tokens_total=options.steps * options.tokens_per_step,
             deadlines=Deadlines(**options.deadlines),
             initial_ranks=tuple(options.ranks) if options.ranks else None,
         ) as session:
@@ -233,7 +238,7 @@ class TinyJob:
             while not session.done:
                 self._wait(session.state.position.step + 1)
                 loss = self.train(session)
-                session.report(tokens=TOKENS_PER_STEP, samples=BATCH, loss=loss)
+                session.report(tokens=options.tokens_per_step, samples=options.batch, loss=loss)
                 self._note(session, loss)
                 self.hurt("agree")
                 self.position, self.in_boundary = session.position, True
@@ -307,10 +312,11 @@ class TinyJob:
     def _batch(self, state: State, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """This rank's samples of the global batch at `step`."""
         generator = torch.Generator().manual_seed(1000 + step)
-        x = torch.randn(BATCH, WIDTH, generator=generator, dtype=torch.float64).to(self.dtype)
+        batch = self.options.batch
+        x = torch.randn(batch, WIDTH, generator=generator, dtype=torch.float64).to(self.dtype)
         y = torch.sin(x.roll(1, 1)) * x
         mesh = state.parts.mesh["dp"]
-        share, mine = BATCH // mesh.size(), mesh.get_local_rank()
+        share, mine = batch // mesh.size(), mesh.get_local_rank()
         return x[mine * share : (mine + 1) * share], y[mine * share : (mine + 1) * share]
 
     def _mean_loss(self, state: State, step: int) -> float:
@@ -346,6 +352,7 @@ class TinyJob:
                 "ranks": list(generation.ranks),
                 "attempt": generation.attempt,
                 "at": time.time(),
+                "host": socket.gethostname(),
                 "files": len(os.listdir("/proc/self/fd")),
                 "threads": len(os.listdir("/proc/self/task")),
                 "meshes": sum(type(each) is DeviceMesh for each in gc.get_objects()),

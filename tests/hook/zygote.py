@@ -1,10 +1,13 @@
 """Starts ranks by fork from one process that has imported torch, so a launch costs no import.
 
     python -m tests.hook.zygote      JSON lines in: {"id", "nproc", "environment", "out",
-                                     "job"} or {"end": id}; out: {"id", "pids"}, {"id", "status"}
+                                     "job", "hosts"?} or {"end": id}; out: {"id", "pids"},
+                                     {"id", "agents"}, {"id", "status"}
 
 Each launch has its own agent process, which behaves like torchrun's: it hosts the store in a
-process apart, ends the other ranks by SIGTERM when one fails, and by SIGKILL 30 s later.
+process apart, ends the other ranks by SIGTERM when one fails, and by SIGKILL 30 s later. With
+"hosts", the number of ranks on each of one or two, every host has an agent and none knows what
+becomes of the other; SIGUSR1 to the first one's agent cuts the cable.
 """
 
 import atexit
@@ -24,6 +27,7 @@ from typing import Any
 from torch._C._distributed_c10d import TCPStore
 
 import tests.hook.tiny  # noqa: F401 - imported once here, for every rank
+from tests.hook import hosts
 
 AGENT_PATIENCE_S = 30.0
 """torchrun's own, before it resorts to SIGKILL."""
@@ -69,18 +73,94 @@ def _reap(agents: dict[int, int]) -> None:
 
 def _agent(request: dict[str, Any]) -> int:
     """Start the ranks of one launch and wait for them, as torchrun's agent does."""
+    asked = _heed_term()
+    if "hosts" in request:
+        return _agent_of_hosts(request, asked)
+    port, store = _fork_store("127.0.0.1")
+    try:
+        return _wait_for(_fork_ranks(range(request["nproc"]), port, request), request, asked)
+    finally:
+        _kill(store)
+
+
+def _heed_term() -> list[int]:
+    """Collect requests to end instead of ending."""
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
-    port, store = _fork_store()
-    ranks = {_fork_rank(rank, port, request): rank for rank in range(request["nproc"])}
+    return asked
+
+
+def _agent_of_hosts(request: dict[str, Any], asked: list[int]) -> int:
+    """Be the agent of host 0, which has the store, and have another for host 1."""
+    counts: list[int] = request["hosts"]
+    hosts.become_user_of_hosts()
+    hosts.become_host(0)
+    signal.signal(signal.SIGUSR1, lambda number, frame: hosts.cut_cable())
+    other, tell = _fork_host(request, range(counts[0], sum(counts))) if counts[1:] else (0, -1)
+    agents = {0: os.getpid()}
+    if other:
+        hosts.lay_cable(other)
+        hosts.plug_in(0)
+        agents[1] = other
+    port, store = _fork_store("0.0.0.0")  # noqa: S104 - a network of two hosts in this process
+    _say({"id": request["id"], "agents": agents})
+    try:
+        if other:
+            os.write(tell, str(port).encode())
+            os.close(tell)
+        request["environment"] |= _reach(0) if other else {}
+        code = _wait_for(_fork_ranks(range(counts[0]), port, request), request, asked)
+        if other:
+            code = os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) or code
+        return 1 if code else 0
+    finally:
+        _kill(store)
+
+
+def _fork_host(request: dict[str, Any], ranks: range) -> tuple[int, int]:
+    """Start the agent of host 1; gives its pid, once it is one, and where to write the port."""
+    read, tell = os.pipe()
+    ready, say_ready = os.pipe()
+
+    def run() -> int:
+        os.close(tell)
+        hosts.become_host(1)
+        os.write(say_ready, b"!")
+        port = int(os.read(read, 16))
+        hosts.plug_in(1)
+        request["environment"] |= _reach(1)
+        return _wait_for(_fork_ranks(ranks, port, request), request, _heed_term())
+
+    pid = os.fork()
+    if pid == 0:
+        _child(run)
+    os.close(read)
+    os.close(say_ready)
+    if os.read(ready, 1) != b"!":
+        raise RuntimeError("host 1 did not come up")
+    os.close(ready)
+    return pid, tell
+
+
+def _reach(host: int) -> dict[str, str]:
+    """How ranks on `host` reach the store and each other."""
+    return {
+        "MASTER_ADDR": hosts.address(0),
+        "GLOO_SOCKET_IFNAME": hosts.INTERFACE,
+        "TEST_HOST": str(host),
+    }
+
+
+def _wait_for(ranks: dict[int, int], request: dict[str, Any], asked: list[int]) -> int:
+    """Wait for ranks, by pid, to end; when one fails, or when asked to, end the others."""
     _say({"id": request["id"], "pids": {rank: pid for pid, rank in ranks.items()}})
     failed, ended_at = 0, None
     while ranks:
-        done, status = os.waitpid(-1, os.WNOHANG)
-        if done in ranks:
-            code = os.waitstatus_to_exitcode(status)
-            ranks.pop(done)
-            failed = failed or code
+        for pid in list(ranks):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                ranks.pop(pid)
+                failed = failed or os.waitstatus_to_exitcode(status)
         if (failed or asked) and ended_at is None:
             ended_at = time.monotonic()
             for pid in ranks:
@@ -89,36 +169,43 @@ def _agent(request: dict[str, Any]) -> int:
             for pid in ranks:
                 _signal(pid, signal.SIGKILL)
         time.sleep(0.01)
-    _signal(store, signal.SIGKILL)
-    os.waitpid(store, 0)
     return 1 if failed else 0
 
 
-def _fork_store() -> tuple[int, int]:
+def _fork_store(at: str) -> tuple[int, int]:
     """Host the launch's store in a process apart; gives its port and pid."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _child(lambda: _host_store(write))
+        _child(lambda: _host_store(at, write))
     os.close(write)
     port = int(os.read(read, 16))
     os.close(read)
     return port, pid
 
 
-def _host_store(write: int) -> int:
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+def _host_store(at: str, write: int) -> int:
+    store = TCPStore(at, 0, is_master=True, wait_for_workers=False)
     os.write(write, str(store.port).encode())
     while os.getppid() != 1:
         time.sleep(0.5)
     return 0
 
 
-def _fork_rank(rank: int, port: int, request: dict[str, Any]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        _child(lambda: _rank(rank, port, request))
-    return pid
+def _kill(store: int) -> None:
+    _signal(store, signal.SIGKILL)
+    os.waitpid(store, 0)
+
+
+def _fork_ranks(numbers: range, port: int, request: dict[str, Any]) -> dict[int, int]:
+    """Start ranks; gives their numbers by pid."""
+    ranks = {}
+    for rank in numbers:
+        pid = os.fork()
+        if pid == 0:
+            _child(lambda rank=rank: _rank(rank, port, request))  # type: ignore[misc]
+        ranks[pid] = rank
+    return ranks
 
 
 def _rank(rank: int, port: int, request: dict[str, Any]) -> int:
@@ -132,10 +219,9 @@ def _rank(rank: int, port: int, request: dict[str, Any]) -> int:
         RANK=str(rank),
         LOCAL_RANK=str(rank),
         WORLD_SIZE=str(request["nproc"]),
-        MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE="True",
-        **request["environment"],
+        **{"MASTER_ADDR": "127.0.0.1", **request["environment"]},
     )
     module, _, function = request["job"].partition(":")
     act: Callable[[], int] = getattr(importlib.import_module(module), function)
