@@ -9,6 +9,7 @@ Invariant: everything here vanishes with the last process inside.
 
 import ctypes
 import os
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -87,4 +88,8 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int) -> Non
 
 
 def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True)
+    # Where users do not look for programs, but may run this one.
+    program = shutil.which("ip", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if program is None:
+        raise FileNotFoundError("ip (package iproute2) is not installed: see scripts/system-deps")
+    subprocess.run([program, *arguments], check=True)
