@@ -1,0 +1,55 @@
+"""V5: the loss of a batch with ragged masks does not depend on how it is cut up. Pure.
+
+A mean of microbatch means weighs tokens by how many are unmasked beside them; only a sum over all
+unmasked tokens, divided by their global number, is the same in every cut.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.equivalence.verdict import Verdict
+from wattmesh.reconfig.equivalence.whole import FP64_LIMIT, relative
+
+
+def ragged_mask(samples: int, seq_len: int, *, seed: int = 0) -> NDArray[np.bool_]:
+    """Give a mask (samples, seq_len) whose rows keep very different numbers of tokens.
+
+    The first row keeps all and the second one token, so that no cut has even microbatches.
+
+    Raises:
+        InputInvalid: fewer than two samples or tokens.
+    """
+    if samples < 2 or seq_len < 2:
+        raise InputInvalid(f"equivalence: a ragged mask needs 2 x 2, got {samples} x {seq_len}")
+    lengths = np.random.default_rng(seed).integers(1, seq_len + 1, samples)
+    lengths[:2] = seq_len, 1
+    kept: NDArray[np.bool_] = np.arange(seq_len) < lengths[:, None]
+    return kept
+
+
+def same_loss(losses: Mapping[int, float], *, limit: float = FP64_LIMIT) -> Verdict:
+    """V5: the loss of one ragged batch, by samples per microbatch, against the largest one's."""
+    if len(losses) < 2:
+        return Verdict(
+            check="V5",
+            name="loss over microbatches",
+            measured=math.inf,
+            limit=limit,
+            sentence=f"{len(losses)} sizes of microbatch were tried, two are needed to compare",
+        )
+    whole = max(losses)
+    gap, size = max((relative(each, losses[whole]), size) for size, each in losses.items())
+    return Verdict(
+        check="V5",
+        name="loss over microbatches",
+        measured=gap,
+        limit=limit,
+        sentence=(
+            f"the loss of one batch differs by {gap:.2e} between microbatches of {size} and "
+            f"{whole} samples"
+        ),
+    )

@@ -1,0 +1,88 @@
+"""What one check found, and the equivalence class that a point's findings amount to. Pure.
+
+Invariant: a check that was needed and not made counts against a point; so does a figure that is
+not a number.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from wattmesh.reconfig.catalogue import Equivalence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One check's finding. Every check is a figure that must not exceed a limit.
+
+    Attributes:
+        check: V1 to V11 (docs/convergence.md).
+        name: what was measured, in a few words.
+        measured: the figure; nan and inf are never ok.
+        sentence: what was found, with the first thing that is wrong.
+    """
+
+    check: str
+    name: str
+    measured: float
+    limit: float
+    sentence: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the figure keeps to its limit (nan compares false with everything)."""
+        return self.measured <= self.limit
+
+    def __str__(self) -> str:
+        """Give one line for a screen."""
+        mark = "ok" if self.ok else "NOT OK"
+        return f"{self.check} {self.name}: {self.measured:.3g} <= {self.limit:.3g} {mark}"
+
+
+ALWAYS = frozenset({"V1", "V2", "V3"})
+"""Without these no point is numerical: state, trajectory and data."""
+
+WHERE_USED = {"dropout": "V4", "masked_loss": "V5", "experts": "V6"}
+"""What a model has, and the check it then needs beside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classified:
+    """The class of a point and why it is no better one."""
+
+    equivalence: Equivalence
+    because: str
+
+
+def needed(features: Collection[str]) -> frozenset[str]:
+    """Give the checks that prove T1's assumptions for a model with these features."""
+    return ALWAYS | {WHERE_USED[each] for each in features}
+
+
+def classify(
+    verdicts: Iterable[Verdict], *, features: Collection[str] = (), same_layout: bool = False
+) -> Classified:
+    """Give the best class that a point's findings prove.
+
+    * exact: the reference's own layout, state bitwise (V1).
+    * numerical: every assumption of T1 that this model touches was checked and holds, V2 in fp64.
+    * statistical: the state moves bitwise (V1) and final losses are equivalent over seeds (V8).
+    * none: anything else.
+
+    Args:
+        verdicts: of this point against the reference; a check may occur more than once.
+        features: what the model has of "dropout", "masked_loss", "experts".
+        same_layout: whether the point has the reference's layout.
+    """
+    findings = tuple(verdicts)
+    failed = [each for each in findings if not each.ok]
+    passed = {each.check for each in findings} - {each.check for each in failed}
+    missing = sorted(needed(features) - passed - {each.check for each in failed})
+    if same_layout and not failed and "V1" in passed:
+        return Classified(equivalence=Equivalence.EXACT, because="the reference's own layout")
+    if not failed and not missing:
+        names = ", ".join(sorted(passed))
+        return Classified(equivalence=Equivalence.NUMERICAL, because=f"{names} hold")
+    why = "; ".join(each.sentence for each in failed) or f"not checked: {', '.join(missing)}"
+    if {"V1", "V8"} <= passed:
+        return Classified(equivalence=Equivalence.STATISTICAL, because=f"not numerical: {why}")
+    return Classified(equivalence=Equivalence.NONE, because=why)

@@ -1,0 +1,226 @@
+"""A whole logical state as arrays, and how alike two of them are: V1 bitwise, V2 and V7 by size.
+
+Pure (numpy). Where the arrays come from is `gather.py`'s business.
+
+Invariant: a name that only one side has, another shape or another dtype is a difference.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattmesh.reconfig.equivalence.verdict import Verdict
+
+Arrays = Mapping[str, NDArray[Any]]
+
+FP64_LIMIT = 1e-12
+"""Losses and state of a run in fp64 (docs/convergence.md, T1)."""
+
+GRADIENT_LIMITS = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 2e-2}
+"""One step's gradient summed in two orders, relative, by the dtype of the reductions (T2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """Everything that one job holds, unsharded.
+
+    Attributes:
+        arrays: by name; dtypes that numpy lacks are widened without loss.
+        dtypes: the dtype each had in the job.
+        plain: what is no tensor (settings of the optimizer, schedules, the position).
+        disputed: names that ranks hold different values under.
+    """
+
+    arrays: Arrays
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    plain: Mapping[str, Any] = field(default_factory=dict)
+    disputed: tuple[str, ...] = ()
+
+
+def differing(before: Whole, after: Whole) -> list[str]:
+    """List every name whose bits, shape, dtype or plain value differ, in order."""
+    found = set(before.disputed) | set(after.disputed)
+    for key in set(before.arrays) | set(after.arrays):
+        same_dtype = before.dtypes.get(key) == after.dtypes.get(key)
+        if not (same_dtype and _same_bits(before.arrays.get(key), after.arrays.get(key))):
+            found.add(key)
+    # repr, because nan differs from itself and 1 equals True.
+    keys = set(before.plain) | set(after.plain)
+    found |= {key for key in keys if repr(before.plain.get(key)) != repr(after.plain.get(key))}
+    return sorted(found)
+
+
+def round_trip(before: Whole, after: Whole, *, what: str = "the switch") -> Verdict:
+    """V1: what was gathered after a reshard is, bit for bit, what was gathered before it."""
+    wrong = differing(before, after)
+    count = len(set(before.arrays) | set(after.arrays))
+    first = f"; the first: {wrong[0]}" if wrong else ""
+    if not before.arrays:
+        return Verdict(
+            check="V1",
+            name="tensors that differ",
+            measured=math.inf,
+            limit=0,
+            sentence="nothing was gathered, so nothing was compared",
+        )
+    return Verdict(
+        check="V1",
+        name="tensors that differ",
+        measured=len(wrong),
+        limit=0,
+        sentence=f"{len(wrong)} of {count} tensors and values differ after {what}{first}",
+    )
+
+
+def tied(whole: Whole, ties: Mapping[str, str]) -> Verdict:
+    """V1 for tied tensors: every alias is, bit for bit, what it is tied to."""
+    arrays = whole.arrays
+    wrong = [
+        alias
+        for alias, name in sorted(ties.items())
+        if alias not in arrays or not _same_bits(arrays[alias], arrays.get(name))
+    ]
+    first = f"; the first: {wrong[0]}" if wrong else ""
+    return Verdict(
+        check="V1",
+        name="ties broken",
+        measured=len(wrong),
+        limit=0,
+        sentence=f"{len(wrong)} of {len(ties)} tied tensors differ from their partner{first}",
+    )
+
+
+def without_padding(whole: Whole, rows: Mapping[str, int]) -> tuple[Whole, Verdict]:
+    """V1 for padded tensors: cut padding rows off, and say whether any of them holds anything.
+
+    A layout that pads the vocabulary has rows which no other layout has. They are no part of the
+    logical state, but only while they are zero: a moment or weight there has trained on something.
+
+    Args:
+        whole: as gathered, padding and all.
+        rows: true number of rows, by name.
+    """
+    cut = {key: array[: rows[key]] if key in rows else array for key, array in whole.arrays.items()}
+    dirty = sorted(
+        key
+        for key, true in rows.items()
+        if key not in whole.arrays or np.any(whole.arrays[key][true:])
+    )
+    first = f"; the first: {dirty[0]}" if dirty else ""
+    verdict = Verdict(
+        check="V1",
+        name="padding in use",
+        measured=len(dirty),
+        limit=0,
+        sentence=f"{len(dirty)} of {len(rows)} padded tensors hold values in their padding{first}",
+    )
+    trimmed = Whole(arrays=cut, dtypes=whole.dtypes, plain=whole.plain, disputed=whole.disputed)
+    return trimmed, verdict
+
+
+def relative(found: float, reference: float) -> float:
+    """Relative difference of two figures; inf when either is not a number."""
+    if found == reference:
+        return 0.0
+    gap = abs(found - reference) / max(abs(reference), math.ulp(1.0))
+    return gap if math.isfinite(gap) else math.inf
+
+
+def worst_array(found: Arrays, reference: Arrays) -> tuple[float, str]:
+    """Give max |a - b| / max |b| of the array where that is largest, and its name."""
+    worst, name = 0.0, ""
+    for key in sorted(set(found) | set(reference)):
+        gap = _array_gap(found.get(key), reference.get(key))
+        if not gap <= worst:
+            worst, name = gap, key
+    return worst, name
+
+
+def close_states(found: Whole, reference: Whole, *, limit: float = FP64_LIMIT) -> Verdict:
+    """V2 for states: every array of two runs is equal to rounding, relative to its largest value.
+
+    Relative to the array's largest value, because an element that is nearly 0 has no digits that
+    a sum in another order would keep.
+    """
+    gap, name = worst_array(found.arrays, reference.arrays)
+    if not reference.arrays or found.disputed:
+        gap, name = math.inf, next(iter(found.disputed), "nothing was gathered")
+    return Verdict(
+        check="V2",
+        name="state, relative",
+        measured=gap,
+        limit=limit,
+        sentence=f"the states differ by {gap:.2e}, most in {name or 'nothing'}",
+    )
+
+
+def close_curves(
+    found: Mapping[int, float], reference: Mapping[int, float], *, limit: float = FP64_LIMIT
+) -> Verdict:
+    """V2 for losses: two curves have the same steps and, to rounding, the same values."""
+    gap, at = 0.0, -1
+    for step in sorted(set(found) | set(reference)):
+        here = relative(found.get(step, math.nan), reference.get(step, math.nan))
+        if here > gap:
+            gap, at = here, step
+    if not reference:
+        gap = math.inf
+    where = f", most at step {at}" if at >= 0 else ""
+    return Verdict(
+        check="V2",
+        name="losses, relative",
+        measured=gap,
+        limit=limit,
+        sentence=f"{len(reference)} losses differ by {gap:.2e} at most{where}",
+    )
+
+
+def close_gradients(found: Arrays, reference: Arrays, *, dtype: str) -> Verdict:
+    """V7: the gradient of one step from one state, in two layouts, by its Euclidean norm.
+
+    Args:
+        found: by parameter.
+        reference: the same step in another layout.
+        dtype: of the reductions; chooses the limit.
+    """
+    missing = sorted(set(found) ^ set(reference))
+    gap = math.inf
+    if reference and not missing:
+        apart = sum(
+            float(np.sum(np.square(np.subtract(found[key], each, dtype=np.float64))))
+            for key, each in reference.items()
+        )
+        size = sum(float(np.sum(np.square(each, dtype=np.float64))) for each in reference.values())
+        gap = math.sqrt(apart / size) if size > 0 else (math.inf if apart else 0.0)
+    told = f"; only one side has {missing[0]}" if missing else ""
+    return Verdict(
+        check="V7",
+        name="one gradient, relative",
+        measured=gap if math.isfinite(gap) else math.inf,
+        limit=GRADIENT_LIMITS[dtype],
+        sentence=f"the gradients of one step differ by {gap:.2e} of their norm{told}",
+    )
+
+
+def _same_bits(one: NDArray[Any] | None, other: NDArray[Any] | None) -> bool:
+    if one is None or other is None:
+        return False
+    same_kind = (one.dtype, one.shape) == (other.dtype, other.shape)
+    return same_kind and one.tobytes() == other.tobytes()
+
+
+def _array_gap(found: NDArray[Any] | None, reference: NDArray[Any] | None) -> float:
+    if found is None or reference is None or found.shape != reference.shape:
+        return math.inf
+    if not reference.size:
+        return 0.0
+    apart = float(np.max(np.abs(np.subtract(found, reference, dtype=np.float64))))
+    size = float(np.max(np.abs(reference)))
+    if apart == 0:
+        return 0.0
+    gap = apart / size if size > 0 else math.inf
+    return gap if math.isfinite(gap) else math.inf
