@@ -36,7 +36,7 @@ from wattmesh.reconfig.generation import Generation, Outcome, Purpose
 from wattmesh.reconfig.job import Build, Job, Probe
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.member import Member
-from wattmesh.reconfig.reporter import Pump, Silent
+from wattmesh.reconfig.reporter import Pump, Reporter, Silent
 from wattmesh.reconfig.start import Wanted
 from wattmesh.reconfig.state import Position, State
 from wattmesh.reconfig.watchdog import Watchdog
@@ -292,6 +292,7 @@ def attach(
     initial_ranks: tuple[int, ...] | None = None,
     seed: int | None = 0,
     keep: int = 3,
+    reporter: Reporter | None = None,
 ) -> Session:
     """Join a run as one of its ranks; returns when this rank has a state to train, or at the end.
 
@@ -310,6 +311,8 @@ def attach(
         seed: sets torch's random stream from (seed, step) at every save step and rebuild; None
             leaves it alone.
         keep: how many checkpoints stay.
+        reporter: gives orders and hears reports on global rank 0 where no daemon does (a script of
+            switches, see `wattmesh.reconfig.equivalence`).
 
     Raises:
         InputInvalid: no launcher, or a layout that the launched ranks cannot carry.
@@ -333,7 +336,7 @@ def attach(
         boundary_every=boundary_every,
         tokens_total=tokens_total,
         keep=keep,
-        courier=Silent(),
+        courier=reporter or Silent(),
         relaunched=OUTCOME_VARIABLE in os.environ,
     )
     return _join(job, Wanted(layout=layout, ranks=initial_ranks, launched=board.launched))
@@ -359,8 +362,8 @@ def _take_chair(job: Job, wanted: Wanted) -> Chair:
         _refuse(job.board, error)
         job.watchdog.stop()
         raise
-    job.courier = chair.voice
     if not isinstance(chair.voice, Silent):
+        job.courier = chair.voice
         job.pump = Pump(job.board, chair.voice)
     return chair
 
