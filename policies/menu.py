@@ -20,6 +20,16 @@ def why_not(point: OperatingPoint, run: RunView, policy: PolicySettings) -> str:
             f"{point.id} trains with equivalence {point.equivalence} and the settings allow "
             f"{allowed} (policy.equivalence)"
         )
+    cannot = _cannot(point, run)
+    if cannot:
+        return cannot
+    if run.current is not None and point.clock_mhz != run.current.clock_mhz:
+        return f"{point.id} needs another GPU clock and no actuator sets clocks yet"
+    return ""
+
+
+def _cannot(point: OperatingPoint, run: RunView) -> str:
+    """Say what the run itself cannot do, as a clause."""
     held = max(run.gpus_held, run.world_size)
     if max(point.gpus, point.layout.world_size) > held:
         return f"{point.id} needs {point.gpus} GPUs and the run holds {held}"
@@ -28,8 +38,12 @@ def why_not(point: OperatingPoint, run: RunView, policy: PolicySettings) -> str:
             f"{point.id} leaves {run.world_size - point.layout.world_size} of {run.world_size} "
             "ranks without work and the run cannot park ranks"
         )
-    if run.current is not None and point.clock_mhz != run.current.clock_mhz:
-        return f"{point.id} needs another GPU clock and no actuator sets clocks yet"
+    degree = run.layout.data_parallel
+    if point.layout.data_parallel != degree and "fixed_data_parallel" in run.capabilities:
+        return (
+            f"{point.id} has data parallel degree {point.layout.data_parallel} and the run's "
+            f"loader, which cannot seek by global sample, keeps {degree}"
+        )
     return ""
 
 

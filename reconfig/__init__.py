@@ -8,6 +8,7 @@ Shared with the daemon, torch-free:
 
 What a training script touches:
     session     attach, report, boundary, done
+    reached     how far a run ever trained, for experiment trackers
     state       the handle that build fills and teardown empties
 
 Inside a rank (in the order in which a launch meets them):
@@ -20,6 +21,7 @@ Inside a rank (in the order in which a launch meets them):
     boundary    the sequence at a save step: agree, checkpoint, switch
     orders, orderbook            whether an order may be taken; what survives a crash
     checkpoint, tensors, plain, damage       saving, naming, plain values, finding what changed
+    shares      what each data parallel rank has of its own
     dcp (dcp_writer, dcp_reader, dcp_parts, dcp_files, dcp_merge), memory
                 the universal checkpoint behind torch's distributed checkpoint
     universal   the format itself, without torch

@@ -160,6 +160,7 @@ class Boundary:
             step=state.position.step,
             launched=self._job.board.launched,
             relaunched=self._job.relaunched,
+            seekable=self._job.seekable,
         )
 
     def _announce(self, order: Order, began: float) -> Story | None:

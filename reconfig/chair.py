@@ -8,6 +8,7 @@ import os
 import socket
 import time
 
+from wattmesh.reconfig import reached
 from wattmesh.reconfig.attempt import Claim
 from wattmesh.reconfig.board import POLL_S, Board
 from wattmesh.reconfig.courier import Courier
@@ -24,6 +25,9 @@ from wattmesh.reconfig.wire import Register, Transition
 log = logging.getLogger(__name__)
 
 CAPABILITIES = ("in_place", "parking")
+
+FIXED_DATA_PARALLEL = "fixed_data_parallel"
+"""The run keeps its data parallel degree: its loader cannot seek by global sample."""
 
 
 class Chair:
@@ -46,6 +50,7 @@ class Chair:
         begun = first_generation(self._folder, self._claim.identity, wanted)
         generation = begun.generation
         self._board.put("attempt", self._claim.identity.attempt)
+        self._board.put("reached", reached.read(self._folder.reached_file))
         link = Link.from_environment()
         if link is not None:
             self.voice = self._courier(link, generation, job)
@@ -81,7 +86,7 @@ class Chair:
                 tokens_total=job.tokens_total,
                 boundary_every=job.boundary_every,
                 checkpoint_digest=generation.digest,
-                capabilities=(*CAPABILITIES, *(("restart",) if job.relaunched else ())),
+                capabilities=_capabilities(job),
                 pid=os.getpid(),
                 host=socket.gethostname(),
             ),
@@ -143,3 +148,10 @@ class Chair:
                 words.append(str((read_json(path) or {}).get("sentence", "")))
                 path.unlink(missing_ok=True)
         return " ".join(filter(None, words)) or "the launch before ended without a word"
+
+
+def _capabilities(job: Job) -> tuple[str, ...]:
+    """What the daemon may and may not order of this job."""
+    restart = ("restart",) if job.relaunched else ()
+    fixed = () if job.seekable else (FIXED_DATA_PARALLEL,)
+    return (*CAPABILITIES, *restart, *fixed)

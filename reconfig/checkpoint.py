@@ -31,7 +31,7 @@ from wattmesh.errors import (
     NotSwitched,
     WattmeshError,
 )
-from wattmesh.reconfig import damage, group, plain
+from wattmesh.reconfig import damage, group, plain, shares
 from wattmesh.reconfig.dcp import HOOK, About, UniversalReader, UniversalWriter, cause_of
 from wattmesh.reconfig.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
@@ -121,7 +121,8 @@ def save(
         Fenced: on every rank, when a newer attempt exists; nothing was published.
     """
     inside: dict[str, torch.Tensor] = {}
-    parts = _together(lambda: _own_facts(named, state, inside))
+    layout = Layout.from_dict(header.layout)
+    parts = _together(lambda: _own_facts(named, state, inside, layout))
 
     def clear_the_way(final: Path) -> None:
         fence()
@@ -150,11 +151,12 @@ def save(
     return folder.checkpoint(header.step)
 
 
-def load(path: Path, named: Named, state: State) -> Header:
+def load(path: Path, named: Named, state: State, *, layout: Layout | None = None) -> Header:
     """Load a checkpoint into a freshly built state of any layout; a collective call.
 
     The bytes are not compared with their digests here: the logical digest of what is in memory
-    afterwards proves them, and `find_damage` says what is wrong when it differs.
+    afterwards proves them, and `find_damage` says what is wrong when it differs. `layout` is the
+    built state's; None where it is the checkpoint's.
 
     Raises:
         CheckpointDamaged: on every rank: a part of the checkpoint is missing.
@@ -172,13 +174,17 @@ def load(path: Path, named: Named, state: State) -> Header:
         raise CheckpointDamaged(
             f"checkpoint {path.name} could not be loaded: {type(cause).__name__}: {cause}"
         ) from error
-    trainer = reader.open().trainer
+    header, trainer = header_in(reader.open()), reader.open().trainer
     for key in named.plain:
         named.plain[key] = reader.value(_told(trainer, "values", key, path))
     give_back(state, named)
     for name, each in state.extra.items():
         each.load_state_dict(reader.value(_told(trainer, "extra", name, path)))
-    return header_in(reader.open())
+    if state.by_data_rank:
+        shape = layout or Layout.from_dict(header.layout)
+        at = shape, dist.get_rank()
+        _on_all(lambda: shares.give_back(state.by_data_rank, trainer, *at, reader.value))
+    return header
 
 
 def facts_of(state: State) -> str:
@@ -209,7 +215,7 @@ def prune(folder: RunFolder, *, keep: int, protected: set[str]) -> list[str]:
 
 
 def _own_facts(
-    named: Named, state: State, inside: dict[str, torch.Tensor]
+    named: Named, state: State, inside: dict[str, torch.Tensor], layout: Layout
 ) -> dict[str, dict[str, Any] | list[str]]:
     """What this rank knows beside named tensors; tensors found in it go into `inside`.
 
@@ -223,6 +229,7 @@ def _own_facts(
             for name, each in extra.items()
         },
         "without_slots": without_slots(state, named),
+        shares.KEY: shares.own(state.by_data_rank, layout, dist.get_rank(), inside),
         "inside": sorted(inside),
     }
 
@@ -241,6 +248,9 @@ def _trainer(header: Header, parts: list[dict[str, Any]], facts: str) -> dict[st
         "header": asdict(header),
         "values": merged,
         "extra": parts[0]["extra"],
+        shares.KEY: shares.together(
+            Layout.from_dict(header.layout), [part[shares.KEY] for part in parts]
+        ),
         "without_slots": sorted({name for part in parts for name in part["without_slots"]}),
         # By these, who reads the files can take the digest that the header carries from memory.
         "digest": {

@@ -10,6 +10,7 @@
     switch.json                   the switch in progress, should this launch die in it
     orders.json                   highest epoch seen, plans done
     outbox/                       reports that the daemon has not acknowledged
+    reached                       the last step that any launch reported
     stop                          asks for a checkpoint and an end at the next boundary
     failures/                     one sentence per rank that was ended
 
@@ -78,6 +79,11 @@ class RunFolder:
     def registered_file(self) -> Path:
         """The last launch that the daemon let in."""
         return self.path / "registered.json"
+
+    @property
+    def reached_file(self) -> Path:
+        """The last step that any launch reported."""
+        return self.path / "reached"
 
     @property
     def stop_file(self) -> Path:

@@ -32,6 +32,7 @@ class Job:
     Attributes:
         courier: on global rank 0, speaks to the daemon. `pump`: carries for other leaders there.
         relaunched: whether somebody launches this job again after it left to restart.
+        seekable: whether the loader can begin at any global sample in any layout.
         seed: of the random stream; None leaves torch's random state alone.
         resumed_from: name of the checkpoint this launch began with, never pruned by it.
         stop_reason, finish_asked: what this process was asked for; heeded at the next save step.
@@ -51,6 +52,7 @@ class Job:
     keep: int
     courier: Reporter
     relaunched: bool
+    seekable: bool = True
     pump: Pump | None = None
     resumed_from: str = ""
     stop_reason: str = ""

@@ -178,7 +178,7 @@ class Member:
         """Load the generation's checkpoint into the fresh state."""
         assert self.state is not None
         folder = self.job.folder.path / generation.checkpoint
-        header = checkpoint.load(folder, name_all(self.state), self.state)
+        header = checkpoint.load(folder, name_all(self.state), self.state, layout=generation.layout)
         if header.run != generation.run or header.position != generation.position:
             raise SwitchFailed(
                 f"{folder.name} is of run {header.run} at {header.position}, the generation's "
@@ -310,6 +310,9 @@ class _Held:
                 for name, slot in slots.items():
                     if isinstance(slot, torch.Tensor):
                         found.append((name, _bytes(slot), weakref.ref(slot)))
+        for slot, averages in state.averages.items():
+            for name, average in averages.items():
+                found.append((f"{slot} of {name}", _bytes(average), weakref.ref(average)))
         allocated = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
         return cls(found, allocated)
 

@@ -35,6 +35,7 @@ class OrderBook:
         step: int,
         launched: int,
         relaunched: bool,
+        seekable: bool = True,
     ) -> Order | None:
         """Give the order to carry out at this boundary, if any."""
         order = heard.order
@@ -51,6 +52,7 @@ class OrderBook:
                 ranks=generation.ranks,
                 launched=launched,
                 relaunched=relaunched,
+                seekable=seekable,
                 epoch=int(book["epoch"]),
                 done=frozenset(book["done"]),
             ),

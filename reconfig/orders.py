@@ -26,6 +26,7 @@ class Standing:
     Attributes:
         launched: how many ranks the launcher started; orders name some of 0 .. launched - 1.
         relaunched: whether this job is launched again when it leaves to restart.
+        seekable: whether the data can be divided among another number of data parallel ranks.
         epoch: the highest epoch seen. `done`: plans already begun.
     """
 
@@ -38,6 +39,7 @@ class Standing:
     relaunched: bool
     epoch: int
     done: frozenset[str]
+    seekable: bool = True
 
 
 def judge(order: Order, standing: Standing) -> tuple[Answer, str]:
@@ -71,6 +73,12 @@ def _void_reason(order: Order, standing: Standing) -> str:
         (
             order.mode is SwitchMode.RESTART and not standing.relaunched,
             "it asks for a restart, but nobody would launch this job again",
+        ),
+        (
+            not standing.seekable and order.layout.data_parallel != standing.layout.data_parallel,
+            f"its layout {order.layout} has data parallel degree {order.layout.data_parallel}, "
+            f"the run has {standing.layout.data_parallel} and a loader that cannot seek by global "
+            "sample",
         ),
         (
             order.layout == standing.layout and order.ranks == standing.ranks,

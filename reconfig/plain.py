@@ -12,6 +12,7 @@ from wattmesh.errors import InputInvalid
 _TUPLE = "__tuple__"
 _PAIRS = "__pairs__"
 _TENSOR = "__tensor__"
+_BYTES = "__bytes__"
 
 
 def encode(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
@@ -25,6 +26,8 @@ def encode(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         tensors[where] = value.detach().cpu().contiguous()
         return {_TENSOR: where}
+    if isinstance(value, bytes):
+        return _encode_bytes(value, where, tensors)
     if isinstance(value, list):
         return [encode(item, f"{where}[{n}]", tensors) for n, item in enumerate(value)]
     if isinstance(value, tuple):
@@ -33,7 +36,7 @@ def encode(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
         return _encode_dict(value, where, tensors)
     raise InputInvalid(
         f"checkpoint: {where} is a {type(value).__name__}, which a checkpoint does not carry; "
-        "give numbers, strings, lists, tuples, dicts or tensors (or leave it out of state_dict)."
+        "give numbers, strings, bytes, lists, tuples, dicts or tensors (or leave it out)."
     )
 
 
@@ -43,13 +46,28 @@ def decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
         return [decode(item, tensors) for item in value]
     if not isinstance(value, dict):
         return value
-    if _TENSOR in value:
-        return tensors[value[_TENSOR]]
+    if _TENSOR in value or _BYTES in value:
+        return _decode_tensor(value, tensors)
     if _TUPLE in value:
         return tuple(decode(item, tensors) for item in value[_TUPLE])
     if _PAIRS in value:
         return {decode(key, tensors): decode(item, tensors) for key, item in value[_PAIRS]}
     return {key: decode(item, tensors) for key, item in value.items()}
+
+
+def _decode_tensor(value: dict[str, str], tensors: dict[str, torch.Tensor]) -> Any:
+    """A tensor, or the bytes that one carries."""
+    if _TENSOR in value:
+        return tensors[value[_TENSOR]]
+    where = value[_BYTES]
+    return tensors[where].numpy().tobytes() if where else b""
+
+
+def _encode_bytes(value: bytes, where: str, tensors: dict[str, torch.Tensor]) -> dict[str, str]:
+    """Bytes that only their owner understands, as a tensor; none at all need no tensor."""
+    if value:
+        tensors[where] = torch.frombuffer(bytearray(value), dtype=torch.uint8)
+    return {_BYTES: where if value else ""}
 
 
 def _encode_dict(value: dict[Any, Any], where: str, tensors: dict[str, torch.Tensor]) -> Any:

@@ -36,6 +36,7 @@ from wattmesh.reconfig.generation import Generation, Outcome, Purpose
 from wattmesh.reconfig.job import Build, Job, Probe
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.member import Member
+from wattmesh.reconfig.reached import Reached
 from wattmesh.reconfig.reporter import Pump, Reporter, Silent
 from wattmesh.reconfig.start import Wanted
 from wattmesh.reconfig.state import Position, State
@@ -65,6 +66,8 @@ class Session:
         self._due = False
         self._handled_step = 0
         self._reports = 0
+        self._reached = Reached(job.folder.reached_file)
+        self._reached_before = 0
         self._over: Generation | None = None
         self._closed = False
 
@@ -97,6 +100,24 @@ class Session:
         return self._member.generation
 
     @property
+    def leads(self) -> bool:
+        """Whether this rank speaks for the run now: the one to write to an experiment tracker.
+
+        May be another rank after a switch; exactly one rank of a generation leads.
+        """
+        return not self.done and self._job.leads(self.generation)
+
+    @property
+    def run(self) -> str:
+        """The run's UUID: the same after every switch and restart."""
+        return self.generation.run
+
+    @property
+    def retrained(self) -> bool:
+        """Whether an earlier launch reported the last reported step already, and was then lost."""
+        return 0 < self.position.step <= self._reached_before
+
+    @property
     def position(self) -> Position:
         """Where training stands; at the end, where it ended."""
         return self._over.position if self._over is not None else self.state.position
@@ -117,7 +138,8 @@ class Session:
         self._loss = loss
         self._rate.append((time.monotonic(), state.position.tokens))
         self._rest()
-        if self._job.leads(self.generation):
+        if self.leads:
+            self._reached.note(state.position.step)
             self._job.voice(self.generation).progress(self._progress(state.position))
 
     def boundary(self) -> None:
@@ -179,6 +201,7 @@ class Session:
             # In a group that failed a peer may hang; its end is left to the process's.
             group.end()
         self._member.tear_down()
+        self._reached.rest()
         self._job.courier.close(FLUSH_S)
         if self._chair is not None:
             if clean:
@@ -189,6 +212,7 @@ class Session:
         """Wait for generation 1 and follow it; part of `attach`."""
         with self._last_words():
             self._member.follow(1)
+        self._reached_before = int(self._job.board.peek("reached") or 0)
         self._settle()
         self._end_if_trained()
         if self._job.rank == 0 and not self.done:
@@ -210,6 +234,7 @@ class Session:
         self._job.resumed_from = self._job.resumed_from or generation.checkpoint
         self._handled_step = max(self._handled_step, generation.step)
         self._rate.clear()
+        self._reached.rest()
         self._rest()
 
     def _rest(self) -> None:
@@ -293,6 +318,7 @@ def attach(
     seed: int | None = 0,
     keep: int = 3,
     reporter: Reporter | None = None,
+    seekable: bool = True,
 ) -> Session:
     """Join a run as one of its ranks; returns when this rank has a state to train, or at the end.
 
@@ -313,6 +339,8 @@ def attach(
         keep: how many checkpoints stay.
         reporter: gives orders and hears reports on global rank 0 where no daemon does (a script of
             switches, see `wattmesh.reconfig.equivalence`).
+        seekable: whether the loader can begin at any global sample in any layout; without it the
+            data parallel degree stays what it is.
 
     Raises:
         InputInvalid: no launcher, or a layout that the launched ranks cannot carry.
@@ -338,8 +366,10 @@ def attach(
         keep=keep,
         courier=reporter or Silent(),
         relaunched=OUTCOME_VARIABLE in os.environ,
+        seekable=seekable,
     )
-    return _join(job, Wanted(layout=layout, ranks=initial_ranks, launched=board.launched))
+    wanted = Wanted(layout=layout, ranks=initial_ranks, launched=board.launched, seekable=seekable)
+    return _join(job, wanted)
 
 
 def _join(job: Job, wanted: Wanted) -> Session:

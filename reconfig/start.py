@@ -29,6 +29,7 @@ class Wanted:
     layout: Layout
     ranks: tuple[int, ...] | None
     launched: int
+    seekable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +134,12 @@ def _layout_of(header: Header, wanted: Wanted) -> tuple[Layout, tuple[int, ...]]
         wanted.launched,
         wanted.layout,
     )
+    if not wanted.seekable and wanted.layout.data_parallel != layout.data_parallel:
+        raise InputInvalid(
+            f"the checkpoint was trained as {layout}, the launch asks for {wanted.layout}: the "
+            "loader cannot seek by global sample, so the data parallel degree must stay "
+            f"{layout.data_parallel}; launch with such a layout."
+        )
     ranks = wanted.ranks or tuple(range(wanted.layout.world_size))
     _fits(wanted.layout, ranks, wanted.launched)
     return wanted.layout, ranks

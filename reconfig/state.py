@@ -47,6 +47,10 @@ class State:
             names are global: a layer keeps its number on whatever stage it sits.
         optimizers: one per part, same order.
         extra: schedules and the like, by name; replicated, carried whole.
+        averages: by slot ("ema"), then by the parameter's global name: tensors of the parameter's
+            shape, sharded as it is.
+        by_data_rank: what each data parallel rank has of its own (the state of a loader that
+            cannot seek), by name; can move only where the data parallel degree stays.
         parts: whatever `train_step` needs beside (meshes, a pipeline schedule, a loader).
         position: where training stands; the session sets it, the loader reads it.
     """
@@ -54,6 +58,8 @@ class State:
     modules: list[nn.Module]
     optimizers: list[torch.optim.Optimizer]
     extra: dict[str, Stateful] = field(default_factory=dict)
+    averages: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+    by_data_rank: dict[str, Stateful] = field(default_factory=dict)
     parts: SimpleNamespace = field(default_factory=SimpleNamespace)
     position: Position = field(default_factory=Position)
 
@@ -66,4 +72,6 @@ class State:
         self.modules.clear()
         self.optimizers.clear()
         self.extra.clear()
+        self.averages.clear()
+        self.by_data_rank.clear()
         self.parts = SimpleNamespace()

@@ -2,11 +2,12 @@
 
     model.<parameter or buffer>                 optim.state.<parameter>.<slot>
     optim.param_groups.<parameter>.<setting>    (plain values, not tensors)
+    average.<slot>.<parameter>
 
 Invariant: two parts of a model never define the same name; that would lose one of them silently.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +20,11 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.tensor import DTensor
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.state import State
+from wattmesh.reconfig.universal.names import AVERAGE
 
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
@@ -54,17 +57,19 @@ def name_all(state: State) -> Named:
             for key, value in values.items():
                 _add(named, f"{prefix}.{key}", value)
         named.parts.append((list(model), list(optim)))
+    named.tensors.update(_averages(state, named.tensors))
     return named
 
 
 def name_model(state: State) -> dict[str, torch.Tensor]:
     """Name the tensors of the model parts alone, leaving the optimizers untouched."""
-    return {
+    model = {
         f"model.{key}": value
         for module in state.modules
         for key, value in get_model_state_dict(module).items()
         if isinstance(value, torch.Tensor)
     }
+    return {**model, **_averages(state, model)}
 
 
 def give_back(state: State, named: Named) -> None:
@@ -109,6 +114,44 @@ def drop_slots(state: State, named: Named, names: Sequence[str]) -> None:
         for parameter, held in list(optimizer.state.items()):
             if any(id(slot) in slots for slot in held.values() if slot is not None):
                 del optimizer.state[parameter]
+
+
+def _averages(state: State, model: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Name the averages; DCP loads into them in place.
+
+    Raises:
+        InputInvalid: an average of nothing on this rank, or of another shape or sharding.
+    """
+    named: dict[str, torch.Tensor] = {}
+    for slot, averages in state.averages.items():
+        if not slot or "." in slot:
+            raise InputInvalid(f"checkpoint: an average is called {slot!r}; choose a plain word.")
+        for told, average in averages.items():
+            name = canonical(told)
+            parameter = model.get(f"model.{name}")
+            if parameter is None:
+                raise InputInvalid(
+                    f"checkpoint: the average {slot!r} names {name!r}, which is no parameter on "
+                    "this rank; keep averages under the names of named_parameters()."
+                )
+            if _form(average) != _form(parameter):
+                raise InputInvalid(
+                    f"checkpoint: the average {slot!r} of {name!r} is {_form(average)}, the "
+                    f"parameter is {_form(parameter)}; make it with torch.zeros_like(parameter)."
+                )
+            named[f"{AVERAGE}{slot}.{name}"] = average
+    return named
+
+
+def canonical(name: str) -> str:
+    """A parameter's name without what torch.compile and checkpoint wrappers put into it."""
+    return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
+
+
+def _form(tensor: torch.Tensor) -> str:
+    """Shape and sharding, in words."""
+    sharded = f" sharded {list(tensor.placements)}" if isinstance(tensor, DTensor) else ""
+    return f"{tuple(tensor.shape)}{sharded}"
 
 
 def _is_setting(key: str, head: str, tail: str) -> bool:

@@ -68,7 +68,8 @@ class Register(Message):
         layout, ranks: what trains now. `world_size`: every rank that was launched.
         gpus: device UUID per global rank ("" where the device has none).
         step, tokens: where training stands; `tokens_total`: the target, 0 when not known.
-        capabilities: what this run can do, e.g. "in_place", "restart", "parking".
+        capabilities: what this run can do, e.g. "in_place", "restart", "parking",
+            "fixed_data_parallel".
     """
 
     run: str

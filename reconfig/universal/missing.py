@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from wattmesh.reconfig.universal.index import PARAM, Index
-from wattmesh.reconfig.universal.names import EXTRA
+from wattmesh.reconfig.universal.names import EXTRA, is_average
 from wattmesh.reconfig.universal.sources.source import BYTES
 
 _NO_SLOTS = frozenset({PARAM, EXTRA, BYTES})
@@ -21,7 +21,7 @@ def slots(index: Index) -> Iterator[str]:
     """Say which slots are missing, and which have no parameter."""
     having: dict[str, set[str]] = {}
     for entry in index.entries:
-        if entry.state not in _NO_SLOTS:
+        if entry.state not in _NO_SLOTS and not is_average(entry.state):
             having.setdefault(entry.name, set()).add(entry.state)
     kinds = Counter(frozenset(each) for each in having.values())
     for name, mine in having.items():

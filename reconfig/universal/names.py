@@ -2,6 +2,7 @@
 
     <model prefix><name>                    (name, "param")
     <optim prefix>state.<name>.<slot>       (name, slot)
+    average.<slot>.<name>                   (name, "average.<slot>"), where the model has a prefix
     anything else                           (its FQN, "extra")
 
 Invariant: `fqn(*entry_key(x)) == x` for every x, so no two FQNs share a key.
@@ -14,6 +15,15 @@ from wattmesh.reconfig.universal.index import PARAM
 
 EXTRA = "extra"
 """The state of tensors that are neither the model's nor an optimizer's slots: carried whole."""
+
+
+AVERAGE = "average."
+"""Before the slot of an average of a parameter (EMA); an optimizer slot has no dot in its name."""
+
+
+def is_average(state: str) -> bool:
+    """Whether a state is an average that the job keeps of a parameter."""
+    return state.startswith(AVERAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,9 @@ class Names:
                     "rename the slot."
                 )
             return name, slot
+        slot, dot, name = fqn.removeprefix(AVERAGE).partition(".")
+        if self.model and fqn.startswith(AVERAGE) and slot and dot and name:
+            return name, f"{AVERAGE}{slot}"
         if fqn.startswith(self.model) and not fqn.startswith(self.optim):
             return fqn[len(self.model) :], PARAM
         return fqn, EXTRA
@@ -46,6 +59,8 @@ class Names:
         """Give the trainer's name of a logical key."""
         if state == PARAM:
             return f"{self.model}{name}"
+        if is_average(state):
+            return f"{state}.{name}"
         return name if state == EXTRA else f"{self.optim}state.{name}.{state}"
 
 

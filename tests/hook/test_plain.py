@@ -41,7 +41,15 @@ def test_tensors_travel_beside_the_text() -> None:
     assert torch.equal(decode(encoded, tensors)["ema"][0], torch.arange(3))
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, b"x", print, 1 + 2j])
+@pytest.mark.parametrize("value", [b"", b"\x80\x04x"])
+def test_bytes_that_only_their_owner_understands_travel_too(value: bytes) -> None:
+    """They are carried as they are, and never unpickled."""
+    tensors: dict[str, torch.Tensor] = {}
+    encoded = json.loads(json.dumps(encode({"loader": value}, "extra", tensors)))
+    assert decode(encoded, tensors) == {"loader": value}
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, bytearray(b"x"), print, 1 + 2j])
 def test_what_cannot_come_back_is_refused_by_name(value: Any) -> None:
     """The message names the path and the type."""
     with pytest.raises(InputInvalid, match=rf"schedule.deep\[0\] is a {type(value).__name__}"):

@@ -112,6 +112,11 @@ def test_an_order_works_without_a_deadline_and_from_an_unknown_layout() -> None:
         ({"catalogue": catalogue(A, B, LAYOUT_C), "ordered_point": "C"}, "measured, not validated"),
         ({"ordered_point": "Z"}, "no such point, only A, B"),
         ({"ordered_point": "B", "capabilities": ()}, "cannot park ranks"),
+        (
+            {"ordered_point": "B", "capabilities": ("in_place", "parking", "fixed_data_parallel")},
+            "data parallel degree 2 and the run's loader, which cannot seek by global sample, "
+            "keeps 4",
+        ),
         ({"ordered_point": "B", "deadline": NOW + timedelta(hours=10.25)}, "late there"),
         (
             {

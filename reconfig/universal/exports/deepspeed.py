@@ -29,7 +29,7 @@ from wattmesh.reconfig.universal.exports.stream import pieces
 from wattmesh.reconfig.universal.exports.target import Target, exported
 from wattmesh.reconfig.universal.exports.values import ByParameter
 from wattmesh.reconfig.universal.index import PARAM, Entry, Index
-from wattmesh.reconfig.universal.names import EXTRA
+from wattmesh.reconfig.universal.names import EXTRA, is_average
 from wattmesh.reconfig.universal.pickled import Build, Global, New, Reduce
 from wattmesh.reconfig.universal.reader import Files, Reader
 from wattmesh.reconfig.universal.rules import ExpertStack, Rule, Shard, SubBlocks, VocabPad
@@ -146,6 +146,10 @@ def _refuse_unfit(entry: Entry, parameter: Entry | None) -> None:
         raise InputInvalid(
             f"export: {entry} is {entry.dtype}; DeepSpeed trains on float32, which does not hold "
             "its values."
+        )
+    if is_average(entry.state):
+        raise InputInvalid(
+            f"export: DeepSpeed has no place for {entry}; export to DCP or Hugging Face instead."
         )
     if entry.state == _MASTER:
         raise InputInvalid(f"export: the slot {entry} has the name of DeepSpeed's own file.")
