@@ -1,0 +1,133 @@
+"""Gives the benchmarked job its orders, as a daemon would: the real protocol on a Unix socket.
+
+The next order is given when the one before has ended. `order-N` appears in `marks` when the job has
+fetched order N twice, so that it is known to have arrived: the job waits for that between switches,
+outside of what is timed.
+"""
+
+import json
+import socketserver
+import threading
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any, Self
+
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.switch import FINAL, SwitchState
+from wattmesh.reconfig.wire import Order, Orders, Register, Registered, Transition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """A layout to go to, and the ranks that train in it."""
+
+    layout: Layout
+    ranks: tuple[int, ...]
+
+
+class OrderGiver:
+    """Sends one run along a list of layouts; a context manager."""
+
+    def __init__(self, socket_path: Path, marks: Path, stops: Sequence[Stop]) -> None:
+        """Serve at `socket_path`."""
+        self.transitions: list[Transition] = []
+        self._marks = marks
+        self._stops = list(stops)
+        self._given = 0
+        self._open: Order | None = None
+        self._register: Register | None = None
+        self._lock = threading.Lock()
+        self._server = _Server(str(socket_path), _handler(self))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    def __enter__(self) -> Self:
+        """Begin to serve."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def confirmed(self) -> list[Transition]:
+        """The last word of every switch that stands, in order."""
+        return [each for each in self.transitions if each.state is SwitchState.CONFIRMED]
+
+    def answer(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Answer one call of the hook."""
+        with self._lock:
+            if call == "register":
+                self._register = told = Register.from_json(body)
+                return Registered(
+                    run=told.run, incarnation=told.incarnation, attempt=told.attempt, epoch=1
+                ).to_json()
+            if call == "transitions":
+                self._note(Transition.from_json(body))
+            if call == "order":
+                return Orders(order=self._order(), epoch=1).to_json()
+            return {}
+
+    def _note(self, told: Transition) -> None:
+        self.transitions.append(told)
+        if self._open is not None and told.plan == self._open.plan and told.state in FINAL:
+            self._open = None
+
+    def _order(self) -> Order | None:
+        if self._open is not None:
+            (self._marks / f"order-{self._given}").touch()
+        elif self._given < len(self._stops) and self._register is not None:
+            stop, run = self._stops[self._given], self._register
+            self._given += 1
+            self._open = Order(
+                plan=str(uuid.uuid4()),
+                epoch=1,
+                run=run.run,
+                attempt=run.attempt,
+                point=str(stop.layout),
+                layout=stop.layout,
+                ranks=stop.ranks,
+                not_before_step=0,
+                valid_until_step=1 << 40,
+                reason="the benchmark asks for it",
+            )
+        return self._open
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+    block_on_close = False
+
+
+def _handler(giver: OrderGiver) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._respond({})
+
+        def do_POST(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            self._respond(json.loads(self.rfile.read(length)) if length else {})
+
+        def _respond(self, body: dict[str, Any]) -> None:
+            call = self.path.partition("?")[0].rsplit("/", 1)[-1]
+            data = json.dumps(giver.answer(call, body)).encode()
+            try:
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+            except (BrokenPipeError, ConnectionResetError):
+                return
+
+        def address_string(self) -> str:
+            return "unix"
+
+        def log_message(self, format: str, *args: Any) -> None:
+            return
+
+    return Handler
