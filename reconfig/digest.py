@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from wattmesh.errors import CallHuman
+from wattmesh.reconfig import digest_host
 from wattmesh.reconfig.boxes import Box, box_of, signed_hash
 from wattmesh.reconfig.group import gather
 
@@ -115,6 +116,13 @@ def _piece(box: Box) -> Piece:
 
 def _sum_of_box(box: Box) -> int:
     """Sum weight * (bits + constant) over the elements of one box, as a signed 64-bit number."""
+    if box.local.device.type == "cpu":
+        return _signed(digest_host.sum_of_box(box))
+    return sum_on_device(box)
+
+
+def sum_on_device(box: Box) -> int:
+    """The same with torch's operators alone, which run wherever the box is."""
     local = box.local.contiguous()
     bits = local.view(_BITS[local.element_size()]).reshape(-1)
     total = 0

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.hook.harness import Zygote
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.boxes import box_of, signed_hash
-from wattmesh.reconfig.digest import CHUNK, local_digest
+from wattmesh.reconfig.boxes import Box, box_of, signed_hash
+from wattmesh.reconfig.digest import CHUNK, local_digest, sum_on_device
+from wattmesh.reconfig.digest_host import sum_of_box
 
 MASK = (1 << 64) - 1
 
@@ -94,6 +95,31 @@ def test_the_vectorised_digest_equals_the_plain_one(
     """Torch's wrapping 64-bit arithmetic gives what Python's integers give modulo 2^64."""
     tensor = torch.tensor(values).to(dtype).reshape(1, -1)
     assert local_digest({"w": tensor}) == plain_digest("w", tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("whole", "offset", "shape"),
+    [
+        ((), (), ()),
+        ((0,), (0,), (0,)),
+        ((70_001,), (3,), (69_000,)),
+        ((5, 40_000), (1, 17), (3, 39_000)),
+        ((700, 3, 50), (10, 1, 20), (600, 2, 30)),
+    ],
+)
+def test_the_host_and_a_device_digest_alike(
+    dtype: torch.dtype, whole: tuple[int, ...], offset: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    """Memory that NumPy reaches and a device's give one number, and the last element counts."""
+    local = torch.randn(shape).mul(50).to(dtype)
+    box = Box(key="w", whole=whole, offset=offset, local=local)
+    assert sum_of_box(box) == sum_on_device(box) & MASK
+    if local.numel():
+        before = sum_of_box(box)
+        last = local.reshape(-1)[-1:].view(torch.uint8)
+        last[0] ^= 1
+        assert sum_of_box(box) == sum_on_device(box) & MASK != before
 
 
 @given(
