@@ -23,11 +23,12 @@ from wattmesh.telemetry.simulated import FOLDER_VARIABLE
 TRAINER = "examples.pretrain"
 IMPORT_LIMIT_S = 120.0
 ASK = """
-import json, sys
+import json, sys, torch
 from examples.pretrain.config import preset
 from examples.pretrain.model import LanguageModel
 config = preset(sys.argv[1], seed=int(sys.argv[2]))
-parameters = sum(each.numel() for each in LanguageModel(config).parameters())
+with torch.device("meta"):
+    parameters = sum(each.numel() for each in LanguageModel(config).parameters())
 print(json.dumps({
     "parameters": parameters, "learning_rate": config.learning_rate, "clip": config.clip_norm,
     "dtype": config.dtype, "optimizer": "AdamW", "global_batch": config.global_batch,

@@ -1,4 +1,4 @@
-"""What is trained: the model's shape, the batch, the optimizer's numbers, and two presets.
+"""What is trained: the model's shape, the batch, the optimizer's numbers, and the presets.
 
 Invariant: nothing here depends on a layout. What a layout may not do to these numbers is checked
 in one place, `check_layout`, before any process group exists.
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from wattmesh.errors import InputInvalid
+from wattmesh.integrations.pytorch.pipeline import schedule_problem, stage_count
 from wattmesh.reconfig.layout import Layout
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
@@ -20,8 +21,10 @@ class ModelConfig:
 
     Attributes:
         heads, kv_heads: query heads, and key/value heads that they share in groups (GQA).
-        hidden: inner width of the SwiGLU.
+        hidden: inner width of the SwiGLU, or of each expert's.
         rope_base: wavelengths of the rotary embedding reach 2 pi * rope_base.
+        experts: per layer, of which each token uses `experts_per_token`; 0 makes a dense model.
+        dropout: on both branches of every layer, by logical position.
     """
 
     dim: int
@@ -32,6 +35,9 @@ class ModelConfig:
     seq_len: int
     vocab: int = 256
     rope_base: float = 10_000.0
+    experts: int = 0
+    experts_per_token: int = 2
+    dropout: float = 0.0
 
     @property
     def head_dim(self) -> int:
@@ -47,6 +53,8 @@ class TrainConfig:
         global_batch: samples per optimizer step, over all ranks.
         warmup_steps: the learning rate rises linearly over this many steps, then stays.
         clip_norm: gradients are scaled down to this global norm.
+        router_bias_rate: how much a router's bias moves per step towards equal load.
+        ema_decay: of the average of the parameters that is kept beside them; 0 keeps none.
         corpus_bytes: how much text is read.
     """
 
@@ -56,6 +64,8 @@ class TrainConfig:
     warmup_steps: int = 20
     weight_decay: float = 0.01
     clip_norm: float = 1.0
+    router_bias_rate: float = 1e-3
+    ema_decay: float = 0.99
     seed: int = 0
     dtype: str = "fp32"
     corpus_bytes: int = 1 << 20
@@ -76,8 +86,43 @@ PRESETS = {
         global_batch=8,
         corpus_bytes=1 << 16,
     ),
+    "tiny-moe": TrainConfig(
+        model=ModelConfig(
+            dim=32, layers=4, heads=4, kv_heads=2, hidden=32, seq_len=16, experts=4, dropout=0.1
+        ),
+        global_batch=8,
+        corpus_bytes=1 << 16,
+    ),
+    "bench": TrainConfig(
+        model=ModelConfig(
+            dim=128, layers=4, heads=4, kv_heads=2, hidden=128, seq_len=32, experts=4
+        ),
+        global_batch=8,
+        corpus_bytes=1 << 18,
+    ),
+    "bench-gigabyte": TrainConfig(
+        model=ModelConfig(dim=1024, layers=8, heads=8, kv_heads=4, hidden=2816, seq_len=32),
+        global_batch=8,
+        corpus_bytes=1 << 18,
+    ),
+    "llama3-8b": TrainConfig(
+        model=ModelConfig(
+            dim=4096,
+            layers=32,
+            heads=32,
+            kv_heads=8,
+            hidden=14_336,
+            seq_len=8192,
+            vocab=128_256,
+            rope_base=500_000.0,
+        ),
+        global_batch=128,
+        ema_decay=0.0,
+    ),
 }
-"""`demo` has 1 M parameters and learns on two CPU cores; `tiny` is for tests."""
+"""`demo` has 0.5 M parameters and learns on two CPU cores; `tiny` and `tiny-moe` are for tests;
+`bench` and `bench-gigabyte` (1.5 GB of state) are what switches are measured on; `llama3-8b` has
+the shape of Llama 3 8B (Grattafiori et al. 2024, table 3)."""
 
 
 def preset(name: str, *, dtype: str = "fp32", seed: int = 0) -> TrainConfig:
@@ -110,21 +155,47 @@ def check_layout(config: TrainConfig, layout: Layout) -> None:
         InputInvalid: names the rule with its numbers.
     """
     model = config.model
-    if layout.cp > 1 or layout.ep > 1:
-        raise InputInvalid(f"pretrain: {layout}: this model has no cp or ep; leave them at 1")
-    if layout.pp > 1 and layout.schedule not in ("1F1B", "GPipe"):
-        raise InputInvalid(f"pretrain: {layout}: schedule {layout.schedule} needs 1F1B or GPipe")
     _divides("kv_heads", model.kv_heads, "tp", layout.tp)
-    _divides("layers", model.layers, "pp", layout.pp)
+    _divides("hidden", model.hidden, "tp", layout.tp)
+    _divides("vocab", model.vocab, "tp", layout.tp)
+    if layout.cp > 1:
+        _divides("seq_len", model.seq_len, "2 * cp", 2 * layout.cp)
+    _divides("positions per cp rank", model.seq_len // layout.cp, "tp", layout.tp)
+    _divides("layers", model.layers, _stages(layout), stage_count(layout))
+    _check_experts(model, layout)
+    _check_batch(config, layout)
+
+
+def _check_experts(model: ModelConfig, layout: Layout) -> None:
+    """Experts are cut by number over ep, and within by their two widths over what is left."""
+    if not model.experts:
+        if layout.ep > 1:
+            raise InputInvalid(f"pretrain: {layout}: this model has no experts; leave ep at 1")
+        return
+    _divides("experts", model.experts, "ep", layout.ep)
+    rest = layout.dp_shard * layout.cp * layout.tp // layout.ep
+    _divides("width of an expert", model.hidden, "dp_shard * cp * tp / ep", rest)
+    _divides("dim", model.dim, "dp_shard * cp * tp / ep", rest)
+
+
+def _check_batch(config: TrainConfig, layout: Layout) -> None:
+    """Samples are dealt evenly over ranks and microbatches, and fill the pipeline."""
     _divides("global_batch", config.global_batch, "dp_replicate * dp_shard", layout.data_parallel)
     share = config.global_batch // layout.data_parallel
     size = micro_batch(config, layout)
     _divides("samples per data-parallel rank", share, "micro_batch", size)
-    if share // size < layout.pp:
+    problem = schedule_problem(layout, share // size)
+    if problem:
         raise InputInvalid(
-            f"pretrain: {layout}: {share // size} microbatches of {size} samples cannot fill "
-            f"pp = {layout.pp} stages; lower micro_batch or pp"
+            f"pretrain: {layout}: {share // size} microbatches of {size} samples {problem}; lower "
+            "micro_batch or pp"
         )
+
+
+def _stages(layout: Layout) -> str:
+    """What the layers are divided by, as a sentence names it."""
+    each = stage_count(layout) // layout.pp
+    return "pp" if each == 1 else f"{each} stages on each of pp = {layout.pp} ranks, stages"
 
 
 def _divides(what: str, total: int, by: str, degree: int) -> None:

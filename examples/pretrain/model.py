@@ -1,36 +1,64 @@
-"""A Llama-like language model: RMSNorm, rotary embedding, grouped-query attention, SwiGLU.
+"""A Llama-like language model: rotary embedding, grouped-query attention, SwiGLU or experts.
 
-Plain PyTorch without a word about parallelism; `parallel.py` shards it from outside. Two things
-make that possible: layers live in a ModuleDict under their *global* number, so that a parameter
-has one name on whatever pipeline stage it sits, and head counts are read from the weights' outputs
-(`-1`), so that a tensor-parallel rank sees its share.
+Plain PyTorch; `parallel.py` shards it from outside. Three things make that possible: layers live
+in a ModuleDict under their *global* number, so that a parameter has one name on whatever pipeline
+stage it sits; head counts are read from the weights' outputs (`-1`), so that a tensor-parallel rank
+sees its share; and where in its sequences a rank works is told to the model (`Where`).
 
 Shape suffixes:
     B batch    S sequence     D model width    V vocabulary    F hidden width
-    H query heads    K key/value heads    E head width     (H, K, F: this tensor-parallel rank's)
+    H query heads    K key/value heads    E head width     (S, H, K, F: this rank's)
 """
 
-import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
-from examples.pretrain.config import DTYPES, ModelConfig, TrainConfig
+from examples.pretrain.config import ModelConfig, TrainConfig
+from examples.pretrain.experts import MixtureOfExperts
+from wattmesh.integrations.pytorch.context_parallel import Context
+from wattmesh.integrations.pytorch.dropout import dropout
 
 
-def rotary_angles(config: ModelConfig) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which positions of every sequence this rank works on.
+
+    Attributes:
+        context: in attention, with the ranks that have the rest.
+        stream_S: in the residual stream; a part of the context's under sequence parallel.
+        cos_SE, sin_SE: of the rotary angles at the context's positions.
+    """
+
+    context: Context
+    stream_S: Tensor
+    cos_SE: Tensor
+    sin_SE: Tensor
+
+    @classmethod
+    def make(
+        cls, config: ModelConfig, context: Context, stream_S: Tensor, dtype: torch.dtype
+    ) -> "Where":
+        """Make the rotary tables of the context's positions."""
+        angles_SE = rotary_angles(config, context.positions_S).repeat(1, 2)
+        return cls(context, stream_S, angles_SE.cos().to(dtype), angles_SE.sin().to(dtype))
+
+
+def rotary_angles(config: ModelConfig, positions_S: Tensor) -> Tensor:
     """Give the angle of every position and pair of features, (S, E / 2), in fp64."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-    positions = torch.arange(config.seq_len, dtype=torch.float64)
-    return torch.outer(positions, config.rope_base**-exponents)
+    pairs = torch.arange(0, config.head_dim, 2, dtype=torch.float64, device=positions_S.device)
+    return torch.outer(positions_S.double(), config.rope_base ** -(pairs / config.head_dim))
 
 
-def rotate(x_BSHE: Tensor, cos_SE: Tensor, sin_SE: Tensor) -> Tensor:
+def rotate(x_BSHE: Tensor, where: Where) -> Tensor:
     """Turn every pair (feature i, feature i + E/2) by its position's angle (Su et al. 2021)."""
     half_a, half_b = x_BSHE.chunk(2, dim=-1)
     turned_BSHE = torch.cat((-half_b, half_a), dim=-1)
-    return x_BSHE * cos_SE[:, None, :] + turned_BSHE * sin_SE[:, None, :]
+    return x_BSHE * where.cos_SE[:, None, :] + turned_BSHE * where.sin_SE[:, None, :]
 
 
 class Attention(nn.Module):
@@ -45,17 +73,15 @@ class Attention(nn.Module):
         self.value = nn.Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
         self.out = nn.Linear(config.heads * config.head_dim, config.dim, bias=False)
 
-    def forward(self, x_BSD: Tensor, cos_SE: Tensor, sin_SE: Tensor) -> Tensor:
+    def forward(self, x_BSD: Tensor, where: Where) -> Tensor:
         """Mix positions: (B, S, D) in and out."""
         q_BSHE = self.query(x_BSD).unflatten(-1, (-1, self.head_dim))
         k_BSKE = self.key(x_BSD).unflatten(-1, (-1, self.head_dim))
         v_BSKE = self.value(x_BSD).unflatten(-1, (-1, self.head_dim))
-        mixed_BHSE = functional.scaled_dot_product_attention(
-            rotate(q_BSHE, cos_SE, sin_SE).transpose(1, 2),
-            rotate(k_BSKE, cos_SE, sin_SE).transpose(1, 2),
+        mixed_BHSE = where.context.attend(
+            rotate(q_BSHE, where).transpose(1, 2),
+            rotate(k_BSKE, where).transpose(1, 2),
             v_BSKE.transpose(1, 2),
-            is_causal=True,
-            enable_gqa=True,
         )
         out_BSD: Tensor = self.out(mixed_BHSE.transpose(1, 2).flatten(-2))
         return out_BSD
@@ -79,70 +105,78 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention, then feed-forward, each behind a norm and around a residual."""
+    """One layer: attention, then feed-forward or experts, each behind a norm, around a residual."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        """Make one layer."""
+    def __init__(self, config: TrainConfig, number: int) -> None:
+        """Make layer `number`."""
         super().__init__()
-        self.attention_norm = nn.RMSNorm(config.dim, eps=1e-6)
-        self.attention = Attention(config)
-        self.feed_forward_norm = nn.RMSNorm(config.dim, eps=1e-6)
-        self.feed_forward = FeedForward(config)
+        model = config.model
+        self.seed, self.rate, self.number = config.seed, model.dropout, number
+        self.attention_norm = nn.RMSNorm(model.dim, eps=1e-6)
+        self.attention = Attention(model)
+        self.feed_forward_norm = nn.RMSNorm(model.dim, eps=1e-6)
+        self.feed_forward = MixtureOfExperts(model) if model.experts else FeedForward(model)
 
-    def forward(self, x_BSD: Tensor, cos_SE: Tensor, sin_SE: Tensor) -> Tensor:
+    def forward(self, x_BSD: Tensor, samples_B: Tensor, where: Where) -> Tensor:
         """Apply the layer: (B, S, D) in and out."""
-        x_BSD = x_BSD + self.attention(self.attention_norm(x_BSD), cos_SE, sin_SE)
-        out_BSD: Tensor = x_BSD + self.feed_forward(self.feed_forward_norm(x_BSD))
-        return out_BSD
+        mixed_BSD = self.attention(self.attention_norm(x_BSD), where)
+        x_BSD = x_BSD + self._drop(mixed_BSD, 0, samples_B, where)
+        fed_BSD = self.feed_forward(self.feed_forward_norm(x_BSD))
+        return x_BSD + self._drop(fed_BSD, 1, samples_B, where)
+
+    def _drop(self, x_BSD: Tensor, branch: int, samples_B: Tensor, where: Where) -> Tensor:
+        if not self.training:
+            return x_BSD
+        return dropout(
+            x_BSD,
+            self.rate,
+            seed=self.seed,
+            site=2 * self.number + branch,
+            samples_B=samples_B,
+            positions_S=where.stream_S,
+        )
 
 
 class LanguageModel(nn.Module):
-    """The model, or the stage of it that `keep_stage` leaves: bytes in, logits out.
+    """The model, or one stage of it: tokens in, logits out."""
 
-    The same seed gives the same parameters whatever the layout: every rank draws the whole model,
-    then keeps its part.
-    """
+    where: Where
 
-    def __init__(self, config: TrainConfig) -> None:
-        """Draw all parameters from `config.seed`."""
+    def __init__(
+        self,
+        config: TrainConfig,
+        layers: Sequence[int] | None = None,
+        *,
+        first: bool = True,
+        last: bool = True,
+        recompute: bool = False,
+    ) -> None:
+        """Make the layers with these global numbers; all of them by default.
+
+        Args:
+            config: the whole model's.
+            layers: their global numbers.
+            first: whether the embedding is here.
+            last: whether the norm and the head are here.
+            recompute: activations within layers are computed again in the backward pass.
+        """
         super().__init__()
         model = config.model
-        self.embedding: nn.Embedding | None = nn.Embedding(model.vocab, model.dim)
-        self.layers = nn.ModuleDict({str(i): Block(model) for i in range(model.layers)})
-        self.norm: nn.RMSNorm | None = nn.RMSNorm(model.dim, eps=1e-6)
-        self.head: nn.Linear | None = nn.Linear(model.dim, model.vocab, bias=False)
-        self._draw(config)
-        angles_SE = rotary_angles(model).repeat(1, 2)
-        self.register_buffer("cos_SE", angles_SE.cos().to(DTYPES[config.dtype]), persistent=False)
-        self.register_buffer("sin_SE", angles_SE.sin().to(DTYPES[config.dtype]), persistent=False)
+        numbers = range(model.layers) if layers is None else layers
+        self.recompute = recompute
+        self.embedding = nn.Embedding(model.vocab, model.dim) if first else None
+        self.layers = nn.ModuleDict({str(each): Block(config, each) for each in numbers})
+        self.norm = nn.RMSNorm(model.dim, eps=1e-6) if last else None
+        self.head = nn.Linear(model.dim, model.vocab, bias=False) if last else None
 
-    def _draw(self, config: TrainConfig) -> None:
-        """Set every matrix from one generator; projections into the residual start smaller."""
-        generator = torch.Generator().manual_seed(config.seed)
-        self.to(DTYPES[config.dtype])
-        for name, parameter in self.named_parameters():
-            if parameter.dim() < 2:
-                continue  # norms stay at one
-            into_residual = name.endswith(("attention.out.weight", "feed_forward.down.weight"))
-            scale = 1 / math.sqrt(2 * config.model.layers) if into_residual else 1.0
-            nn.init.normal_(parameter, std=0.02 * scale, generator=generator)
-
-    def keep_stage(self, stage: int, stages: int) -> None:
-        """Drop what pipeline stage `stage` of `stages` does not hold; names stay global."""
-        per_stage = len(self.layers) // stages
-        for name in list(self.layers):
-            if int(name) // per_stage != stage:
-                del self.layers[name]
-        if stage > 0:
-            self.embedding = None
-        if stage < stages - 1:
-            self.norm = self.head = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map bytes (B, S), or the stage before's output (B, S, D), to logits or to (B, S, D)."""
+    def forward(self, x: Tensor, samples_B: Tensor) -> Tensor:
+        """Map tokens (B, S), or the stage before's output (B, S, D), to logits or to (B, S, D)."""
         x_BSD = self.embedding(x) if self.embedding is not None else x
         for layer in self.layers.values():
-            x_BSD = layer(x_BSD, self.cos_SE, self.sin_SE)
+            if self.recompute and torch.is_grad_enabled():
+                x_BSD = checkpoint(layer, x_BSD, samples_B, self.where, use_reentrant=False)
+            else:
+                x_BSD = layer(x_BSD, samples_B, self.where)
         if self.norm is None or self.head is None:
             return x_BSD
         logits_BSV: Tensor = self.head(self.norm(x_BSD))

@@ -1,116 +1,203 @@
-"""Lay a model out over a mesh: tensor parallel, then fully sharded data parallel, then pipeline.
+"""Lay a model out over ranks in all five dimensions, and give its parameters their first values.
 
-Only PyTorch's own parts. What makes every layout train the same model: each rank draws all
-parameters from the seed and keeps its shard, gradients are *summed* over ranks (the loss is
-already divided by the global token count), and names stay global.
+Stages are made without content (meta device), cut and sharded, and only then given memory: no rank
+ever holds more than its part. First values are drawn per parameter from (seed, name), so that every
+layout begins with the same model; where a checkpoint follows, they are not drawn at all.
 """
 
+import hashlib
+import math
+
 import torch
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.distributed.tensor import Replicate
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    PrepareModuleInput,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch import Tensor, nn
 
 from examples.pretrain.config import DTYPES, TrainConfig, check_layout, micro_batch
-from examples.pretrain.model import LanguageModel
-from examples.pretrain.runner import Pipelined, Runner, Whole, token_loss
-from wattmesh.reconfig.layout import Layout
+from examples.pretrain.experts import MixtureOfExperts
+from examples.pretrain.model import LanguageModel, Where
+from wattmesh.integrations.pytorch.context_parallel import Context
+from wattmesh.integrations.pytorch.data_parallel import shard_data, sum_gradients
+from wattmesh.integrations.pytorch.expert_parallel import ExpertParallel, split_experts
+from wattmesh.integrations.pytorch.loss import token_loss
+from wattmesh.integrations.pytorch.meshes import Meshes
+from wattmesh.integrations.pytorch.pipeline import (
+    Runner,
+    Shapes,
+    Whole,
+    layers_of,
+    make_pipeline,
+    stage_count,
+    stages_of,
+)
+from wattmesh.integrations.pytorch.tensor_parallel import (
+    Plan,
+    apply_plan,
+    block_plan,
+    embedding_plan,
+    head_plan,
+    norm_plan,
+)
+from wattmesh.reconfig.boxes import box_of
 
 
-def make_mesh(layout: Layout, device: str = "cpu") -> DeviceMesh:
-    """Arrange the process group's ranks, pipeline stages outermost. Collective."""
-    return init_device_mesh(
-        device,
-        (layout.pp, layout.dp_replicate, layout.dp_shard, layout.tp),
-        mesh_dim_names=("pp", "dp_replicate", "dp_shard", "tp"),
-    )
+def lay_out(
+    config: TrainConfig, meshes: Meshes, *, fresh: bool = True
+) -> tuple[list[LanguageModel], Runner]:
+    """Build this rank's stages of the model, and how to run them. Collective.
 
-
-def shard_tensors(model: LanguageModel, mesh: DeviceMesh) -> None:
-    """Split heads and hidden features over the tensor-parallel ranks."""
-    whole = Replicate()
-    block_plan = {
-        "attention": PrepareModuleInput(
-            input_layouts=(whole, None, None), desired_input_layouts=(whole, None, None)
-        ),
-        "attention.query": ColwiseParallel(),
-        "attention.key": ColwiseParallel(),
-        "attention.value": ColwiseParallel(),
-        "attention.out": RowwiseParallel(),
-        "feed_forward": PrepareModuleInput(input_layouts=whole, desired_input_layouts=whole),
-        "feed_forward.gate": ColwiseParallel(),
-        "feed_forward.up": ColwiseParallel(),
-        "feed_forward.down": RowwiseParallel(),
-    }
-    # Embedding and head stay whole: 256 rows are not worth a collective.
-    # src_data_rank=None: every rank holds the same full tensor, so nothing needs to be sent.
-    for layer in model.layers.values():
-        parallelize_module(layer, mesh, block_plan, src_data_rank=None)
-
-
-def shard_data(model: LanguageModel, mesh: DeviceMesh) -> None:
-    """Shard parameters, gradients and optimizer over the data-parallel ranks (FSDP2)."""
-    for module in (*model.layers.values(), model):
-        fully_shard(module, mesh=mesh, reshard_after_forward=False)
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            # Sum, do not average; and gloo has no pre-multiplied sum for the factor's default.
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
-
-
-def lay_out(config: TrainConfig, layout: Layout, mesh: DeviceMesh) -> tuple[LanguageModel, Runner]:
-    """Build this rank's part of the model, and how to run it. Collective.
+    Args:
+        config: what is trained.
+        meshes: of the layout.
+        fresh: whether parameters get their first values; without, their content is undefined.
 
     Raises:
         InputInvalid: the model cannot be laid out like that.
     """
+    layout = meshes.layout
     check_layout(config, layout)
-    stage = mesh.get_local_rank("pp")
-    model = LanguageModel(config)
-    model.keep_stage(stage, layout.pp)
-    if layout.tp > 1:
-        shard_tensors(model, mesh["tp"])
-    if layout.world_size > 1:  # over a single rank, too: the optimizer wants DTensors or none
-        shard_data(
-            model, mesh["dp_replicate", "dp_shard"] if layout.dp_replicate > 1 else mesh["dp_shard"]
+    count = stage_count(layout)
+    stages = []
+    for number in stages_of(layout, meshes.place.pp):
+        stage = make_stage(config, number, count, recompute=layout.recompute)
+        cut(stage, meshes)
+        stages.append(stage)
+    sum_gradients(stages)
+    where = find_place(config, meshes)
+    for stage in stages:
+        stage.to_empty(device=meshes.device)
+        stage.where = where
+        zero_buffers(stage)
+        if fresh:
+            draw(stage, config)
+    return stages, _make_runner(config, meshes, stages, where)
+
+
+def make_stage(
+    config: TrainConfig, stage: int, stages: int, *, recompute: bool = False
+) -> LanguageModel:
+    """Make one stage of the model without content (meta device)."""
+    with torch.device("meta"):
+        module = LanguageModel(
+            config,
+            layers_of(stage, stages, config.model.layers),
+            first=stage == 0,
+            last=stage == stages - 1,
+            recompute=recompute,
         )
+    return module.to(DTYPES[config.dtype])
+
+
+def find_place(config: TrainConfig, meshes: Meshes) -> Where:
+    """Find which positions of every sequence this rank works on."""
+    layout, place = meshes.layout, meshes.place
+    context = Context.deal(
+        config.model.seq_len, layout.cp, place.cp, meshes.context, device=meshes.device
+    )
+    stream_S = context.positions_S.chunk(layout.tp)[place.tp]
+    return Where.make(config.model, context, stream_S, DTYPES[config.dtype])
+
+
+def cut(stage: LanguageModel, meshes: Meshes) -> None:
+    """Cut a stage's tensors over tp and ep, then shard them over the data-parallel ranks."""
+    layout = meshes.layout
+    if layout.tp > 1:
+        _cut_tensors(stage, meshes)
+    for layer in stage.layers.values():
+        if isinstance(layer.feed_forward, MixtureOfExperts):
+            _cut_experts(layer.feed_forward, meshes)
+    if layout.world_size > 1:  # over a single rank, too: the optimizer wants DTensors or none
+        for module in (*stage.layers.values(), stage):
+            shard_data(module, meshes.data)
+
+
+def _cut_tensors(stage: LanguageModel, meshes: Meshes) -> None:
+    """Cut heads, hidden features and vocabulary over tp, and sequences between them."""
+    mesh = meshes.parameters["tp"]
+    if stage.embedding is not None:
+        apply_plan(stage, mesh, embedding_plan("embedding"))
+    if stage.head is not None:
+        apply_plan(stage, mesh, head_plan("norm", "head"))
+    for layer in stage.layers.values():
+        attention = block_plan("attention", inputs=2, columns=("query", "key", "value"), row="out")
+        plan: Plan = {**norm_plan("attention_norm"), **norm_plan("feed_forward_norm"), **attention}
+        if isinstance(layer.feed_forward, MixtureOfExperts):
+            plan |= norm_plan("feed_forward.router")
+        else:
+            plan |= block_plan("feed_forward", inputs=1, columns=("gate", "up"), row="down")
+        apply_plan(layer, mesh, plan)
+
+
+def _cut_experts(mixture: MixtureOfExperts, meshes: Meshes) -> None:
+    """Spread experts over ep, and what is left of each over the other ranks of the stage."""
+    layout = meshes.layout
+    if layout.ep > 1:
+        assert meshes.experts is not None
+        split_experts(mixture.experts, meshes.experts["ep"])
+        mixture.parallel = ExpertParallel(meshes.experts["ep"].get_group())
+    if layout.world_size > 1:
+        # By width: there may be more ranks than experts.
+        shard_data(mixture.experts, meshes.expert_data, dim=1)
+
+
+def zero_buffers(stage: nn.Module) -> None:
+    """Give buffers their first values: all of them count from zero."""
+    for buffer in stage.buffers():
+        buffer.zero_()
+
+
+def draw(stage: LanguageModel, config: TrainConfig) -> None:
+    """Give every parameter of a stage its first values; projections into the residual smaller."""
+    for name, parameter in stage.named_parameters():
+        if parameter.dim() < 2:
+            nn.init.ones_(parameter)  # norms
+            continue
+        into_residual = name.endswith(("attention.out.weight", "down.weight", "experts.down"))
+        scale = 1 / math.sqrt(2 * config.model.layers) if into_residual else 1.0
+        _fill(parameter, _normal(parameter, f"{config.seed}:{name}") * (0.02 * scale), name)
+
+
+def _normal(parameter: Tensor, key: str) -> Tensor:
+    """Draw a whole tensor from a stream of its own."""
+    seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=7).digest(), "big")
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(parameter.shape, generator=generator)
+
+
+def _fill(parameter: Tensor, whole: Tensor, name: str) -> None:
+    """Copy this rank's part of a whole tensor into its parameter."""
+    box = box_of(name, parameter)
+    if box is None:
+        return
+    ends = zip(box.offset, box.local.shape, strict=True)
+    box.local.copy_(whole[tuple(slice(start, start + size) for start, size in ends)])
+
+
+def _make_runner(
+    config: TrainConfig, meshes: Meshes, stages: list[LanguageModel], where: Where
+) -> Runner:
+    """Choose between all layers here and a pipeline."""
+    layout = meshes.layout
     size = micro_batch(config, layout)
+
+    def loss_of(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
+        return token_loss(logits_BSV, targets_BS, config.tokens_per_step)
+
     if layout.pp == 1:
-        return model, Whole(model, size, config.tokens_per_step, layout.tp)
-    return model, _pipeline(config, layout, mesh, model, size)
-
-
-def _pipeline(
-    config: TrainConfig, layout: Layout, mesh: DeviceMesh, model: LanguageModel, size: int
-) -> Pipelined:
-    """Put the stage into PyTorch's schedule; shapes are given, so nothing is inferred at run."""
-    stage = mesh.get_local_rank("pp")
-    first, last = stage == 0, stage == layout.pp - 1
-    shape, dtype = (size, config.model.seq_len), DTYPES[config.dtype]
-    hidden = torch.empty(*shape, config.model.dim, dtype=dtype, device="meta", requires_grad=True)
-    logits = torch.empty(*shape, config.model.vocab, dtype=dtype, device="meta", requires_grad=True)
-    part = PipelineStage(
-        model,
-        stage,
-        layout.pp,
-        torch.device("cpu"),
-        input_args=torch.empty(shape, dtype=torch.long, device="meta") if first else hidden,
-        output_args=logits if last else hidden,
-        group=mesh.get_group("pp"),
+        return Whole(stages[0], size, loss_of, layout.tp)
+    shapes = Shapes.of(
+        samples=size,
+        tokens=len(where.context.positions_S),
+        hidden=len(where.stream_S),
+        dim=config.model.dim,
+        vocab=config.model.vocab,
+        dtype=DTYPES[config.dtype],
     )
-    schedules = {"1F1B": Schedule1F1B, "GPipe": ScheduleGPipe}
-    count = config.global_batch // layout.data_parallel // size
-    schedule = schedules[layout.schedule](
-        part,
-        count,
-        loss_fn=lambda logits, targets: token_loss(logits, targets, config.tokens_per_step),
-        scale_grads=False,
+    return make_pipeline(
+        stages,
+        layout,
+        rank=meshes.place.pp,
+        group=meshes.parameters.get_group("pp"),
+        device=torch.device(meshes.device),
+        shapes=shapes,
+        microbatches=config.global_batch // layout.data_parallel // size,
+        loss_of=loss_of,
     )
-    return Pipelined(model, schedule, first, last, layout.tp)

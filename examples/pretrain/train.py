@@ -6,17 +6,27 @@ depends on which rank does the work.
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from examples.pretrain.config import TrainConfig
+from examples.pretrain.config import TrainConfig, check_layout
 from examples.pretrain.data import Corpus
-from examples.pretrain.gradients import local_gradients, squared_norm_share, sum_over_ranks
-from examples.pretrain.parallel import lay_out, make_mesh
-from examples.pretrain.runner import Runner
+from examples.pretrain.experts import MixtureOfExperts
+from examples.pretrain.model import Block
+from examples.pretrain.parallel import lay_out
+from wattmesh.integrations.pytorch.gradients import (
+    clip,
+    local_gradients,
+    squared_norm_share,
+    sum_over_ranks,
+)
+from wattmesh.integrations.pytorch.meshes import Meshes
+from wattmesh.integrations.pytorch.pipeline import Batch, Runner
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.state import State
 from wattmesh.reconfig.step_log import StepRow
@@ -25,9 +35,11 @@ from wattmesh.reconfig.step_log import StepRow
 class Warmup:
     """The learning rate rises linearly over the first steps, then stays. Carried whole."""
 
-    def __init__(self, optimizer: Optimizer, learning_rate: float, warmup_steps: int) -> None:
+    def __init__(
+        self, optimizers: Sequence[Optimizer], learning_rate: float, warmup_steps: int
+    ) -> None:
         """Start before the first step."""
-        self._optimizer = optimizer
+        self._optimizers = optimizers
         self._learning_rate = learning_rate
         self._warmup_steps = warmup_steps
         self._done = 0
@@ -36,8 +48,9 @@ class Warmup:
         """Set the rate of the step that comes now."""
         self._done += 1
         share = min(1.0, self._done / self._warmup_steps)
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._learning_rate * share
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self._learning_rate * share
 
     def state_dict(self) -> dict[str, Any]:
         """Give the steps done."""
@@ -50,13 +63,16 @@ class Warmup:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which samples of every global batch are this rank's: `count` from the `offset`-th on.
+    """Which part of every global batch is this rank's: `count` samples from the `offset`-th on.
 
-    `replicas`: ranks of one pipeline stage, the most that can hold copies of one tensor.
+    Attributes:
+        positions_S: of each sample, in this rank's order.
+        replicas: ranks of one pipeline stage, the most that can hold copies of one tensor.
     """
 
     offset: int
     count: int
+    positions_S: Tensor
     replicas: int
 
 
@@ -70,28 +86,59 @@ class Metrics:
     tokens: int
 
 
-def build_state(config: TrainConfig, layout: Layout) -> State:
+def build_state(
+    config: TrainConfig, layout: Layout, *, device: str = "cpu", fresh: bool = True
+) -> State:
     """Build what this rank trains with, over the default process group. Collective.
+
+    Args:
+        config: what is trained.
+        layout: of as many ranks as the group has.
+        device: "cpu" or "cuda".
+        fresh: whether parameters get their first values, or a checkpoint follows.
 
     Raises:
         InputInvalid: the model cannot be laid out like that.
     """
-    mesh = make_mesh(layout)
-    model, runner = lay_out(config, layout, mesh)
-    optimizer = AdamW(
-        model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
-    )
-    state = State(modules=[model], optimizers=[optimizer])
-    state.extra["warmup"] = Warmup(optimizer, config.learning_rate, config.warmup_steps)
-    data_rank = mesh.get_local_rank("dp_replicate") * layout.dp_shard
-    data_rank += mesh.get_local_rank("dp_shard")
+    check_layout(config, layout)
+    meshes = Meshes.make(layout, device, experts=config.model.experts > 0)
+    stages, runner = lay_out(config, meshes, fresh=fresh)
+    optimizers: list[Optimizer] = [
+        AdamW(
+            stage.parameters(),
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+        for stage in stages
+    ]
+    state = State(modules=list(stages), optimizers=optimizers)
+    state.extra["warmup"] = Warmup(optimizers, config.learning_rate, config.warmup_steps)
     count = config.global_batch // layout.data_parallel
     state.parts.config = config
     state.parts.layout = layout
     state.parts.runner = runner
-    state.parts.share = Share(data_rank * count, count, layout.world_size // layout.pp)
+    state.parts.share = Share(
+        meshes.place.data_rank(layout) * count,
+        count,
+        stages[0].where.context.positions_S,
+        layout.world_size // layout.pp,
+    )
     state.parts.corpus = Corpus.open(config.corpus_bytes, config.model.seq_len, config.seed)
     return state
+
+
+def local_batch(state: State, first: int) -> Batch:
+    """Read this rank's part of the global batch that begins at sample `first`."""
+    share: Share = state.parts.share
+    start = first + share.offset
+    inputs_BS, targets_BS = state.parts.corpus.batch(start, share.count)
+    positions_S = share.positions_S
+    return Batch(
+        inputs_BS.to(positions_S.device)[:, positions_S],
+        targets_BS.to(positions_S.device)[:, positions_S],
+        torch.arange(start, start + share.count, device=positions_S.device),
+    )
 
 
 def train_step(state: State) -> Metrics:
@@ -99,27 +146,52 @@ def train_step(state: State) -> Metrics:
     config: TrainConfig = state.parts.config
     runner: Runner = state.parts.runner
     share: Share = state.parts.share
-    inputs_BS, targets_BS = state.parts.corpus.batch(
-        state.position.samples + share.offset, share.count
-    )
-    loss_share = runner.train(inputs_BS, targets_BS)
+    loss_share = runner.train(local_batch(state, state.position.samples))
     gradients = local_gradients(state.modules)
-    loss, squared_norm = sum_over_ranks(loss_share, squared_norm_share(gradients, share.replicas))
+    counts = expert_counts(state.modules, config.model.layers)
+    loss, squared_norm, counts = sum_over_ranks(
+        loss_share, squared_norm_share(gradients, share.replicas), counts
+    )
     norm = math.sqrt(squared_norm)
-    if norm > config.clip_norm:
-        torch._foreach_mul_([each.shard for each in gradients], config.clip_norm / norm)
+    clip(gradients, norm, config.clip_norm)
     warmup = state.extra["warmup"]
     assert isinstance(warmup, Warmup)
     warmup.advance()
     for optimizer in state.optimizers:
         optimizer.step()
         optimizer.zero_grad()
+    rebalance(state.modules, counts, config.router_bias_rate)
     return Metrics(
-        loss=loss,
+        loss=float(loss),
         gradient_norm=norm,
         samples=config.global_batch,
         tokens=config.tokens_per_step,
     )
+
+
+def expert_counts(modules: Sequence[nn.Module], layers: int) -> Tensor:
+    """Give how many tokens each expert got on this rank, (layers, experts); no rows if dense."""
+    found = {block.number: block.feed_forward.counts_X for block in _mixtures(modules)}
+    if not found:
+        return torch.zeros(0)
+    empty = torch.zeros_like(next(iter(found.values())))
+    return torch.stack([found.get(number, empty) for number in range(layers)])
+
+
+def rebalance(modules: Sequence[nn.Module], counts: Tensor, rate: float) -> None:
+    """Move every router's bias by the global batch's counts, (layers, experts)."""
+    for block in _mixtures(modules):
+        block.feed_forward.rebalance(counts[block.number], rate)
+
+
+def _mixtures(modules: Sequence[nn.Module]) -> list[Any]:
+    """List the layers that have experts."""
+    return [
+        each
+        for module in modules
+        for each in module.modules()
+        if isinstance(each, Block) and isinstance(each.feed_forward, MixtureOfExperts)
+    ]
 
 
 def step_row(state: State, metrics: Metrics, elapsed_s: float, overrun_s: float = 0.0) -> StepRow:
@@ -139,7 +211,10 @@ def step_row(state: State, metrics: Metrics, elapsed_s: float, overrun_s: float 
 
 def probe(state: State) -> float:
     """Give the loss of one fixed batch that is never trained on at that position. Collective."""
-    share: Share = state.parts.share
     fixed = 1 << 60  # a sample number no run reaches
-    inputs_BS, targets_BS = state.parts.corpus.batch(fixed + share.offset, share.count)
-    return sum_over_ranks(state.parts.runner.evaluate(inputs_BS, targets_BS))[0]
+    for module in state.modules:
+        module.eval()
+    share = state.parts.runner.evaluate(local_batch(state, fixed))
+    for module in state.modules:
+        module.train()
+    return float(sum_over_ranks(share)[0])

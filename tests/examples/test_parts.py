@@ -13,6 +13,7 @@ from examples.pretrain.data import Corpus, standard_library
 from examples.pretrain.model import LanguageModel
 from examples.pretrain.options import parse_layout, parse_options
 from examples.pretrain.pace import choose_pace, efficiency, tokens_per_s
+from examples.pretrain.parallel import draw, make_stage
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.layout import Layout
 from wattmesh.telemetry.simulated import FOLDER_VARIABLE, GpuModel, SimulatedGpu, create
@@ -50,16 +51,21 @@ def test_the_text_is_real_and_has_a_fixed_size() -> None:
 
 def test_stages_hold_the_parameters_of_the_whole_under_global_names() -> None:
     """Over all stages every parameter is there once, drawn from the seed alike."""
-    whole = dict(LanguageModel(TINY).named_parameters())
+    whole = dict(_drawn(0, 1).named_parameters())
     found: dict[str, torch.Tensor] = {}
     for stage in range(4):
-        part = LanguageModel(TINY)
-        part.keep_stage(stage, 4)
-        for name, parameter in part.named_parameters():
+        for name, parameter in _drawn(stage, 4).named_parameters():
             assert name not in found
             found[name] = parameter
     assert found.keys() == whole.keys()
     assert all(torch.equal(found[name], whole[name]) for name in whole)
+
+
+def _drawn(stage: int, stages: int) -> LanguageModel:
+    """Make a stage with its first values."""
+    module = make_stage(TINY, stage, stages).to_empty(device="cpu")
+    draw(module, TINY)
+    return module
 
 
 @pytest.mark.parametrize(
@@ -69,9 +75,9 @@ def test_stages_hold_the_parameters_of_the_whole_under_global_names() -> None:
         (Layout(pp=3), "layers = 4 is not divisible by pp = 3"),
         (Layout(dp_shard=3), "global_batch = 8 is not divisible by"),
         (Layout(dp_replicate=4, dp_shard=4), "dp_replicate \\* dp_shard = 16"),
-        (Layout(cp=2), "no cp or ep"),
-        (Layout(tp=2, ep=2), "no cp or ep"),
-        (Layout(pp=2, schedule="ZBVZeroBubble"), "needs 1F1B or GPipe"),
+        (Layout(cp=3), "seq_len = 16 is not divisible by 2 \\* cp = 6"),
+        (Layout(tp=2, ep=2), "no experts; leave ep at 1"),
+        (Layout(pp=4, schedule="ZBVZeroBubble"), "2 stages on each of pp = 4 ranks, stages = 8"),
         (Layout(micro_batch=3), "is not divisible by micro_batch = 3"),
         (Layout(pp=2, micro_batch=8), "cannot fill pp = 2 stages"),
     ],

@@ -40,7 +40,13 @@ class Trained:
 
 
 def walk(
-    folder: Path, layouts: Sequence[str], *, dtype: str, steps: int, shift: int = -1
+    folder: Path,
+    layouts: Sequence[str],
+    *,
+    dtype: str,
+    steps: int,
+    model: str = "tiny",
+    shift: int = -1,
 ) -> dict[str, Trained]:
     """Train `steps` steps from the seed in every layout, and give what each did."""
     folder.mkdir(exist_ok=True)
@@ -49,7 +55,7 @@ def walk(
     processes = [
         subprocess.Popen(
             [sys.executable, "-W", "error", __file__, str(folder), "--rank", str(rank)]
-            + ["--dtype", dtype, "--steps", str(steps), "--shift", str(shift)]
+            + ["--model", model, "--dtype", dtype, "--steps", str(steps), "--shift", str(shift)]
             + [part for layout in layouts for part in ("--layout", layout)],
             env=environment,
         )
@@ -80,7 +86,7 @@ def _wait_for_all(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
 def _train(arguments: argparse.Namespace, text: str) -> dict[str, Any]:
     """Train in one layout over the default process group."""
     layout = parse_layout(text)
-    state = build_state(preset("tiny", dtype=arguments.dtype), layout)
+    state = build_state(preset(arguments.model, dtype=arguments.dtype), layout)
     if arguments.rank == arguments.shift:
         share = state.parts.share
         state.parts.share = replace(share, offset=share.offset + 1)
@@ -104,6 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rank", type=int)
+    parser.add_argument("--model")
     parser.add_argument("--dtype")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--shift", type=int)

@@ -1,0 +1,84 @@
+"""A mixture of experts without dropped tokens, balanced by biases instead of an auxiliary loss.
+
+Every token uses its best `experts_per_token` experts by score plus bias; the bias steers only the
+choice, not the weights (Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing"). It moves once per
+step by the *global* batch's counts, so that no layout changes it.
+
+Shape suffixes: B batch, S sequence, N tokens (B * S), M rows (a token once for each of its
+    experts), D model width, F hidden width, X experts (L: this rank's), P experts per token.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+
+from examples.pretrain.config import ModelConfig
+from wattmesh.integrations.pytorch.expert_parallel import ExpertParallel
+
+
+class StackedExperts(nn.Module):
+    """SwiGLU experts, one after the other; their weights are stacked along dim 0."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        """Make `config.experts` of them."""
+        super().__init__()
+        wide = (config.experts, config.hidden, config.dim)
+        self.gate = nn.Parameter(torch.empty(wide))
+        self.up = nn.Parameter(torch.empty(wide))
+        self.down = nn.Parameter(torch.empty(config.experts, config.dim, config.hidden))
+
+    def forward(self, rows_MD: Tensor, counts_L: Tensor) -> Tensor:
+        """Apply each expert to its rows: (M, D) in and out, sorted by expert."""
+        gate_LFD, up_LFD, down_LDF = (_local(each) for each in (self.gate, self.up, self.down))
+        done = []
+        for expert, part_MD in enumerate(torch.split(rows_MD, counts_L.tolist())):
+            hidden_MF = functional.silu(part_MD @ gate_LFD[expert].T) * (part_MD @ up_LFD[expert].T)
+            done.append(hidden_MF @ down_LDF[expert].T)
+        return torch.cat(done)
+
+
+class MixtureOfExperts(nn.Module):
+    """Router and experts; who holds which expert is told from outside (`parallel`)."""
+
+    bias_X: Tensor
+    counts_X: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        """Make the router and all experts."""
+        super().__init__()
+        self.experts_per_token = config.experts_per_token
+        self.router = nn.Linear(config.dim, config.experts, bias=False)
+        self.experts = StackedExperts(config)
+        self.parallel = ExpertParallel()
+        self.register_buffer("bias_X", torch.zeros(config.experts))
+        counts_X = torch.zeros(config.experts, dtype=torch.int64)
+        self.register_buffer("counts_X", counts_X, persistent=False)
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """Send every token through its experts: (B, S, D) in and out."""
+        scores_NX = functional.softmax(self.router(x_BSD), dim=-1).flatten(0, 1)
+        chosen_NP = torch.topk(scores_NX.detach() + self.bias_X, self.experts_per_token).indices
+        weights_NP = scores_NX.gather(1, chosen_NP)
+        rows_M = chosen_NP.flatten()
+        order_M = torch.argsort(rows_M, stable=True)
+        counts_X = torch.bincount(rows_M, minlength=scores_NX.shape[1])
+        if torch.is_grad_enabled():
+            # Recomputation counts twice, evenly; only which expert is above the mean matters.
+            self.counts_X += counts_X
+        tokens_M = order_M // self.experts_per_token
+        x_ND = x_BSD.flatten(0, 1)
+        done_MD = self.parallel(self.experts, x_ND[tokens_M], counts_X)
+        weighted_MD = done_MD * weights_NP.flatten()[order_M, None]
+        return torch.zeros_like(x_ND).index_add(0, tokens_M, weighted_MD).view_as(x_BSD)
+
+    def rebalance(self, global_counts_X: Tensor, rate: float) -> None:
+        """Lift experts that got less than the mean of the step's global batch, lower the others."""
+        above_X = global_counts_X.mean() - global_counts_X
+        self.bias_X += rate * torch.sign(above_X).to(self.bias_X)
+        self.counts_X.zero_()
+
+
+def _local(parameter: Tensor) -> Tensor:
+    """This rank's experts, with a gradient that flows back to them."""
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter

@@ -1,0 +1,46 @@
+"""Fully sharded data parallel (FSDP2, and HSDP on two axes), summing gradients.
+
+Invariant: a gradient is the plain sum over ranks. The loss is divided by the global token count
+already; an average over ranks would make it depend on the layout.
+"""
+
+from collections.abc import Callable, Iterable
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import Shard
+
+Placement = Callable[[nn.Parameter], Shard | None]
+
+
+def shard_data(module: nn.Module, mesh: DeviceMesh, *, dim: int = 0) -> None:
+    """Shard a module's parameters, gradients and optimizer slots over `mesh`.
+
+    Parameters of inner modules that are sharded already are left as they are.
+
+    Args:
+        module: becomes a unit of communication of its own.
+        mesh: one axis (sharded) or two (replicated, sharded).
+        dim: of the parameters, that is cut; must divide evenly unless it is 0.
+    """
+    placement: Placement | None = (lambda _: Shard(dim)) if dim else None
+    fully_shard(module, mesh=mesh, reshard_after_forward=False, shard_placement_fn=placement)
+
+
+def sum_gradients(modules: Iterable[nn.Module]) -> None:
+    """Make every sharded module sum its gradients; call it once all of them are sharded."""
+    for module in modules:
+        for each in module.modules():
+            if isinstance(each, FSDPModule):
+                each.set_gradient_divide_factor(1.0)
+                # gloo has no pre-multiplied sum, which the factor would else be done by.
+                each.set_force_sum_reduction_for_comms(True)
+
+
+def shard_again(modules: Iterable[nn.Module]) -> None:
+    """Shard again what a forward without backward has left gathered: checkpoints read shards."""
+    for module in modules:
+        for each in module.modules():
+            if isinstance(each, FSDPModule):
+                each.reshard()

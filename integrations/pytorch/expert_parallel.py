@@ -1,0 +1,75 @@
+"""Expert parallel: each token goes to the ranks that hold its experts, and its results come back.
+
+Uneven all-to-alls in both directions; no token is ever dropped, so what a token's experts compute
+does not depend on how many ranks share them.
+
+Shape suffixes: N rows (a token once for each of its experts), X experts in all, L experts of this
+rank, R rows received, D model width.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+
+from wattmesh.integrations.pytorch.collectives import exchange
+
+
+class Experts(Protocol):
+    """Applies this rank's experts to rows sorted by expert."""
+
+    def __call__(self, rows_RD: Tensor, counts_L: Tensor) -> Tensor:
+        """Give (R, D); the first `counts_L[0]` rows are the first expert's, and so on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertParallel:
+    """How rows reach their experts; without a group all experts are on this rank."""
+
+    group: ProcessGroup | None = None
+
+    def __call__(self, experts: Experts, rows_ND: Tensor, counts_X: Tensor) -> Tensor:
+        """Apply experts to rows sorted by expert: (N, D) in and out. Collective.
+
+        Args:
+            experts: of this rank; expert `r * L + l` is expert `l` of rank `r`.
+            rows_ND: sorted by expert.
+            counts_X: rows per expert, int64; may be zero.
+        """
+        if self.group is None:
+            return experts(rows_ND, counts_X)
+        ranks = dist.get_world_size(self.group)
+        received_X = torch.empty_like(counts_X)
+        dist.all_to_all_single(received_X, counts_X, group=self.group)
+        sent_RL, got_RL = counts_X.view(ranks, -1), received_X.view(ranks, -1)
+        sent, got = sent_RL.sum(1).tolist(), got_RL.sum(1).tolist()
+        got_RD = exchange(rows_ND, sent, got, self.group)
+        order_R = _by_expert(got_RL)
+        done_RD = experts(got_RD[order_R], got_RL.sum(0))
+        back_RD = torch.empty_like(done_RD).index_copy(0, order_R, done_RD)
+        return exchange(back_RD, got, sent, self.group)
+
+
+def split_experts(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Leave each rank of a one-axis mesh its part of stacked experts (dim 0 of every parameter).
+
+    The parameters must be the same on every rank, or have no content yet (meta device).
+    """
+    rank, ranks = mesh.get_local_rank(), mesh.size()
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        local = parameter.detach().chunk(ranks)[rank].clone()
+        whole = DTensor.from_local(local, mesh, [Shard(0)], run_check=False)
+        module.register_parameter(name, nn.Parameter(whole))
+
+
+def _by_expert(got_RL: Tensor) -> Tensor:
+    """Order that turns rows sorted by (sender, expert) into rows sorted by (expert, sender)."""
+    ranks, local = got_RL.shape
+    expert_of_row = torch.arange(local, device=got_RL.device).repeat(ranks)
+    return torch.argsort(expert_of_row.repeat_interleave(got_RL.flatten()), stable=True)

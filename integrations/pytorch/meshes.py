@@ -1,0 +1,117 @@
+"""Where a rank stands in a layout, and the process groups that its parameters need.
+
+One world of ranks is seen in two ways, after torchtitan's ParallelDims:
+
+    parameters   (pp, dp_replicate, fsdp, tp)     fsdp = dp_shard * cp
+    experts      (pp, dp_replicate, efsdp, ep)    efsdp * ep = dp_shard * cp * tp
+
+Invariant: coordinates are pure arithmetic on the layout and the group rank, so that every rank
+knows where every other stands without a message.
+"""
+
+from dataclasses import dataclass
+
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from wattmesh.reconfig.layout import AXES, Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Coordinates of one rank along the axes of its layout."""
+
+    pp: int
+    dp_replicate: int
+    dp_shard: int
+    cp: int
+    tp: int
+
+    @classmethod
+    def of(cls, layout: Layout, rank: int) -> "Place":
+        """Find group rank `rank` in `layout`; `pp` is the outermost axis, `tp` the innermost."""
+        found = {}
+        for axis in reversed(AXES):
+            rank, found[axis] = divmod(rank, getattr(layout, axis))
+        return cls(**found)
+
+    def data_rank(self, layout: Layout) -> int:
+        """Which share of the samples is this rank's, of `layout.data_parallel` shares."""
+        return self.dp_replicate * layout.dp_shard + self.dp_shard
+
+
+@dataclass(frozen=True, slots=True)
+class Meshes:
+    """What one rank's parameters, sequences and stages are laid out over.
+
+    Attributes:
+        context: the ranks that share this rank's samples, each with a part of every sequence.
+    """
+
+    layout: Layout
+    place: Place
+    device: str
+    parameters: DeviceMesh
+    experts: DeviceMesh | None
+    context: ProcessGroup | None
+
+    @classmethod
+    def make(cls, layout: Layout, device: str = "cpu", *, experts: bool = False) -> "Meshes":
+        """Make the groups over the default process group. Collective.
+
+        Args:
+            layout: of exactly as many ranks as the default group has.
+            device: "cpu" or "cuda".
+            experts: whether the model has experts, which are laid out over ranks of their own.
+        """
+        inner = layout.dp_shard * layout.cp * layout.tp
+        parameters = init_device_mesh(
+            device,
+            (layout.pp, layout.dp_replicate, layout.dp_shard * layout.cp, layout.tp),
+            mesh_dim_names=("pp", "dp_replicate", "fsdp", "tp"),
+        )
+        expert_mesh = None
+        if experts:
+            expert_mesh = init_device_mesh(
+                device,
+                (layout.pp, layout.dp_replicate, inner // layout.ep, layout.ep),
+                mesh_dim_names=("pp", "dp_replicate", "efsdp", "ep"),
+            )
+        place = Place.of(layout, dist.get_rank())
+        context = _context_group(layout)
+        return cls(layout, place, device, parameters, expert_mesh, context)
+
+    @property
+    def data(self) -> DeviceMesh:
+        """What FSDP shards dense parameters over; two axes where it replicates, too (HSDP)."""
+        return self._sharding(self.parameters, "fsdp")
+
+    @property
+    def expert_data(self) -> DeviceMesh:
+        """What FSDP shards experts over."""
+        assert self.experts is not None
+        return self._sharding(self.experts, "efsdp")
+
+    def _sharding(self, mesh: DeviceMesh, axis: str) -> DeviceMesh:
+        return mesh["dp_replicate", axis] if self.layout.dp_replicate > 1 else mesh[axis]
+
+
+def context_ranks(layout: Layout) -> list[list[int]]:
+    """List the groups of ranks that hold parts of the same sequences."""
+    stride = layout.cp * layout.tp
+    return [
+        [start + tp + each * layout.tp for each in range(layout.cp)]
+        for start in range(0, layout.world_size, stride)
+        for tp in range(layout.tp)
+    ]
+
+
+def _context_group(layout: Layout) -> ProcessGroup | None:
+    if layout.cp == 1:
+        return None
+    own = None
+    for ranks in context_ranks(layout):
+        group = dist.new_group(ranks)
+        own = group if dist.get_rank() in ranks else own
+    return own
