@@ -20,9 +20,10 @@ from wattmesh.reconfig.deadlines import Phase
 from wattmesh.reconfig.digest import combine, pieces_of
 from wattmesh.reconfig.folder import write_json
 from wattmesh.reconfig.generation import Generation, Outcome, Purpose, SwitchNote
-from wattmesh.reconfig.job import Job, Story, boot_id
+from wattmesh.reconfig.job import Job, Story
 from wattmesh.reconfig.member import LIVE_SHARE, Member
 from wattmesh.reconfig.orderbook import OrderBook
+from wattmesh.reconfig.peers import boot_id
 from wattmesh.reconfig.state import Position, State
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.tensors import name_all

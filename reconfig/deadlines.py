@@ -1,7 +1,8 @@
 """How long each phase of a rank's life may last before its watchdog ends the process.
 
 Invariant: every moment of a rank belongs to exactly one phase, and every phase but `PARKED` ends
-by itself within its deadline, without asking a process group that may hang.
+by itself within its deadline, without asking a process group that may hang. A parked rank ends when
+the store is silent.
 """
 
 from dataclasses import dataclass, fields
@@ -33,6 +34,8 @@ class Deadlines:
         wake_s: for a woken or newly launched rank, until the next generation is announced to it.
         leave_s: how long ranks may take to get out of a phase in which a peer failed, before they
             are ended; also the grace for peers that were told to end.
+        silence_s: how long another rank's watchdog, or the launch's store, may say nothing. It
+            bounds what a lost host costs, from which no connection breaks.
     """
 
     train_s: float = 1800.0
@@ -44,6 +47,7 @@ class Deadlines:
     verify_s: float = 300.0
     wake_s: float = 600.0
     leave_s: float = 5.0
+    silence_s: float = 300.0
 
     def __post_init__(self) -> None:
         """Refuse deadlines that are already over."""
@@ -62,4 +66,4 @@ class Deadlines:
     @property
     def longest_s(self) -> float:
         """The longest of all, which process groups get as their own timeout, behind ours."""
-        return max(float(getattr(self, each.name)) for each in fields(self))
+        return max(self.of(phase) for phase in Phase if phase is not Phase.PARKED)

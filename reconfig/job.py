@@ -6,7 +6,6 @@ Invariant: nothing here holds a tensor; tensors live in the `State` handle alone
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.board import Board
@@ -14,6 +13,7 @@ from wattmesh.reconfig.deadlines import Deadlines
 from wattmesh.reconfig.folder import RunFolder
 from wattmesh.reconfig.generation import Generation, SwitchNote
 from wattmesh.reconfig.layout import Layout, Ranks
+from wattmesh.reconfig.peers import boot_id
 from wattmesh.reconfig.reporter import Pump, Relay, Reporter
 from wattmesh.reconfig.state import State
 from wattmesh.reconfig.switch import SwitchState
@@ -73,7 +73,11 @@ class Job:
 
     def ranks(self, generation: Generation) -> Ranks:
         """Who takes part in `generation`, seen from here."""
-        return Ranks(participants=generation.ranks, global_rank=self.rank)
+        return Ranks(
+            participants=generation.ranks,
+            global_rank=self.rank,
+            fresh=not generation.checkpoint,
+        )
 
     def voice(self, generation: Generation) -> Reporter:
         """Who speaks for this rank while it leads `generation`."""
@@ -129,11 +133,3 @@ class Story:
                 evidence=dict(self.note.evidence),
             )
         )
-
-
-def boot_id() -> str:
-    """Which boot of which kernel the monotonic clock belongs to; "" where nothing says so."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""

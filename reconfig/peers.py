@@ -3,7 +3,9 @@
 A stopped process (SIGSTOP, a debugger) cannot end itself, and a launcher that waits for it waits
 30 s. Whoever notices a failure therefore ends stopped peers at once.
 
-Invariant: a pid is only signalled when its start time is the one that the peer itself reported.
+Invariant: a pid is only signalled when its start time is the one that the peer itself reported,
+and only where pids mean the same: on the same kernel, under the same host name, in the same
+namespace. Anywhere else a peer is judged by what it says through the store alone.
 """
 
 import os
@@ -20,20 +22,37 @@ from wattmesh.reconfig.wire import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer(Message):
-    """One rank's process. `started`: kernel ticks since boot, which tells a reused pid apart."""
+    """One rank's process.
+
+    Attributes:
+        started: kernel ticks since boot, which tells a reused pid apart.
+        pids: which kernel and namespace its pid belongs to; two hosts may share a name.
+    """
 
     rank: int
     host: str
     pid: int
     started: int
     gpu: str = ""
+    pids: str = ""
 
     @classmethod
     def here(cls, rank: int, gpu: str) -> Self:
         """Describe this very process."""
         pid = os.getpid()
         _, started = _stat(pid)
-        return cls(rank=rank, host=socket.gethostname(), pid=pid, started=started, gpu=gpu)
+        return cls(
+            rank=rank,
+            host=socket.gethostname(),
+            pid=pid,
+            started=started,
+            gpu=gpu,
+            pids=f"{boot_id()} {_pid_namespace()}",
+        )
+
+    def beside(self, other: "Peer") -> bool:
+        """Whether both run on one host, so that one can see and end the other."""
+        return (self.host, self.pids) == (other.host, other.pids)
 
     def alive(self) -> bool:
         """Whether the process still runs (or is stopped); only meaningful on its own host."""
@@ -74,6 +93,21 @@ def end_stragglers(peers: Iterable[Peer], grace_s: float) -> list[int]:
     for peer in left:
         peer.kill()
     return [peer.rank for peer in left]
+
+
+def boot_id() -> str:
+    """Which boot of which kernel clocks and pids belong to; "" where nothing says so."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
 
 
 def _stat(pid: int) -> tuple[str, int]:

@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
@@ -29,6 +30,7 @@ from wattmesh.errors import CallHuman, FixInput, Refused
 from wattmesh.reconfig import group
 from wattmesh.reconfig.board import POLL_S, Board
 from wattmesh.reconfig.boundary import Boundary
+from wattmesh.reconfig.bounded import within
 from wattmesh.reconfig.chair import Chair
 from wattmesh.reconfig.deadlines import Deadlines, Phase
 from wattmesh.reconfig.folder import OUTCOME_VARIABLE, RunFolder, write_json
@@ -192,11 +194,14 @@ class Session:
         atexit.unregister(self.close)
         self._job.watchdog.stop()
         clean = error is None or self.done or isinstance(error, SystemExit)
+        # Nobody watches any more, and with a lost host every call to the store may hang.
         with suppress(RuntimeError):
             if clean:
-                self._job.board.leave()
+                within(self._job.deadlines.leave_s, self._job.board.leave, None)
             else:
-                self._job.watchdog.give_reason(f"rank {self._job.rank} failed: {error!r}")
+                words = f"rank {self._job.rank} failed: {error!r}"
+                tell = partial(self._job.watchdog.give_reason, words)
+                within(self._job.deadlines.leave_s, tell, None)
         if clean:
             # In a group that failed a peer may hang; its end is left to the process's.
             group.end()
@@ -205,7 +210,7 @@ class Session:
         self._job.courier.close(FLUSH_S)
         if self._chair is not None:
             if clean:
-                self._await_others()
+                within(2 * self._job.deadlines.leave_s, self._await_others, None)
             self._chair.close()
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures of the hook's tests: the zygote, a place for sockets, the losses of a run left alone."""
+"""Fixtures of the hook's tests: a place for sockets, the losses of a run left alone."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -7,14 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.hook.harness import DP2, Run, Zygote
-
-
-@pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    """The process that forks ranks."""
-    started = Zygote()
-    yield started
-    started.close()
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from tests.hook import hosts
 from wattmesh.reconfig.deadlines import Deadlines
 from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.session import Session, attach
@@ -47,7 +48,7 @@ class Fault:
     Attributes:
         at: train | agree | save | teardown | rebuild | load | verify
         what: stop | kill | raise | hang | wrong (a wrong probe) | drift (a changed weight) |
-            damage (a changed byte in the newest checkpoint)
+            damage (a changed byte in the newest checkpoint) | cut (this host's cable)
         after_step: the fault waits for this step; `layout`: and for this layout, if given.
     """
 
@@ -285,6 +286,8 @@ class TinyJob:
             time.sleep(3600)
         elif fault.what == "damage":
             self._damage()
+        elif fault.what == "cut":
+            hosts.cut_cable()
         else:
             raise RuntimeError(f"the test broke rank {self.rank} in {at}")
 

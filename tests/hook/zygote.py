@@ -95,7 +95,7 @@ def _agent_of_hosts(request: dict[str, Any], asked: list[int]) -> int:
     counts: list[int] = request["hosts"]
     hosts.become_user_of_hosts()
     hosts.become_host(0)
-    signal.signal(signal.SIGUSR1, lambda number, frame: hosts.cut_cable())
+    signal.signal(signal.SIGUSR1, lambda number, frame: _cut_cable(request))
     other, tell = _fork_host(request, range(counts[0], sum(counts))) if counts[1:] else (0, -1)
     agents = {0: os.getpid()}
     if other:
@@ -140,6 +140,11 @@ def _fork_host(request: dict[str, Any], ranks: range) -> tuple[int, int]:
         raise RuntimeError("host 1 did not come up")
     os.close(ready)
     return pid, tell
+
+
+def _cut_cable(request: dict[str, Any]) -> None:
+    hosts.cut_cable()
+    (Path(request["out"]) / "cut").touch()
 
 
 def _reach(host: int) -> dict[str, str]:
