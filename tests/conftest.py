@@ -1,19 +1,30 @@
-"""Fixtures that every room shares: a private PostgreSQL server and fresh journal addresses.
+"""Fixtures that rooms share: PostgreSQL, fresh journal addresses, the process that forks ranks.
 
 Invariant: no two tests share a database, and nothing started here outlives the session.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_randomly
 from hypothesis import settings
 
 from tests import postgresql
+from tests.spread import pytest_collection_modifyitems
 from tests.strict_skips import pytest_make_collect_report, pytest_runtest_makereport
 
-__all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
+if TYPE_CHECKING:
+    from tests.hook.harness import Zygote
+
+__all__ = [
+    "pytest_collection_modifyitems",
+    "pytest_make_collect_report",
+    "pytest_runtest_makereport",
+]
 
 # A shared two-core machine makes single examples slow at random: speed is benchmarks' business.
 settings.register_profile("house", deadline=None)
@@ -47,3 +58,13 @@ def journal_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'journal.db'}"
     address: str = request.getfixturevalue("postgresql_url")
     return address
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """The process that forks ranks."""
+    from tests.hook.harness import Zygote  # noqa: PLC0415 - imports torch
+
+    started = Zygote()
+    yield started
+    started.close()

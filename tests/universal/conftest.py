@@ -1,4 +1,4 @@
-"""Fixtures: ranks by fork, a process group of one rank, what four ranks said of DCP."""
+"""Fixtures: a process group of one rank, what four ranks said of DCP."""
 
 import json
 from collections.abc import Iterator
@@ -8,12 +8,11 @@ import pytest
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from tests.hook.conftest import zygote
 from tests.hook.harness import Zygote
 from tests.universal.dcp_runs import dcp_runs
 from tests.universal.deepspeed_runs import deepspeed_runs
 
-__all__ = ["dcp_runs", "deepspeed_runs", "one_rank", "said", "zygote"]
+__all__ = ["dcp_runs", "deepspeed_runs", "one_rank", "said"]
 
 
 @pytest.fixture
