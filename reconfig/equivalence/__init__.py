@@ -11,6 +11,7 @@ what the code it judges wrote about itself. Torch-free but for the last three.
     trials.py       V8 final losses over seeds: equivalence by two one-sided tests
     bias.py         V9 to V11 routing that leans towards cheap experts
     batch_rules.py  what else must change when the global batch does (off by default)
+    shelf.py        a whole state on disk, to be compared with another run's
     script.py       a schedule of switches, given to a real session as orders
     gather.py       (torch) the whole state of a distributed job, without our checkpoint code
     watch.py        (torch) records what modules draw: dropout masks, by sample

@@ -68,9 +68,9 @@ def follow(
     """
     if Equivalence.STATISTICAL not in allowed:
         raise Refused(
-            f"global batch {numbers.batch:g} -> {batch:g}: this changes the mathematics of the run: it "
-            "is equal in distribution only; add 'statistical' to policy.equivalence to "
-            "allow it."
+            f"global batch {numbers.batch:g} -> {batch:g}: this changes the mathematics of the "
+            "run, which is then equal in distribution only; add 'statistical' to "
+            "policy.equivalence to allow it."
         )
     if not (batch > 0 and numbers.batch > 0 and numbers.learning_rate > 0):
         raise InputInvalid(
@@ -98,7 +98,7 @@ def ramp(old: float, new: float, *, step: int, beta: float) -> float:
     """
     steps = math.ceil(1 / (1 - beta) - 1e-9)
     share = min(1.0, max(0.0, step / steps))
-    return old * (new / old) ** share
+    return old * math.exp(share * math.log(new / old))
 
 
 def _square_root(numbers: Numbers, batch: float, factor: float) -> Numbers:

@@ -47,8 +47,7 @@ def same_samples(found: Samples, expected: Samples) -> Verdict:
     told = ""
     if wrong:
         here, there = found.get(wrong[0], {}), expected.get(wrong[0], {})
-        odd = sorted(each for each in {*here, *there} if here.get(each) != there.get(each))
-        first = odd[0] if odd else "none"
+        first = min(each for each in {*here, *there} if here.get(each) != there.get(each))
         told = (
             f"; step {wrong[0]}: sample {first} was consumed {here.get(first, 0)} times "
             f"and should have been {there.get(first, 0)} times"

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from wattmesh.reconfig.equivalence.bias import (
+    Floats,
     energy_falls,
     shift_is_bounded,
     strength_settles,
@@ -16,7 +16,7 @@ from wattmesh.reconfig.equivalence.bias import (
 STRENGTHS = (0.0, 0.1, 0.5, 1.0, 2.0, 8.0)
 
 
-def router(seed: int, *, scale: float = 2.0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def router(seed: int, *, scale: float = 2.0) -> tuple[Floats, Floats]:
     """Logits of a frozen router for 64 tokens, and z-scored costs of 8 experts."""
     draw = np.random.default_rng(seed)
     costs_E = draw.standard_normal(8)
@@ -47,9 +47,7 @@ def test_the_bound_is_tight() -> None:
 def test_a_gate_that_leans_the_wrong_way_is_seen() -> None:
     """Sabotaged twin: the sign of the tilt."""
 
-    def wrong(
-        logits_TE: NDArray[np.float64], costs_E: NDArray[np.float64], strength: float
-    ) -> NDArray[np.float64]:
+    def wrong(logits_TE: Floats, costs_E: Floats, strength: float) -> Floats:
         return np.asarray(tilted_softmax(logits_TE, costs_E, -strength))
 
     assert not energy_falls(wrong, *router(3), STRENGTHS).ok
@@ -58,9 +56,7 @@ def test_a_gate_that_leans_the_wrong_way_is_seen() -> None:
 def test_a_gate_that_leans_twice_is_seen() -> None:
     """Sabotaged twin: the tilt is put on twice (in the router and in the dispatcher)."""
 
-    def twice(
-        logits_TE: NDArray[np.float64], costs_E: NDArray[np.float64], strength: float
-    ) -> NDArray[np.float64]:
+    def twice(logits_TE: Floats, costs_E: Floats, strength: float) -> Floats:
         return np.asarray(tilted_softmax(logits_TE, costs_E, 2 * strength))
 
     assert energy_falls(twice, *router(3), STRENGTHS).ok

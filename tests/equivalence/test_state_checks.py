@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ Spoil = Callable[[dict[str, np.ndarray]], None]
 def state() -> Whole:
     """A small state: weights, a moment, a fused stack of experts, a counter and settings."""
     draw = np.random.default_rng(7)
-    arrays = {
+    arrays: dict[str, Any] = {
         "param.embed": draw.standard_normal((10, 4)),
         "param.head": draw.standard_normal((10, 4)),
         "param.qkv": draw.standard_normal((12, 4)),

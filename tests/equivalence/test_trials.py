@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import stats  # type: ignore[import-untyped]
 
 from wattmesh.reconfig.equivalence.trials import equivalent, t_tail, tost
 

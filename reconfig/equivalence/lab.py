@@ -1,0 +1,100 @@
+"""Train through a schedule in a real session, and compare the state before and after each switch.
+
+    script = Script(turns)
+    session = attach(..., reporter=script)
+    train(session, script, train_step, notes)
+
+Every rank of the job calls `train`; what was found is in `notes` on global rank 0, which takes
+part in every layout. The session's own proof (digests, probe) runs as always; here is the second,
+which shares no code with it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from wattmesh.reconfig.equivalence.gather import gather_whole, shard_again
+from wattmesh.reconfig.equivalence.script import Script
+from wattmesh.reconfig.equivalence.verdict import Verdict
+from wattmesh.reconfig.equivalence.whole import Whole, round_trip
+from wattmesh.reconfig.session import Session
+from wattmesh.reconfig.state import State
+
+
+class Step(Protocol):
+    """What one optimizer step did, equal on every rank."""
+
+    @property
+    def loss(self) -> float:
+        """Of the global batch."""
+        ...
+
+    @property
+    def tokens(self) -> int:
+        """Consumed over all ranks."""
+        ...
+
+    @property
+    def samples(self) -> int:
+        """Consumed over all ranks."""
+        ...
+
+
+@dataclass(slots=True)
+class Notes:
+    """What was seen, on global rank 0.
+
+    Attributes:
+        losses: by step.
+        layouts: the layout each step was trained in.
+        round_trips: V1 per switch, by the step it was made at.
+        seen: called after every step with (step, loss, layout); for progress.
+        meddle: called on every rank with the state right after a switch was verified: where a
+            negative control does its damage, behind the back of the session's proof.
+        stepped: called on every rank after every step with (state, step); for what is collective.
+    """
+
+    losses: dict[int, float] = field(default_factory=dict)
+    layouts: dict[int, str] = field(default_factory=dict)
+    round_trips: dict[int, Verdict] = field(default_factory=dict)
+    seen: Callable[[int, float, str], None] = lambda step, loss, layout: None
+    meddle: Callable[[State], None] = lambda state: None
+    stepped: Callable[[State, int], None] = lambda state, step: None
+
+
+def train(
+    session: Session,
+    script: Script,
+    step: Callable[[State], Step],
+    notes: Notes,
+) -> None:
+    """Train until the session is done; a collective call of all ranks of the job."""
+    arrived = 0
+    before: Whole | None = None
+    while not session.done:
+        generation = session.generation
+        if generation.number != arrived:
+            arrived = generation.number
+            if generation.switch is not None:
+                shard_again(session.state)
+                notes.meddle(session.state)
+                _compare(session, before, notes)
+        done = step(session.state)
+        session.report(tokens=done.tokens, samples=done.samples, loss=done.loss)
+        at = session.position.step
+        notes.losses[at], notes.layouts[at] = done.loss, str(generation.layout)
+        notes.stepped(session.state, at)
+        notes.seen(at, done.loss, str(generation.layout))
+        if script.turn(at) is not None:
+            before = gather_whole(session.state)
+        session.boundary()
+
+
+def _compare(session: Session, before: Whole | None, notes: Notes) -> None:
+    """Gather again and hold it against what was gathered in the layout before."""
+    after = gather_whole(session.state)
+    if session.generation.leader == 0 and before is not None and before.arrays:
+        step = session.position.step
+        notes.round_trips[step] = round_trip(
+            before, after, what=f"the switch to {session.generation.layout} at step {step}"
+        )

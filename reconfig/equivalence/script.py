@@ -1,0 +1,128 @@
+"""A schedule of switches, given to a real session as a daemon would give its orders. Torch-free.
+
+    session = attach(..., reporter=Script(turns))
+
+Invariant: the schedule is a pure function of the step, so every rank knows it, and a job that is
+launched again goes on where its checkpoint stands.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.switch import FINAL, SwitchState
+from wattmesh.reconfig.wire import Finish, Order, Orders, Progress, Transition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One switch: at the boundary of step `step`, into `layout` on the first ranks."""
+
+    step: int
+    layout: Layout
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Who trains afterwards. Global rank 0 always does, for it holds the schedule."""
+        return tuple(range(self.layout.world_size))
+
+
+class Script:
+    """A reporter that orders what its schedule says, and keeps what the job reported."""
+
+    def __init__(self, turns: Iterable[Turn]) -> None:
+        """Take the schedule; of two turns at one step the later one counts."""
+        self._turns = {turn.step: turn for turn in sorted(turns, key=lambda each: each.step)}
+        self._now: Progress | None = None
+        self.transitions: list[Transition] = []
+
+    def turn(self, step: int) -> Turn | None:
+        """Give the switch that is due at the boundary of `step`, if any."""
+        return self._turns.get(step)
+
+    def progress(self, message: Progress) -> None:
+        """Learn which run this is and where it stands."""
+        self._now = message
+
+    def transition(self, message: Transition) -> None:
+        """Keep what is said of a switch."""
+        self.transitions.append(message)
+
+    def finish(self, message: Finish) -> None:
+        """Need nothing at the end."""
+
+    def orders(self) -> Orders:
+        """Order what is due at the step that was reported last."""
+        now = self._now
+        turn = self.turn(now.step) if now else None
+        if now is None or turn is None:
+            return Orders()
+        order = Order(
+            plan=f"script-{now.attempt}-{turn.step}",
+            epoch=1,
+            run=now.run,
+            attempt=now.attempt,
+            point=str(turn.layout),
+            layout=turn.layout,
+            ranks=turn.ranks,
+            not_before_step=turn.step,
+            valid_until_step=turn.step,
+            reason="the script says so",
+        )
+        return Orders(order=order, epoch=1)
+
+    def pump(self) -> None:
+        """Have nothing to pass on."""
+
+    def close(self, patience_s: float) -> None:
+        """Have nothing left."""
+
+    def ends(self) -> list[tuple[int, SwitchState, str]]:
+        """How every switch ended: step, state, and why it did where it went back."""
+        return [
+            (each.step, each.state, each.detail) for each in self.transitions if each.state in FINAL
+        ]
+
+
+def every_ordered_pair(count: int) -> list[int]:
+    """Walk from 0 through `count` places so that every ordered pair is walked exactly once.
+
+    The complete directed graph has an Euler circuit, for every place is left as often as it is
+    reached; this is Hierholzer's way to find one.
+
+    Returns:
+        `count * (count - 1) + 1` places, the first and last of them 0.
+
+    Raises:
+        InputInvalid: fewer than two places.
+    """
+    if count < 2:
+        raise InputInvalid(f"equivalence: a walk over pairs needs two layouts, got {count}")
+    left = {place: [other for other in range(count) if other != place] for place in range(count)}
+    path, found = [0], []
+    while path:
+        if left[path[-1]]:
+            path.append(left[path[-1]].pop())
+        else:
+            found.append(path.pop())
+    return found[::-1]
+
+
+def random_walk(count: int, switches: int, *, seed: int) -> list[int]:
+    """Walk from 0 through `count` places at random, never staying; a function of the seed."""
+    draw = random.Random(seed)
+    walk = [0]
+    for _ in range(switches):
+        walk.append(draw.choice([place for place in range(count) if place != walk[-1]]))
+    return walk
+
+
+def turns_of(walk: Sequence[int], layouts: Sequence[Layout], *, every: int) -> list[Turn]:
+    """Make a walk a schedule: `every` steps in each place, and a switch to the next."""
+    return [
+        Turn(step=every * number, layout=layouts[place])
+        for number, place in enumerate(walk)
+        if number
+    ]

@@ -1,0 +1,55 @@
+"""Record what modules draw, by sample: the dropout masks that V4 compares.
+
+Torch's own dropout draws from one stream per process, so a sample's mask follows the layout; a
+job whose masks are keyed by (seed, step, sample, layer) passes V4, one that uses `nn.Dropout`
+over several data-parallel ranks does not.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+
+@contextmanager
+def watch_masks(
+    layers: Iterable[tuple[str, nn.Module]],
+    samples: Sequence[int],
+    into: dict[Hashable, bytes],
+    *,
+    step: int,
+) -> Iterator[None]:
+    """Record the masks of dropout-like layers while a forward runs.
+
+    Args:
+        layers: names and modules whose output is their input with some elements zeroed.
+        samples: global ids of the batch's rows, in order; a forward of several microbatches
+            goes through them one after the other.
+        into: (step, sample, layer) -> the mask's bits; only layers in training mode.
+        step: which step this is.
+
+    Raises:
+        IndexError: more rows went through a layer than there are samples.
+    """
+    seen: dict[str, int] = {}
+
+    def note(name: str, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        # An input that is 0 shows nothing; it counts as kept on every layout alike.
+        kept = (output != 0) | (inputs[0] == 0)
+        for row in kept.detach().cpu().numpy():
+            at = seen.get(name, 0)
+            seen[name] = at + 1
+            into[step, samples[at], name] = np.packbits(row).tobytes()
+
+    def hook(name: str) -> Any:
+        return lambda module, inputs, output: note(name, inputs, output)
+
+    handles = [each.register_forward_hook(hook(name)) for name, each in layers if each.training]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
