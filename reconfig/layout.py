@@ -114,10 +114,13 @@ class Ranks:
     Attributes:
         participants: global ranks in mesh order; position in the tuple = rank in the group.
         global_rank: this process, as the launcher numbered it.
+        fresh: whether the state to be built needs its first values. Where it does not, a checkpoint
+            is loaded into all of it right after, and drawing them would be wasted.
     """
 
     participants: tuple[int, ...]
     global_rank: int
+    fresh: bool = True
 
     def __post_init__(self) -> None:
         """Refuse an empty or repeating list."""

@@ -24,7 +24,7 @@ def train(options: Options) -> None:
     log = StepLog(options.step_log)
 
     def build(layout: wattmesh.Layout, ranks: wattmesh.Ranks) -> wattmesh.State:
-        return build_state(config, layout)
+        return build_state(config, layout, fresh=ranks.fresh)
 
     session = wattmesh.attach(  # (w)
         options.name,

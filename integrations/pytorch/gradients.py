@@ -34,6 +34,11 @@ class Gradient:
     shards: int
 
 
+def shard_of(tensor: Tensor) -> Tensor:
+    """Give what this rank holds of a tensor, as a view."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def local_gradients(modules: Iterable[nn.Module]) -> list[Gradient]:
     """List this rank's gradient shards."""
     found = []
