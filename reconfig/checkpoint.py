@@ -1,6 +1,6 @@
 """Saving a distributed state to a sealed folder, and loading it in any layout.
 
-Every rank writes its own part of a universal checkpoint (`dcp.py`); what is no tensor is JSON in
+Every rank writes its own part of a universal checkpoint (`direct.py`); what is no tensor is JSON in
 its `trainer.json`: {"header", "values", "extra", "without_slots"}.
 
 Invariant: a checkpoint appears whole under its name or not at all, and never when a newer attempt
@@ -10,9 +10,7 @@ exists; nothing is loaded whose dtype or shape differs from what was saved.
 import json
 import logging
 import shutil
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import xxhash
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
-from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
+from wattmesh import durable
 from wattmesh.errors import (
     CheckpointDamaged,
     Fenced,
@@ -31,14 +27,26 @@ from wattmesh.errors import (
     NotSwitched,
     WattmeshError,
 )
-from wattmesh.reconfig import damage, group, plain, shares
-from wattmesh.reconfig.dcp import HOOK, About, UniversalReader, UniversalWriter, cause_of
+from wattmesh.reconfig import damage, direct, group, plain, shares
+from wattmesh.reconfig.dcp_merge import index_of
 from wattmesh.reconfig.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.memory import dtype_name
 from wattmesh.reconfig.state import Position, State
 from wattmesh.reconfig.tensors import Named, drop_slots, give_back, without_slots
-from wattmesh.reconfig.universal.folder import COMMIT, TRAINER, Checkpoint, open_checkpoint
+from wattmesh.reconfig.universal.declared import Declared
+from wattmesh.reconfig.universal.folder import (
+    COMMIT,
+    TRAINER,
+    Checkpoint,
+    DataFile,
+    Kind,
+    Manifest,
+    open_checkpoint,
+    seal,
+)
+from wattmesh.reconfig.universal.index import Index
+from wattmesh.reconfig.universal.names import HOOK
 
 log = logging.getLogger(__name__)
 
@@ -105,9 +113,15 @@ def find_damage(path: Path) -> str:
 
 
 def save(
-    folder: RunFolder, named: Named, state: State, header: Header, fence: Callable[[], None]
+    folder: RunFolder,
+    named: Named,
+    state: State,
+    header: Header,
+    fence: Callable[[], None],
+    *,
+    staged: bool = False,
 ) -> Path:
-    """Write and publish a checkpoint; a collective call of every rank of the process group.
+    """Write a checkpoint; a collective call of every rank of the process group.
 
     Args:
         folder: the run's.
@@ -115,76 +129,121 @@ def save(
         state: where the extra state is.
         header: what the checkpoint says of itself.
         fence: raises Fenced when a newer attempt exists; called on the leader before publishing.
+        staged: neither sync nor publish it: `settle` does so later. It can be loaded until then by
+            ranks of this host.
+
+    Returns:
+        Where it lies: under its name, or in staging.
 
     Raises:
         CheckpointNotSaved: on every rank, when any rank could not write its part (disk full).
         Fenced: on every rank, when a newer attempt exists; nothing was published.
     """
+    staging = folder.staging(header.step, header.attempt)
     inside: dict[str, torch.Tensor] = {}
     layout = Layout.from_dict(header.layout)
-    parts = _together(lambda: _own_facts(named, state, inside, layout))
-
-    def clear_the_way(final: Path) -> None:
-        fence()
-        if final.exists():
-            final.rename(final.with_name(f"{final.name}.set-aside-by-attempt-{header.attempt}"))
-
-    writer = UniversalWriter(
-        folder.checkpoint(header.step),
-        about=About(
-            run=header.run,
-            attempt=header.attempt,
-            logical_digest=header.digest,
-            trainer=_trainer(header, parts, facts_of(state)),
-        ),
-        before_publish=clear_the_way,
-        # The logical digest, taken before, has compared them.
-        check_replicas=False,
-    )
     try:
-        with _quiet():
-            dcp_save(_by_prefix({**named.tensors, **inside}), storage_writer=writer)
-    except CheckpointException as error:
+        parts = _together(lambda: _begin(staging, named, state, inside, layout))
+        held = _alone(lambda: direct.boxes_of({**named.tensors, **inside}))
+        share = direct.own_share(held)
+        rank = dist.get_rank()
+        told = _alone(lambda: direct.write(staging, rank, held, share, durable=not staged))
+        every = group.gather_at_leader(told)
+
+        def finish() -> None:
+            trainer = _trainer(header, parts, facts_of(state))
+            index = index_of([direct.part_of(*each) for each in enumerate(every)], HOOK, Declared())
+            _seal(staging, header, every, index, trainer, sync=not staged)
+            if not staged:
+                publish(folder, staging, header, fence)
+
+        _leader_does(finish)
+    except WattmeshError:
         if dist.get_rank() == 0:
-            shutil.rmtree(writer.staging, ignore_errors=True)
-        raise _not_saved(error) from error
-    return folder.checkpoint(header.step)
+            shutil.rmtree(staging, ignore_errors=True)
+        raise
+    return staging if staged else folder.checkpoint(header.step)
 
 
-def load(path: Path, named: Named, state: State, *, layout: Layout | None = None) -> Header:
+def settle(folder: RunFolder, staging: Path, header: Header, fence: Callable[[], None]) -> None:
+    """Make a staged checkpoint durable and publish it; no collective call.
+
+    Raises:
+        OSError: the disk is full, or broken; it is not published.
+        Fenced: a newer attempt exists; it is not published.
+    """
+    for path in sorted(staging.iterdir()):
+        durable.fsync_file(path)
+    publish(folder, staging, header, fence)
+
+
+def publish(folder: RunFolder, staging: Path, header: Header, fence: Callable[[], None]) -> None:
+    """Give a whole and synced staging folder its name, durably."""
+    final = folder.checkpoint(header.step)
+    fence()
+    if final.exists():
+        final.rename(final.with_name(f"{final.name}.set-aside-by-attempt-{header.attempt}"))
+    durable.publish_folder(staging, final)
+
+
+def load(
+    path: Path,
+    named: Named,
+    state: State,
+    *,
+    layout: Layout | None = None,
+    opened: Checkpoint | None = None,
+) -> Header:
     """Load a checkpoint into a freshly built state of any layout; a collective call.
 
     The bytes are not compared with their digests here: the logical digest of what is in memory
-    afterwards proves them, and `find_damage` says what is wrong when it differs. `layout` is the
-    built state's; None where it is the checkpoint's.
+    afterwards proves them, and `find_damage` says what is wrong when it differs.
+
+    Args:
+        path: published or staged.
+        named: this rank's tensors and values, to be filled.
+        state: where they belong.
+        layout: the built state's; None where it is the checkpoint's.
+        opened: the checkpoint, where it is open already.
 
     Raises:
         CheckpointDamaged: on every rank: a part of the checkpoint is missing.
         InputInvalid: on every rank: the job built another dtype or shape than was saved.
     """
-    reader = UniversalReader(path)
-    _on_all(lambda: _prepare(reader.open(), named, state))
-    try:
-        with _quiet():
-            dcp_load(dict(named.tensors), storage_reader=reader)
-    except CheckpointException as error:
-        cause = cause_of(error)
-        if isinstance(cause, WattmeshError):
-            raise cause from error
-        raise CheckpointDamaged(
-            f"checkpoint {path.name} could not be loaded: {type(cause).__name__}: {cause}"
-        ) from error
-    header, trainer = header_in(reader.open()), reader.open().trainer
-    for key in named.plain:
-        named.plain[key] = reader.value(_told(trainer, "values", key, path))
-    give_back(state, named)
-    for name, each in state.extra.items():
-        each.load_state_dict(reader.value(_told(trainer, "extra", name, path)))
-    if state.by_data_rank:
-        shape = layout or Layout.from_dict(header.layout)
-        at = shape, dist.get_rank()
-        _on_all(lambda: shares.give_back(state.by_data_rank, trainer, *at, reader.value))
+    checkpoint = opened or open_on_all(path)
+
+    def fill() -> None:
+        _prepare(checkpoint, named, state)
+        direct.read(checkpoint, named.tensors)
+        value, trainer = direct.Values(checkpoint), checkpoint.trainer
+        for key in named.plain:
+            named.plain[key] = value(_told(trainer, "values", key, path))
+        give_back(state, named)
+        for name, each in state.extra.items():
+            each.load_state_dict(value(_told(trainer, "extra", name, path)))
+        if state.by_data_rank:
+            shape = layout or Layout.from_dict(header.layout)
+            shares.give_back(state.by_data_rank, trainer, shape, dist.get_rank(), value)
+
+    header = header_in(checkpoint)
+    _on_all(fill)
     return header
+
+
+def open_on_all(path: Path) -> Checkpoint:
+    """Open a checkpoint on every rank; a collective call.
+
+    Raises:
+        CheckpointDamaged: on every rank: it cannot be opened.
+    """
+    found: list[Checkpoint] = []
+
+    def look() -> None:
+        found.append(open_checkpoint(path))
+        header_in(found[0])
+
+    _on_all(look)
+    return found[0]
 
 
 def facts_of(state: State) -> str:
@@ -214,13 +273,16 @@ def prune(folder: RunFolder, *, keep: int, protected: set[str]) -> list[str]:
     return dropped
 
 
-def _own_facts(
-    named: Named, state: State, inside: dict[str, torch.Tensor], layout: Layout
+def _begin(
+    staging: Path, named: Named, state: State, inside: dict[str, torch.Tensor], layout: Layout
 ) -> dict[str, dict[str, Any] | list[str]]:
     """What this rank knows beside named tensors; tensors found in it go into `inside`.
 
-    Extra state is equal on every rank, so that the leader's counts.
+    Extra state is equal on every rank, so that the leader's counts. The leader makes the folder.
     """
+    if dist.get_rank() == 0:
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
     extra = state.extra if dist.get_rank() == 0 else {}
     return {
         "values": {key: plain.encode(value, key, inside) for key, value in named.plain.items()},
@@ -260,15 +322,6 @@ def _trainer(header: Header, parts: list[dict[str, Any]], facts: str) -> dict[st
     }
 
 
-def _by_prefix(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """The same names as one dict per prefix: DCP logs every key at the top, which takes longer."""
-    nested: dict[str, Any] = {}
-    for fqn, tensor in tensors.items():
-        prefix, _, rest = fqn.partition(".")
-        nested.setdefault(prefix, {})[rest] = tensor
-    return nested
-
-
 def _told(trainer: Mapping[str, Any], part: str, key: str, path: Path) -> Any:
     """A value that the checkpoint must have."""
     if key not in trainer.get(part, {}):
@@ -295,33 +348,77 @@ def _prepare(checkpoint: Checkpoint, named: Named, state: State) -> None:
 
 
 def _together(act: Callable[[], Any]) -> list[Any]:
-    """Run one rank's part of a save; when any rank fails, every rank raises the same.
+    """Run one rank's part as `_alone` does; gives every rank's JSON result in group order."""
+    result: Any = None
+    problem = ""
+    try:
+        result = act()
+    except Exception as error:
+        problem = _words(error)
+    facts = group.gather([problem, result])
+    _raise_first([told for told, _ in facts])
+    return [result for _, result in facts]
 
-    Gives every rank's JSON result in group order.
-    """
+
+def _alone(act: Callable[[], Any]) -> Any:
+    """Run one rank's part of a save; when any rank fails, every rank raises the same."""
     result: Any = None
     problem = ""
     try:
         result = act()
     except Exception as error:
         # Whatever it was, the other ranks wait in the gather below and must hear of it.
-        problem = f"{type(error).__name__}: {error}"
-    facts = group.gather([problem, result])
-    for rank, (told, _) in enumerate(facts):
+        problem = str(error) if isinstance(error, InputInvalid) else _words(error)
+    _raise_first(group.gather(problem))
+    return result
+
+
+def _raise_first(problems: Sequence[str]) -> None:
+    for rank, told in enumerate(problems):
         if told:
             raise CheckpointNotSaved(_sentence(rank, told))
-    return [result for _, result in facts]
 
 
-def _not_saved(error: CheckpointException) -> WattmeshError:
-    """What a save that failed means to the job."""
-    cause = cause_of(error)
-    if isinstance(cause, Fenced):
-        return cause
-    if isinstance(cause, WattmeshError):
-        return CheckpointNotSaved(str(cause))
-    rank = next((each for each, told in error.failures.items() if told[0] is cause), 0)
-    return CheckpointNotSaved(_sentence(rank, f"{type(cause).__name__}: {cause}"))
+def _leader_does(act: Callable[[], None]) -> None:
+    """Run what the first rank does for all; what stopped it is raised on all."""
+    told = ["", ""]
+    if dist.get_rank() == 0:
+        try:
+            act()
+        except Fenced as error:
+            told = ["fenced", str(error)]
+        except WattmeshError as error:
+            told = ["refused", str(error)]
+        except Exception as error:
+            told = ["failed", _sentence(0, _words(error))]
+    kind, words = group.gather(told)[0]
+    if kind:
+        raise Fenced(words) if kind == "fenced" else CheckpointNotSaved(words)
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _seal(
+    staging: Path,
+    header: Header,
+    every: Sequence[Mapping[str, Any]],
+    index: Index,
+    trainer: Mapping[str, Any],
+    *,
+    sync: bool,
+) -> None:
+    """Write what makes the ranks' files a checkpoint."""
+    manifest = Manifest(
+        kind=Kind.PHYSICAL,
+        data={name: DataFile(**file) for told in every for name, file in told["files"].items()},
+        run=header.run,
+        attempt=header.attempt,
+        source={"kind": "run"},
+        logical_digest=header.digest,
+    )
+    seal(staging, manifest, index, trainer, sync=sync)
 
 
 def _sentence(rank: int, problem: str) -> str:
@@ -332,24 +429,17 @@ def _sentence(rank: int, problem: str) -> str:
 
 
 def _on_all(act: Callable[[], None]) -> None:
-    """Run a check on every rank; what one found is raised on all."""
-    found: WattmeshError | None = None
+    """Run one rank's part of a load; what stopped one is raised on all."""
+    problem, invalid = "", False
     try:
         act()
     except (CheckpointDamaged, InputInvalid) as error:
-        found = error
-    facts = group.gather([str(found or ""), isinstance(found, InputInvalid)])
-    for told, invalid in facts:
+        problem, invalid = str(error), isinstance(error, InputInvalid)
+    except OSError as error:
+        problem = f"a checkpoint could not be loaded: {_words(error)}"
+    for told, is_invalid in group.gather([problem, invalid]):
         if told:
-            raise InputInvalid(told) if invalid else CheckpointDamaged(told)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without DCP's warning that it runs on the CPU thread of a process without a GPU."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+            raise InputInvalid(told) if is_invalid else CheckpointDamaged(told)
 
 
 def header_of(

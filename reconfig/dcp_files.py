@@ -6,7 +6,7 @@ Larger elements come first, so that every tensor is aligned to its own element. 
 "<state>:<name>#<k>", k counting the pieces of a tensor in one file.
 
 Invariant: a block is hashed from the tensor's memory before it is handed to the file; a file that
-is returned is on the disk.
+is returned is on the disk, unless the caller undertook to sync it.
 """
 
 import os
@@ -66,15 +66,21 @@ class Placed:
 
 
 def write_files(
-    folder: Path, rank: int, pieces: Sequence[Piece], limit: int = FILE_BYTES
+    folder: Path,
+    rank: int,
+    pieces: Sequence[Piece],
+    limit: int = FILE_BYTES,
+    *,
+    durable: bool = True,
 ) -> tuple[dict[str, DataFile], list[Placed]]:
-    """Write a rank's pieces into `folder`, durably.
+    """Write a rank's pieces into `folder`.
 
     Args:
         folder: staging.
         rank: for the files' names.
         pieces: none larger than `limit`.
         limit: bytes of data per file.
+        durable: whether the files are on the disk on return; else somebody syncs them later.
 
     Raises:
         OSError: the disk is full, or a file exists already.
@@ -84,7 +90,7 @@ def write_files(
     staging = Staging()
     for number, group in enumerate(_groups(pieces, limit)):
         name = f"data-{rank}-{number}.safetensors"
-        files[name] = _write_file(folder / name, group, staging, placed)
+        files[name] = _write_file(folder / name, group, staging, placed, durable)
     return files, placed
 
 
@@ -116,7 +122,7 @@ def _groups(pieces: Sequence[Piece], limit: int) -> Iterator[list[Piece]]:
 
 
 def _write_file(
-    path: Path, pieces: Sequence[Piece], staging: Staging, placed: list[Placed]
+    path: Path, pieces: Sequence[Piece], staging: Staging, placed: list[Placed], durable: bool
 ) -> DataFile:
     """Write one file; append where its pieces lie to `placed`."""
     header = _header(pieces)
@@ -132,7 +138,8 @@ def _write_file(
             placed.append(told(piece, digest.digest(), path.name, at))
             at += piece.nbytes
         file.flush()
-        os.fdatasync(descriptor)
+        if durable:
+            os.fdatasync(descriptor)
     return DataFile(
         size=at, header_nbytes=len(header), header_xxh3_128=xxhash.xxh3_128_hexdigest(header)
     )

@@ -79,7 +79,7 @@ def combine(pieces: Mapping[str, Piece], facts: str) -> str:
             tensor leave a gap or overlap.
     """
     mine = [astuple(each) for each in pieces.values()]
-    rows = _gather_rows(torch.tensor(mine, dtype=torch.int64).reshape(-1, 6))
+    rows = torch.cat(gather_rows(torch.tensor(mine, dtype=torch.int64).reshape(-1, 6)))
     first, different = _first_of_each(rows)
     if different:
         names = [key for key, piece in pieces.items() if piece.box_id in different]
@@ -164,8 +164,8 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def _gather_rows(rows: torch.Tensor) -> torch.Tensor:
-    """Stack every rank's rows, in group order."""
+def gather_rows(rows: torch.Tensor) -> list[torch.Tensor]:
+    """Give every rank's rows, in group order; a collective call."""
     world = dist.get_world_size()
     counts = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
     dist.all_gather(counts, torch.tensor([len(rows)], dtype=torch.int64))
@@ -174,7 +174,7 @@ def _gather_rows(rows: torch.Tensor) -> torch.Tensor:
     padded[: len(rows)] = rows
     parts = [torch.zeros_like(padded) for _ in range(world)]
     dist.all_gather(parts, padded)
-    return torch.cat([part[: int(count)] for part, count in zip(parts, counts, strict=True)])
+    return [part[: int(count)] for part, count in zip(parts, counts, strict=True)]
 
 
 def _first_of_each(rows: torch.Tensor) -> tuple[torch.Tensor, set[int]]:

@@ -47,6 +47,16 @@ def interrupt() -> None:
 
 def gather(fact: Any) -> list[Any]:
     """Give every rank's JSON value to every rank, in group order; no pickle on the way."""
+    return [json.loads(each) for each in _texts(fact)]
+
+
+def gather_at_leader(fact: Any) -> list[Any]:
+    """Give the first rank every rank's JSON value, in group order; others get []."""
+    texts = _texts(fact)
+    return [json.loads(each) for each in texts] if dist.get_rank() == 0 else []
+
+
+def _texts(fact: Any) -> list[bytes]:
     data = torch.frombuffer(bytearray(json.dumps(fact).encode()), dtype=torch.uint8)
     world = dist.get_world_size()
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
@@ -56,10 +66,7 @@ def gather(fact: Any) -> list[Any]:
     padded[: data.numel()] = data
     rows = [torch.zeros(widest, dtype=torch.uint8) for _ in range(world)]
     dist.all_gather(rows, padded)
-    return [
-        json.loads(row[: int(size)].numpy().tobytes())
-        for row, size in zip(rows, sizes, strict=True)
-    ]
+    return [row[: int(size)].numpy().tobytes() for row, size in zip(rows, sizes, strict=True)]
 
 
 def agree_on_problem(problem: str) -> str:

@@ -23,6 +23,7 @@ from wattmesh.reconfig.deadlines import Phase
 from wattmesh.reconfig.digest import logical_digest
 from wattmesh.reconfig.generation import Generation, Purpose
 from wattmesh.reconfig.job import Evidence, Job, Story
+from wattmesh.reconfig.slots import begin_slots
 from wattmesh.reconfig.state import State
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.tensors import name_all, name_model
@@ -178,7 +179,13 @@ class Member:
         """Load the generation's checkpoint into the fresh state."""
         assert self.state is not None
         folder = self.job.folder.path / generation.checkpoint
-        header = checkpoint.load(folder, name_all(self.state), self.state, layout=generation.layout)
+        opened = checkpoint.open_on_all(folder)
+        if generation.number > 1:
+            # This launch wrote it, so the optimizer that it was written from is this one's twin.
+            begin_slots(self.state, opened)
+        header = checkpoint.load(
+            folder, name_all(self.state), self.state, layout=generation.layout, opened=opened
+        )
         if header.run != generation.run or header.position != generation.position:
             raise SwitchFailed(
                 f"{folder.name} is of run {header.run} at {header.position}, the generation's "

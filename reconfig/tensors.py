@@ -23,6 +23,8 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.in_place import filled_in_place, give_settings
+from wattmesh.reconfig.names import canonical
 from wattmesh.reconfig.state import State
 from wattmesh.reconfig.universal.names import AVERAGE
 
@@ -78,6 +80,9 @@ def give_back(state: State, named: Named) -> None:
     for module, optimizer, (model, optim) in zip(
         state.modules, state.optimizers, named.parts, strict=True
     ):
+        if filled_in_place(module, optimizer, named.tensors, named.plain):
+            give_settings(module, optimizer, named.plain)
+            continue
         set_model_state_dict(module, {key: everything[f"model.{key}"] for key in model})
         flat = {key: everything[f"optim.{key}"] for key in optim}
         set_optimizer_state_dict(module, optimizer, optim_state_dict=flat, options=_FLAT)
@@ -141,11 +146,6 @@ def _averages(state: State, model: Mapping[str, torch.Tensor]) -> dict[str, torc
                 )
             named[f"{AVERAGE}{slot}.{name}"] = average
     return named
-
-
-def canonical(name: str) -> str:
-    """A parameter's name without what torch.compile and checkpoint wrappers put into it."""
-    return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
 
 
 def _form(tensor: torch.Tensor) -> str:

@@ -47,8 +47,10 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     fsync_folder(path.parent)
 
 
-def write_new(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+def write_new(path: Path, data: bytes, *, mode: int = 0o644, sync: bool = True) -> None:
     """Write a file into a staging folder: its content is durable, its name once the folder is.
+
+    Without `sync` the caller makes the content durable later (`fsync_file`), before the name.
 
     Raises:
         OSError: the disk is full, or `path` exists already.
@@ -57,7 +59,8 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:

@@ -96,14 +96,23 @@ class Checkpoint:
     trainer: dict[str, Any]
 
 
-def seal(staging: Path, manifest: Manifest, index: Index, trainer: Mapping[str, Any]) -> None:
-    """Write everything but the data files into a staging folder, durably.
+def seal(
+    staging: Path,
+    manifest: Manifest,
+    index: Index,
+    trainer: Mapping[str, Any],
+    *,
+    sync: bool = True,
+) -> None:
+    """Write everything but the data files into a staging folder.
 
     Args:
         staging: holds the data files already, fsynced.
         manifest: its `files` and `hashed` are filled in here.
         index: proven (`cover.prove`).
         trainer: JSON: {"header": ..., "values": ..., "extra": ...}.
+        sync: whether they are on the disk on return; else the caller syncs them before it publishes
+            the folder.
 
     Raises:
         OSError: the disk is full.
@@ -124,6 +133,10 @@ def seal(staging: Path, manifest: Manifest, index: Index, trainer: Mapping[str, 
     small[MANIFEST] = text
     small[COMMIT] = hashlib.sha256(text).hexdigest().encode() + b"\n"
     # The rename that follows makes them a checkpoint all at once, so their order is free.
+    if not sync:
+        for name, data in small.items():
+            durable.write_new(staging / name, data, sync=False)
+        return
     with ThreadPoolExecutor(len(small)) as pool:
         list(pool.map(lambda name: durable.write_new(staging / name, small[name]), small))
 

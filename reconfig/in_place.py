@@ -1,0 +1,102 @@
+"""Whether a load that filled named tensors has thereby filled the model and its optimizer.
+
+Then nothing is left to hand over but settings. torch's own way copies every tensor onto itself,
+which takes an operator's plan per shape and mesh: more than the load itself.
+
+Invariant: True only where every tensor of the model and of the optimizer begins where the named one
+does, and no module wants to hear of a load.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from wattmesh.reconfig.names import canonical
+
+_FSDP = "torch.distributed.fsdp._fully_shard"
+"""FSDP2's own hooks put parameters back that were gathered, which naming them has done."""
+
+
+def filled_in_place(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    tensors: Mapping[str, torch.Tensor],
+    plain: Mapping[str, Any],
+) -> bool:
+    """Whether filling `tensors` filled this part of the model; `plain`: the named settings."""
+    if any(_hears_of_loads(each) for each in module.modules()):
+        return False
+    parameters = {canonical(name): each for name, each in module.named_parameters()}
+    own: dict[str, Any] = {f"model.{name}": each for name, each in parameters.items()}
+    for name, parameter in parameters.items():
+        for slot, value in optimizer.state.get(parameter, {}).items():
+            own[f"optim.state.{name}.{slot}"] = value
+    if not all(_same(value, tensors.get(key)) for key, value in own.items()):
+        return False
+    for name, buffer in module.named_buffers():
+        named = tensors.get(f"model.{canonical(name)}")
+        if named is not None and not _same(buffer, named):
+            return False
+    settings = [
+        f"optim.param_groups.{name}.{setting}"
+        for name, group in _grouped(optimizer, parameters)
+        for setting in group
+        if setting != "params"
+    ]
+    return all(setting in plain for setting in settings)
+
+
+def give_settings(
+    module: nn.Module, optimizer: torch.optim.Optimizer, plain: Mapping[str, Any]
+) -> None:
+    """Put loaded settings into the parameter groups."""
+    parameters = {canonical(name): each for name, each in module.named_parameters()}
+    for name, group in _grouped(optimizer, parameters):
+        for setting in [each for each in group if each != "params"]:
+            group[setting] = plain[f"optim.param_groups.{name}.{setting}"]
+
+
+def _grouped(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]
+) -> list[tuple[str, dict[str, Any]]]:
+    """Every group of the optimizer, under the name of its first parameter."""
+    names = {parameter: name for name, parameter in parameters.items()}
+    return [
+        (names.get(group["params"][0], ""), group)
+        for group in optimizer.param_groups
+        if group["params"]
+    ]
+
+
+def _hears_of_loads(module: nn.Module) -> bool:
+    """Whether a load means more to a module than other numbers in its tensors."""
+    kind = type(module)
+    hooks = [
+        *module._load_state_dict_pre_hooks.values(),
+        *module._load_state_dict_post_hooks.values(),
+    ]
+    return (
+        any(not _defined_in(hook).startswith(_FSDP) for hook in hooks)
+        or kind.set_extra_state is not nn.Module.set_extra_state
+        or kind.load_state_dict is not nn.Module.load_state_dict
+        or kind._load_from_state_dict is not nn.Module._load_from_state_dict
+    )
+
+
+def _defined_in(hook: Any) -> str:
+    """The module that a hook comes from; torch wraps some into objects with a `hook`."""
+    return str(getattr(getattr(hook, "hook", hook), "__module__", ""))
+
+
+def _same(own: Any, named: torch.Tensor | None) -> bool:
+    """Whether two tensors are the same memory."""
+    return isinstance(own, torch.Tensor) and named is not None and _at(own) == _at(named)
+
+
+def _at(tensor: torch.Tensor) -> tuple[int, torch.Size, torch.dtype]:
+    """Where this rank's piece of a tensor begins, its shape and type."""
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return local.data_ptr(), local.shape, local.dtype

@@ -1,0 +1,100 @@
+"""The slots of an optimizer that was just built, made as a checkpoint of the same program has them.
+
+torch makes them by a step with zero gradients, which costs a switch more than all its bytes do: the
+step is planned anew for every mesh.
+
+Invariant: made are exactly the slots that the checkpoint holds, or none; where a form is not known
+for certain, torch's way stays.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from wattmesh.reconfig.memory import torch_dtype
+from wattmesh.reconfig.names import canonical
+from wattmesh.reconfig.state import State
+from wattmesh.reconfig.universal.folder import Checkpoint
+from wattmesh.reconfig.universal.index import PARAM, Entry
+from wattmesh.reconfig.universal.names import EXTRA, is_average
+
+_STEP = "step"
+_VALUE = "optim.state."
+"""Before a slot in trainer.json that is a plain number: torch's way makes such slots."""
+
+
+def begin_slots(state: State, checkpoint: Checkpoint) -> None:
+    """Give every optimizer that has not begun the slots of a checkpoint, with whatever in them.
+
+    Call it only where the checkpoint was written by this very program: slots are not held against
+    what the optimizer would have made.
+    """
+    entries = checkpoint.index.entries
+    if any(key.startswith(_VALUE) for key in checkpoint.trainer.get("values", {})):
+        return
+    held = {entry.name for entry in entries if entry.state == PARAM}
+    slots: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if entry.state in (PARAM, EXTRA) or is_average(entry.state):
+            continue
+        if entry.name not in held:
+            return  # a slot within a slot
+        slots.setdefault(entry.name, []).append(entry)
+    for module, optimizer in zip(state.modules, state.optimizers, strict=True):
+        names = {parameter: canonical(name) for name, parameter in module.named_parameters()}
+        if not optimizer.state and all(name in held for name in names.values()):
+            _begin_one(optimizer, names, slots)
+
+
+def _begin_one(
+    optimizer: torch.optim.Optimizer,
+    names: dict[torch.nn.Parameter, str],
+    slots: dict[str, list[Entry]],
+) -> None:
+    made = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter not in names:
+                return
+            found = _made(parameter, group, slots.get(names[parameter], ()))
+            if found is None:
+                return
+            if found:
+                made[parameter] = found
+    optimizer.state.update(made)
+
+
+def _made(
+    parameter: torch.Tensor, group: dict[str, Any], entries: Iterable[Entry]
+) -> dict[str, torch.Tensor] | None:
+    """One parameter's slots; None when one has a form that is not known."""
+    found: dict[str, torch.Tensor] = {}
+    for entry in entries:
+        dtype = torch_dtype(entry.dtype)
+        if entry.state == _STEP and entry.shape == ():
+            # Where torch.optim keeps it: beside the parameter only if a kernel reads it there.
+            beside = group.get("fused") or group.get("capturable")
+            device = parameter.device if beside else torch.device("cpu")
+            found[entry.state] = torch.zeros((), dtype=dtype, device=device)
+        elif entry.shape == tuple(parameter.shape):
+            found[entry.state] = _like(parameter, dtype)
+        else:
+            return None
+    return found
+
+
+def _like(parameter: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """An uninitialised tensor of a parameter's shape and sharding, without an operator's plan."""
+    if not isinstance(parameter, DTensor):
+        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+    local = torch.empty_like(parameter.to_local(), dtype=dtype, requires_grad=False)
+    return DTensor.from_local(
+        local,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
