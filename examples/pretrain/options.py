@@ -36,13 +36,20 @@ def parse_layout(text: str) -> Layout:
     Raises:
         InputInvalid: not such a list, an unknown axis, or an impossible degree.
     """
-    values: dict[str, int | str] = {}
+    values: dict[str, int | str | bool] = {}
     for part in filter(None, text.split(",")):
         name, _, value = part.partition("=")
         if not value:
             raise InputInvalid(f"layout {text!r}: {part!r} is not NAME=DEGREE, like dp_shard=2")
-        values[name.strip()] = int(value) if value.strip().isdigit() else value.strip()
+        values[name.strip()] = _value(value.strip())
     return Layout.from_dict(values)
+
+
+def _value(text: str) -> int | str | bool:
+    """Read a degree, `true` or `false`, or a name."""
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if text.isdigit() else text
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:

@@ -1,0 +1,1 @@
+"""The building blocks of five dimensions, where they need no process group."""
