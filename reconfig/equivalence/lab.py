@@ -11,10 +11,12 @@ which shares no code with it.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from wattmesh.reconfig.equivalence.gather import gather_whole, shard_again
 from wattmesh.reconfig.equivalence.script import Script
+from wattmesh.reconfig.equivalence.shelf import read_whole, write_whole
 from wattmesh.reconfig.equivalence.verdict import Verdict
 from wattmesh.reconfig.equivalence.whole import Whole, round_trip
 from wattmesh.reconfig.session import Session
@@ -48,6 +50,9 @@ class Notes:
         losses: by step.
         layouts: the layout each step was trained in.
         round_trips: V1 per switch, by the step it was made at.
+        shelf: a file for the state before a switch; with it, switches by restart are compared too.
+        gathered: called on global rank 0 with (step, state) before every switch.
+        compared: called on global rank 0 with (step, verdict) after every switch.
         seen: called after every step with (step, loss, layout); for progress.
         meddle: called on every rank with the state right after a switch was verified: where a
             negative control does its damage, behind the back of the session's proof.
@@ -57,6 +62,9 @@ class Notes:
     losses: dict[int, float] = field(default_factory=dict)
     layouts: dict[int, str] = field(default_factory=dict)
     round_trips: dict[int, Verdict] = field(default_factory=dict)
+    shelf: Path | None = None
+    gathered: Callable[[int, Whole], None] = lambda step, whole: None
+    compared: Callable[[int, Verdict], None] = lambda step, verdict: None
     seen: Callable[[int, float, str], None] = lambda step, loss, layout: None
     meddle: Callable[[State], None] = lambda state: None
     stepped: Callable[[State, int], None] = lambda state, step: None
@@ -87,14 +95,22 @@ def train(
         notes.seen(at, done.loss, str(generation.layout))
         if script.turn(at) is not None:
             before = gather_whole(session.state)
+            if before.arrays:
+                notes.gathered(at, before)
+                if notes.shelf is not None:
+                    write_whole(notes.shelf, before)
         session.boundary()
 
 
 def _compare(session: Session, before: Whole | None, notes: Notes) -> None:
     """Gather again and hold it against what was gathered in the layout before."""
     after = gather_whole(session.state)
-    if session.generation.leader == 0 and before is not None and before.arrays:
+    if not after.arrays:
+        return
+    if before is None and notes.shelf is not None:
+        before = read_whole(notes.shelf)
+    if before is not None:
         step = session.position.step
-        notes.round_trips[step] = round_trip(
-            before, after, what=f"the switch to {session.generation.layout} at step {step}"
-        )
+        what = f"the switch to {session.generation.layout} at step {step}"
+        notes.round_trips[step] = round_trip(before, after, what=what)
+        notes.compared(step, notes.round_trips[step])

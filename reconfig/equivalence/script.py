@@ -7,13 +7,13 @@ launched again goes on where its checkpoint stands.
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import FINAL, SwitchState
-from wattmesh.reconfig.wire import Finish, Order, Orders, Progress, Transition
+from wattmesh.reconfig.wire import Finish, Order, Orders, Progress, SwitchMode, Transition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,17 @@ class Turn:
 class Script:
     """A reporter that orders what its schedule says, and keeps what the job reported."""
 
-    def __init__(self, turns: Iterable[Turn]) -> None:
-        """Take the schedule; of two turns at one step the later one counts."""
+    def __init__(
+        self, turns: Iterable[Turn], *, restart: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Take the schedule; of two turns at one step the later one counts.
+
+        Args:
+            turns: the switches.
+            restart: asked on global rank 0 when a turn is due: whether it is to go by restart, so
+                that a long script can be carried out in several launches.
+        """
+        self._restart = restart
         self._turns = {turn.step: turn for turn in sorted(turns, key=lambda each: each.step)}
         self._now: Progress | None = None
         self.transitions: list[Transition] = []
@@ -69,6 +78,7 @@ class Script:
             ranks=turn.ranks,
             not_before_step=turn.step,
             valid_until_step=turn.step,
+            mode=SwitchMode.RESTART if self._restart() else SwitchMode.IN_PLACE,
             reason="the script says so",
         )
         return Orders(order=order, epoch=1)

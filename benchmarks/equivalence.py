@@ -1,0 +1,306 @@
+"""Whether a run that is switched trains the same model as one that is not.
+
+    python -m benchmarks.equivalence [--part fp64,fp32,statistical] [--minutes 20] [--json]
+
+fp64         one job walks every ordered pair of twelve layouts (132 switches, up to 16 ranks)
+             and is compared with one rank, beside negative controls that must fail
+fp32         50 random switches beside one rank and the same adding up in another order
+statistical  5 seeds, 1,000 steps, 30 switches; final losses on 64k tokens nobody trained on
+
+State is kept in `--folder`: after `--minutes` (0: never) it stops, and goes on at the next call. A
+figure whose runs are not done yet is not measured. Progress is on stderr. `--fresh` begins anew.
+"""
+
+import argparse
+import shutil
+import statistics
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks import equivalence_plan as plan
+from benchmarks.equivalence_job import Arm
+from benchmarks.equivalence_run import (
+    OutOfTime,
+    Runner,
+    done,
+    lines,
+    losses,
+    samples,
+    say,
+    seconds,
+)
+from benchmarks.report import Goal, Report, run
+from examples.pretrain.config import preset
+from tests.hook.harness import Zygote
+from wattmesh.reconfig.equivalence.samples import same_samples
+from wattmesh.reconfig.equivalence.trials import equivalent
+from wattmesh.reconfig.equivalence.whole import close_curves, relative
+
+FOLDER = "benchmarks/results/equivalence"
+EARLY_STEPS = 100
+WINDOW = 100
+Rows = list[dict[str, Any]]
+Arms = Mapping[str, Arm]
+
+
+def fp64_rows(arms: Arms, controls: Arms) -> tuple[Rows, list[Goal]]:
+    """The walk, and the controls that must fail in the same columns."""
+    alone, walk = arms["one rank"], arms["walk"]
+    rows, rel, wrong, caught = [], None, None, None
+    if done(alone) and done(walk):
+        trips, states = lines(walk, "trips"), lines(walk, "states")
+        curve = close_curves(losses(walk), losses(alone))
+        data = same_samples(samples(walk), samples(alone))
+        pairs = _pairs(walk, trips)
+        for number in range(len(walk.layouts)):
+            rows.append(_layout_row(walk, number, losses(alone)))
+        rel = max([curve.measured, *(each["measured"] for each in states)])
+        wrong = sum(each["measured"] for each in trips) + (len(walk.turns) - len(pairs))
+        rows.append(
+            {
+                "case": f"walk: {len(pairs)} of {len(walk.turns)} ordered pairs",
+                "switches": len(trips),
+                "steps": walk.steps,
+                "loss_rel": curve.measured,
+                "state_rel": max(each["measured"] for each in states),
+                "mismatches": sum(each["measured"] for each in trips),
+                "other_samples": data.measured,
+                "hours": (seconds(walk) + seconds(alone)) / 3600,
+            }
+        )
+    if done(alone) and all(done(each) for each in controls.values()):
+        found = [_control_row(name, controls, alone) for name in controls if name in plan.HARM]
+        honest = _control_row("none", controls, alone)
+        rows += [honest, *found]
+        caught = sum(each["caught"] for each in found) / len(found)
+        if honest["caught"]:
+            caught = 0.0
+    goals = [
+        Goal(name="fp64_max_rel", value=rel, goal=1e-12, op="<="),
+        Goal(name="roundtrip_mismatches", value=wrong, goal=0, op="=="),
+        Goal(name="controls_caught", value=caught, goal=1.0, op="=="),
+    ]
+    return rows, goals
+
+
+def _pairs(walk: Arm, trips: Rows) -> set[tuple[int, int]]:
+    """Ordered pairs that were really walked: places that the switches came from and went to."""
+    arrived = {trip["step"]: trip["to"] for trip in trips}
+    before, found = 0, set()
+    for step, place in walk.turns:
+        if arrived.get(step) == place:
+            found.add((before, place))
+        before = place
+    return found
+
+
+def _layout_row(walk: Arm, number: int, alone: Mapping[int, float]) -> dict[str, Any]:
+    """What was found while the walk was in one layout."""
+    into = [trip for trip in lines(walk, "trips") if trip["to"] == number]
+    spans = {trip["step"] + offset for trip in into for offset in range(1, plan.EVERY + 1)}
+    mine = {step: loss for step, loss in losses(walk).items() if step in spans}
+    left = [each["measured"] for each in lines(walk, "states") if each["step"] in spans]
+    return {
+        "case": walk.layouts[number] or "one rank",
+        "switches": len(into),
+        "steps": len(mine),
+        "loss_rel": max((relative(mine[each], alone[each]) for each in mine), default=None),
+        "state_rel": max(left, default=None),
+        "mismatches": sum(trip["measured"] for trip in into),
+    }
+
+
+def _control_row(name: str, controls: Arms, alone: Arm) -> dict[str, Any]:
+    """One control: what the table's instruments saw, and what the session itself did."""
+    arm = controls[name]
+    reference = losses(alone)
+    curve = close_curves(losses(arm), {step: reference[step] for step in losses(arm)})
+    expected = {step: counts for step, counts in samples(alone).items() if step in losses(arm)}
+    data = same_samples(samples(arm), expected)
+    mismatches = sum(trip["measured"] for trip in lines(arm, "trips"))
+    seen = curve.measured > 1e-12 and (mismatches > 0 or data.measured > 0)
+    row = {
+        "case": f"control: {name}",
+        "switches": len(lines(arm, "trips")),
+        "steps": arm.steps,
+        "loss_rel": curve.measured,
+        "mismatches": mismatches,
+        "other_samples": data.measured,
+    }
+    if name == "none":
+        return {**row, "caught": curve.measured > 1e-12 or mismatches > 0 or data.measured > 0}
+    inside = controls["inside the load"]
+    step = int(next(at for at, harm in inside.at_load.items() if harm == name))
+    ends = [end for end in lines(inside, "ends") if end["step"] == step]
+    taken_back = bool(ends) and ends[0]["state"] == "rolled_back"
+    detail = ends[0]["detail"][:60] if ends else ""
+    return {**row, "caught": seen and taken_back, "inside_the_load": detail}
+
+
+def fp32_rows(arms: Arms) -> tuple[Rows, list[Goal]]:
+    """Both curves: 50 switches, and another order without any."""
+    early, later, rows = None, None, []
+    if all(map(done, arms.values())):
+        alone = losses(arms["one rank"])
+        switched = _gaps(losses(arms["50 switches"]), alone)
+        order = _gaps(losses(arms["another order"]), alone)
+        early = max(switched[step] for step in switched if step <= EARLY_STEPS)
+        ratios = []
+        for first in range(1, len(alone) + 1, WINDOW):
+            steps = range(first, min(first + WINDOW, len(alone) + 1))
+            row = _window_row(steps, alone, switched, order)
+            rows.append(row)
+            if first > EARLY_STEPS:
+                ratios.append(row["switched_over_order"])
+        later = max(ratios)
+        rows.append(_fp32_summary(arms))
+    goals = [
+        Goal(name="fp32_max_rel", value=early, goal=1e-5, op="<="),
+        Goal(name="fp32_later_over_control", value=later, goal=3.0, op="<="),
+    ]
+    return rows, goals
+
+
+def _gaps(found: Mapping[int, float], reference: Mapping[int, float]) -> dict[int, float]:
+    return {step: relative(found[step], reference[step]) for step in reference}
+
+
+def _window_row(
+    steps: range,
+    alone: Mapping[int, float],
+    switched: Mapping[int, float],
+    order: Mapping[int, float],
+) -> dict[str, Any]:
+    """One window of both curves; the ratio is of medians, for single steps cross zero."""
+    ours, theirs = [switched[each] for each in steps], [order[each] for each in steps]
+    return {
+        "case": f"fp32 steps {steps[0]} to {steps[-1]}",
+        "loss": alone[steps[-1]],
+        "switched_max": max(ours),
+        "order_max": max(theirs),
+        "switched_median": statistics.median(ours),
+        "order_median": statistics.median(theirs),
+        "switched_over_order": statistics.median(ours) / max(statistics.median(theirs), 1e-300),
+    }
+
+
+def _fp32_summary(arms: Arms) -> dict[str, Any]:
+    config = preset("tiny", dtype="fp32")
+    ends = lines(arms["50 switches"], "ends")
+    trips = lines(arms["50 switches"], "trips")
+    return {
+        "case": f"fp32: {len(plan.DENSE)} layouts, dense, random walk",
+        "switches": sum(each["state"] == "confirmed" for each in ends),
+        "steps": plan.FP32_STEPS,
+        "mismatches": sum(trip["measured"] for trip in trips),
+        "lr": config.learning_rate,
+        "clip": config.clip_norm,
+        "hours": sum(map(seconds, arms.values())) / 3600,
+    }
+
+
+def trial_rows(kind: str, by_seed: Mapping[int, Arms]) -> tuple[Rows, list[Goal]]:
+    """Final losses by seed, and the ratio of medians."""
+    rows: Rows = []
+    finals: dict[int, dict[str, float]] = {}
+    for seed, arms in by_seed.items():
+        if all(map(done, arms.values())):
+            finals[seed] = {name: lines(arm, "held")[-1]["loss"] for name, arm in arms.items()}
+            rows.append(_seed_row(kind, seed, arms, finals[seed]))
+    ratio = None
+    if len(finals) == len(by_seed):
+        alone = {seed: each["one rank"] for seed, each in finals.items()}
+        switched = {seed: each["30 switches"] for seed, each in finals.items()}
+        ours = statistics.median(abs(switched[seed] - alone[seed]) for seed in finals)
+        theirs = statistics.median(
+            abs(each["another order"] - each["one rank"]) for each in finals.values()
+        )
+        ratio = ours / theirs if theirs else float("inf")
+        test = equivalent(switched, alone)
+        rows.append(
+            {
+                "case": f"{kind}: median of {len(finals)} seeds",
+                "switched_apart": ours,
+                "order_apart": theirs,
+                "switched_over_order": ratio,
+                "tost_p": test.measured,
+                "between_seeds_std": statistics.stdev(alone.values()),
+                "hours": sum(seconds(arm) for arms in by_seed.values() for arm in arms.values())
+                / 3600,
+            }
+        )
+    name = "statistical_over_control" if kind == "dense" else "statistical_moe_over_control"
+    return rows, [Goal(name=name, value=ratio, goal=2.0, op="<=")]
+
+
+def _seed_row(kind: str, seed: int, arms: Arms, final: Mapping[str, float]) -> dict[str, Any]:
+    ends = lines(arms["30 switches"], "ends")
+    return {
+        "case": f"{kind} seed {seed}",
+        "switches": sum(each["state"] == "confirmed" for each in ends),
+        "steps": plan.TRIAL_STEPS,
+        "held_loss": final["one rank"],
+        "switched_apart": abs(final["30 switches"] - final["one rank"]),
+        "order_apart": abs(final["another order"] - final["one rank"]),
+        "mismatches": sum(trip["measured"] for trip in lines(arms["30 switches"], "trips")),
+        "hours": sum(map(seconds, arms.values())) / 3600,
+    }
+
+
+def measure(chosen: argparse.Namespace) -> Report:
+    """Compare runs that are switched with runs that are not."""
+    folder = Path(chosen.folder).absolute()
+    if chosen.fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    parts = chosen.part.split(",")
+    fp64, controls = plan.fp64_arms(folder), plan.control_arms(folder)
+    fp32 = plan.fp32_arms(folder)
+    trials = {
+        kind: {seed: plan.trial_arms(folder, kind=kind, seed=seed) for seed in range(plan.SEEDS)}
+        for kind in ("dense", "moe")
+    }
+    todo: list[tuple[str, Arms]] = []
+    if "fp64" in parts:
+        todo += [("fp64", fp64), ("control", controls)]
+    if "fp32" in parts:
+        todo += [("fp32", fp32)]
+    if "statistical" in parts:
+        todo += [
+            (f"{kind} seed {seed}", arms)
+            for kind, by_seed in trials.items()
+            for seed, arms in by_seed.items()
+        ]
+    _carry_out(todo, chosen.minutes)
+    rows, goals = fp64_rows(fp64, controls)
+    for more, held in (fp32_rows(fp32), *(trial_rows(kind, trials[kind]) for kind in trials)):
+        rows, goals = rows + more, goals + held
+    return Report(benchmark="equivalence", rows=tuple(rows), goals=tuple(goals))
+
+
+def _carry_out(todo: list[tuple[str, Arms]], minutes: float) -> None:
+    """Train whatever is not trained yet, while there is time."""
+    left = [
+        (f"{part}, {name}", arm)
+        for part, arms in todo
+        for name, arm in arms.items()
+        if not done(arm)
+    ]
+    if not left:
+        return
+    zygote = Zygote()
+    runner = Runner(zygote, minutes)
+    try:
+        for name, arm in left:
+            runner.carry_out(name, arm)
+    except OutOfTime:
+        say("out of time; the same command goes on from here")
+    finally:
+        zygote.close()
+
+
+PARTS = "fp64,fp32,statistical"
+
+if __name__ == "__main__":
+    sys.exit(run(measure, {"part": PARTS, "minutes": 20.0, "folder": FOLDER, "fresh": False}))
