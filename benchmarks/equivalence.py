@@ -14,12 +14,15 @@ figure whose runs are not done yet is not measured. Progress is on stderr. `--fr
 import argparse
 import shutil
 import statistics
+import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from benchmarks import equivalence_plan as plan
+from benchmarks.equivalence_controls import HARM
 from benchmarks.equivalence_job import Arm
 from benchmarks.equivalence_run import (
     OutOfTime,
@@ -71,7 +74,7 @@ def fp64_rows(arms: Arms, controls: Arms) -> tuple[Rows, list[Goal]]:
             }
         )
     if done(alone) and all(done(each) for each in controls.values()):
-        found = [_control_row(name, controls, alone) for name in controls if name in plan.HARM]
+        found = [_control_row(name, controls, alone) for name in controls if name in HARM]
         honest = _control_row("none", controls, alone)
         rows += [honest, *found]
         caught = sum(each["caught"] for each in found) / len(found)
@@ -297,7 +300,9 @@ def _carry_out(todo: list[tuple[str, Arms]], minutes: float) -> None:
     except OutOfTime:
         say("out of time; the same command goes on from here")
     finally:
-        zygote.close()
+        # It ends by itself when nobody speaks to it any more, on a busy machine later than asked.
+        with suppress(subprocess.TimeoutExpired):
+            zygote.close()
 
 
 PARTS = "fp64,fp32,statistical"

@@ -108,7 +108,7 @@ def samples(arm: Arm) -> dict[int, Mapping[int, int]]:
 
 def seconds(arm: Arm) -> float:
     """Wall time of all its launches."""
-    return sum(line["seconds"] for line in lines(arm, "seconds"))
+    return float(sum(line["seconds"] for line in lines(arm, "seconds")))
 
 
 def newest(arm: Arm) -> int:
