@@ -5,10 +5,10 @@ Run it with `python -m examples.pretrain --help`; `__main__.py` is the file to c
     __main__.py   the training script: attach, train, report, boundary
     options.py    its command line
     config.py     model, batch and optimizer numbers; what a layout may not do to them
-    model.py      the model, without a word about parallelism
-    parallel.py   tensor parallel, FSDP2 and pipeline around it
-    runner.py     one rank's part of a batch: whole model, or one stage
-    gradients.py  the global gradient norm over mixed meshes
+    model.py      the model: layers, and where in its sequences a rank works
+    experts.py    a mixture of experts instead of one feed-forward
+    parallel.py   the model laid out in five dimensions (`wattmesh.integrations.pytorch`)
+    memory.py     what a rank of a layout needs, without building it
     data.py       samples by global position
     train.py      one training step, the same in every layout
     pace.py       a simulated device's speed, for machines without GPUs

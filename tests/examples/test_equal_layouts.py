@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from examples.pretrain.config import preset
+from examples.pretrain.memory import estimate
+from examples.pretrain.options import parse_layout
 from tests.examples.walker import Trained, walk
 from tests.hook.harness import Zygote
 
@@ -61,12 +64,18 @@ CASES = (
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.model}-{case.dtype}")
 def test_every_layout_trains_the_same_model(zygote: Zygote, tmp_path: Path, case: Case) -> None:
-    """Losses, gradient norms and the probe equal those of one rank, to rounding."""
+    """Losses, gradient norms and the probe equal those of one rank, to rounding.
+
+    And what the rank with the most state holds is what was estimated, to the byte.
+    """
     found = walk(zygote, tmp_path, case.layouts, dtype=case.dtype, steps=STEPS, model=case.model)
     reference = found[""]
     assert reference.losses[-1] != reference.losses[0]
     differences = {layout: worst(each, reference) for layout, each in found.items()}
     assert max(differences.values()) <= case.tolerance, differences
+    for layout, each in found.items():
+        expected = estimate(preset(case.model, dtype=case.dtype), parse_layout(layout))
+        assert each.held == (expected.parameters, expected.slots, expected.average), layout
 
 
 def test_one_rank_with_other_data_is_noticed(zygote: Zygote, tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from examples.pretrain.config import preset
 from examples.pretrain.options import parse_layout
 from examples.pretrain.train import build_state, probe, train_step
 from tests.hook.harness import Zygote
+from wattmesh.integrations.pytorch.gradients import shard_of
+from wattmesh.reconfig.state import State
 
 _ASKED = "WALK"
 _RESULT = "trained.json"
@@ -33,6 +35,8 @@ class Trained:
     losses: tuple[float, ...]
     norms: tuple[float, ...]
     probes: tuple[float, float]
+    held: tuple[int, int, int]
+    """Bytes of parameters, optimizer slots and averages, on the rank that holds most."""
 
 
 def walk(
@@ -62,7 +66,7 @@ def walk(
     assert status == 0, "\n".join(each.read_text() for each in folder.glob("rank-*.log"))
     found: dict[str, Any] = json.loads((folder / _RESULT).read_text())
     return {
-        layout: Trained(tuple(each["losses"]), tuple(each["norms"]), tuple(each["probes"]))
+        layout: Trained(**{name: tuple(values) for name, values in each.items()})
         for layout, each in found.items()
     }
 
@@ -83,7 +87,26 @@ def _train(asked: dict[str, Any], rank: int, text: str) -> dict[str, Any]:
         norms.append(metrics.gradient_norm)
         at = state.position
         state.position = replace(at, step=at.step + 1, samples=at.samples + metrics.samples)
-    return {"losses": losses, "norms": norms, "probes": [first, probe(state)]}
+    probes = [first, probe(state)]
+    return {"losses": losses, "norms": norms, "probes": probes, "held": _most_held(state)}
+
+
+def _most_held(state: State) -> list[int]:
+    """Bytes of parameters, slots and averages on the rank that holds most."""
+    slots = [
+        slot
+        for optimizer in state.optimizers
+        for slots in optimizer.state.values()
+        for slot in slots.values()
+        if slot.dim()  # the step counters are scalars
+    ]
+    found = [
+        sum(shard_of(each).nbytes for each in tensors)
+        for tensors in (state.parameters(), slots, state.averages["ema"].values())
+    ]
+    most = torch.tensor(found)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return [int(each) for each in most]
 
 
 def main() -> int:

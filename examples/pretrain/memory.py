@@ -1,0 +1,190 @@
+"""How much memory one rank needs for a layout, before anything is allocated.
+
+Counted from the model's shape alone. Parameters, slots and averages are exact (a test compares them
+with what ranks really hold); activations are what autograd saves in our model, to within 10 %.
+
+Invariant: every figure is of the rank that needs most of it.
+"""
+
+import math
+from dataclasses import dataclass, fields
+
+from examples.pretrain.config import DTYPES, ModelConfig, TrainConfig, micro_batch
+from wattmesh.integrations.pytorch.pipeline import (
+    STAGES_PER_RANK,
+    layers_of,
+    stage_count,
+    stages_of,
+)
+from wattmesh.reconfig.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes, each of the rank that needs most of it.
+
+    Attributes:
+        parameters: this rank's shards of the parameters; gradients are as much again.
+        slots: of the optimizer.
+        average: of the parameters; 0 where none is kept.
+        gathered: parameters as FSDP brings them together for forward and backward.
+        activations: saved between forward and backward, of all microbatches in flight.
+    """
+
+    parameters: int
+    slots: int
+    average: int
+    gathered: int
+    activations: int
+
+    @property
+    def state(self) -> int:
+        """What a checkpoint carries."""
+        return self.parameters + self.slots + self.average
+
+    @property
+    def total(self) -> int:
+        """All of it with the gradients' shards; without allocator, communication and kernels."""
+        return self.state + self.parameters + self.gathered + self.activations
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A parameter's shape and how many ways it is cut: first by tp or ep, then by FSDP."""
+
+    shape: tuple[int, ...]
+    cut: int
+    sharded: int
+    dim: int = 0
+
+    @property
+    def whole(self) -> int:
+        """Elements before FSDP cuts it: what is gathered for use."""
+        return math.prod(self.shape) // self.cut
+
+    @property
+    def shard(self) -> int:
+        """Elements of the largest shard."""
+        shape = list(self.shape)
+        if self.cut > 1 and self.dim == 0:
+            shape[0] //= self.cut
+        length = math.ceil(shape[self.dim] / self.sharded)
+        rest = math.prod(shape) // shape[self.dim]
+        return length * rest // (self.cut if self.dim else 1)
+
+
+def estimate(config: TrainConfig, layout: Layout) -> Memory:
+    """Estimate what a rank of `layout` needs; the layout fits the model (`check_layout`)."""
+    ranks = [_of_rank(config, layout, rank) for rank in range(layout.pp)]
+    names = [each.name for each in fields(Memory)]
+    return Memory(**{name: max(getattr(each, name) for each in ranks) for name in names})
+
+
+def parameter_count(config: TrainConfig) -> int:
+    """Count the parameters of the whole model."""
+    one = Layout()
+    return sum(each.whole for each in stage_tensors(config.model, one, 0, 1))
+
+
+def stage_tensors(model: ModelConfig, layout: Layout, stage: int, stages: int) -> list[Tensor]:
+    """List the parameters of a stage; row-cut matrices are listed by their cut dim first."""
+    tp, fsdp = layout.tp, layout.dp_shard * layout.cp
+    heads, kv_heads = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    norm = Tensor((model.dim,), 1, fsdp)
+    layer = [norm, norm, Tensor((heads, model.dim), tp, fsdp)]
+    layer += [Tensor((kv_heads, model.dim), tp, fsdp)] * 2
+    layer.append(_row(model.dim, heads, tp, fsdp))
+    if model.experts:
+        layer += _experts(model, layout)
+    else:
+        layer += [Tensor((model.hidden, model.dim), tp, fsdp)] * 2
+        layer.append(_row(model.dim, model.hidden, tp, fsdp))
+    found = layer * len(layers_of(stage, stages, model.layers))
+    if stage == 0:
+        found.append(Tensor((model.vocab, model.dim), tp, fsdp))
+    if stage == stages - 1:
+        found += [norm, Tensor((model.vocab, model.dim), tp, fsdp)]
+    return found
+
+
+def _row(out: int, inner: int, tp: int, fsdp: int) -> Tensor:
+    """A matrix (out, inner) that tp cuts by its inner dim and FSDP by its outer."""
+    return Tensor((out, inner // tp), 1, fsdp)
+
+
+def _experts(model: ModelConfig, layout: Layout) -> list[Tensor]:
+    """The router, and experts cut over ep and then by width."""
+    rest = layout.dp_shard * layout.cp * layout.tp // layout.ep
+    wide = Tensor((model.experts, model.hidden, model.dim), layout.ep, rest, dim=1)
+    down = Tensor((model.experts, model.dim, model.hidden), layout.ep, rest, dim=1)
+    router = Tensor((model.experts, model.dim), 1, layout.dp_shard * layout.cp)
+    return [router, wide, wide, down]
+
+
+def _of_rank(config: TrainConfig, layout: Layout, rank: int) -> Memory:
+    size, stages = DTYPES[config.dtype].itemsize, stage_count(layout)
+    numbers = stages_of(layout, rank)
+    tensors = [
+        each for stage in numbers for each in stage_tensors(config.model, layout, stage, stages)
+    ]
+    shards = size * sum(each.shard for each in tensors)
+    gathered = size * sum(each.whole for each in tensors) if layout.world_size > 1 else 0
+    chunks = in_flight(layout, rank, config.global_batch // layout.data_parallel, config)
+    layers = config.model.layers // stages
+    saved = chunks * layers * layer_activations(config, layout)
+    if stages - 1 in numbers:
+        saved += head_activations(config, layout) * min(chunks, layout.pp)
+    return Memory(
+        parameters=shards,
+        slots=2 * shards,
+        average=shards if config.ema_decay else 0,
+        gathered=gathered,
+        activations=saved,
+    )
+
+
+def in_flight(layout: Layout, rank: int, share: int, config: TrainConfig) -> int:
+    """Count the (stage, microbatch) pairs of a rank whose activations are alive at once, at most.
+
+    Args:
+        layout: with its schedule.
+        rank: along the pp axis.
+        share: samples of this data-parallel rank per step.
+        config: gives the size of microbatches where the layout leaves it open.
+    """
+    count = share // micro_batch(config, layout)
+    if layout.pp == 1:
+        return 1
+    each = STAGES_PER_RANK[layout.schedule]
+    peaks = {
+        "GPipe": count,
+        "1F1B": layout.pp - rank,
+        # Its warm-up (Narayanan et al. 2021, section 2.2), and the one that is worked on.
+        "Interleaved1F1B": 2 * (layout.pp - rank - 1) + (each - 1) * layout.pp + 1,
+        # As much as 1F1B's first rank (Qi et al. 2024, section 6), in half stages.
+        "ZBVZeroBubble": each * layout.pp,
+    }
+    return min(peaks[layout.schedule], each * count)
+
+
+def layer_activations(config: TrainConfig, layout: Layout) -> int:
+    """Bytes that one layer saves for the backward pass of one microbatch."""
+    model, size = config.model, DTYPES[config.dtype].itemsize
+    tokens = micro_batch(config, layout) * model.seq_len // layout.cp
+    stream = tokens * model.dim // layout.tp
+    if layout.recompute:
+        return size * stream
+    heads, kv_heads = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    # Inputs of both norms; then queries, keys, values, the mix before and after its transpose.
+    attention = 2 * stream + tokens * model.dim + tokens * (3 * heads + 2 * kv_heads) // layout.tp
+    if not model.experts:
+        return size * (attention + tokens * model.dim + 4 * tokens * model.hidden // layout.tp)
+    rows = tokens * model.experts_per_token // layout.tp
+    return size * (attention + stream + rows * (3 * model.dim + 4 * model.hidden))
+
+
+def head_activations(config: TrainConfig, layout: Layout) -> int:
+    """Bytes that the last norm, the head and the loss save for one microbatch."""
+    model, size = config.model, DTYPES[config.dtype].itemsize
+    tokens = micro_batch(config, layout) * model.seq_len // layout.cp
+    return size * tokens * (model.dim // layout.tp + model.dim + model.vocab)
