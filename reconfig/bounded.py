@@ -6,9 +6,42 @@ process alive.
 
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 Answer = TypeVar("Answer")
+
+
+class Attempt(Generic[Answer]):
+    """One call under way."""
+
+    def __init__(self, act: Callable[[], Answer]) -> None:
+        """Begin to `act`."""
+        self._act = act
+        self._answer: list[Answer] = []
+        self._raised: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, name="wattmesh-bounded", daemon=True)
+        self._thread.start()
+
+    def done(self, seconds: float) -> bool:
+        """Wait for the end; whether it came within `seconds`.
+
+        Raises:
+            Exception: whatever the call raised.
+        """
+        self._thread.join(seconds)
+        if self._raised:
+            raise self._raised[0]
+        return bool(self._answer)
+
+    def answer(self, default: Answer) -> Answer:
+        """What the call gave; `default` while it has not ended."""
+        return self._answer[0] if self._answer else default
+
+    def _run(self) -> None:
+        try:
+            self._answer.append(self._act())
+        except BaseException as error:
+            self._raised.append(error)
 
 
 def within(seconds: float, act: Callable[[], Answer], default: Answer) -> Answer:
@@ -17,18 +50,6 @@ def within(seconds: float, act: Callable[[], Answer], default: Answer) -> Answer
     Raises:
         Exception: whatever `act` raised within its time.
     """
-    answer: list[Answer] = []
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            answer.append(act())
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run, name="wattmesh-bounded", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if raised:
-        raise raised[0]
-    return answer[0] if answer else default
+    attempt = Attempt(act)
+    attempt.done(seconds)
+    return attempt.answer(default)

@@ -5,15 +5,24 @@ generation meets the leavings of another.
 """
 
 import json
+import logging
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from wattmesh.errors import SwitchFailed
 from wattmesh.reconfig.board import Board
+from wattmesh.reconfig.bounded import Attempt, within
 from wattmesh.reconfig.layout import Ranks
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 20.0
+"""What ending groups may take before it counts as hanging; far below a teardown's deadline."""
 
 
 def begin(board: Board, number: int, ranks: Ranks, *, device: str, timeout_s: float) -> None:
@@ -28,10 +37,46 @@ def begin(board: Board, number: int, ranks: Ranks, *, device: str, timeout_s: fl
     )
 
 
-def end() -> None:
-    """End the process group, if there is one; peers that wait in it are set free with an error."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
+def end(patience_s: float = PATIENCE_S) -> None:
+    """End the process group, if there is one; peers that wait in it are set free with an error.
+
+    What hangs is aborted after `patience_s` (NCCL), or left behind in a thread (gloo, whose groups
+    end only after their pending calls, and heed no abort).
+
+    Raises:
+        SwitchFailed: torch could not be made to forget the group; no other can be begun.
+    """
+    if not dist.is_initialized():
+        return
+    # Held here, so that what torch forgets in `destroy_process_group` is not destroyed in there:
+    # it would hang half way, and go on to clear the names of the groups that come after.
+    groups = list(dist.distributed_c10d._world.pg_map)
+    ending = Attempt(_destroy)
+    if not ending.done(patience_s):
+        log.error("ending the process groups takes longer than %g s: they are aborted", patience_s)
+        within(patience_s, lambda: [each.abort() for each in groups], [])
+        if not ending.done(patience_s):
+            raise SwitchFailed(
+                f"the process groups did not end within {2 * patience_s:g} s, though they were "
+                "aborted; this process cannot make others and must be started again."
+            )
+    if not Attempt(partial(_drop, groups)).done(patience_s):
+        log.error(
+            "a process group still waits for a call that some rank never made, after %g s; its "
+            "thread and connections are left behind",
+            patience_s,
+        )
+
+
+def _destroy() -> bool:
+    dist.destroy_process_group()
+    return True
+
+
+def _drop(groups: list[dist.ProcessGroup]) -> bool:
+    """Let the last references go, which waits for what is pending."""
+    groups.clear()
+    return True
 
 
 def interrupt() -> None:

@@ -28,7 +28,7 @@ QUICK = {
     "load_s": 4.0,
     "verify_s": 4.0,
     "wake_s": 10.0,
-    "leave_s": 1.0,
+    "leave_s": 2.5,
     "silence_s": 8.0,
 }
 """Deadlines for tests of faults: short, yet far above what a tiny job needs on a busy machine."""

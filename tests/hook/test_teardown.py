@@ -1,0 +1,57 @@
+"""What is torn down is gone: compiled models, and groups whose end hangs."""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+from tests.hook.harness import Zygote, until
+from wattmesh.reconfig import group
+
+PATIENCE_S = 0.5
+
+
+def rank_with_a_pending_call() -> int:
+    """End a group in which the peer never joins a call, then train on in another one."""
+    rank, folder = int(os.environ["RANK"]), Path(os.environ["FOLDER"])
+    store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    begin(store, "first", rank)
+    if rank == 0:
+        # The call is never waited for: nothing but the group's end notices that it hangs.
+        dist.all_reduce(torch.zeros(4), async_op=True)
+        group.end(PATIENCE_S)
+        (folder / "ended").touch()
+    else:
+        until((folder / "ended").exists, "rank 0 has ended its group")
+        group.end(PATIENCE_S)
+    assert not dist.is_initialized()
+    begin(store, "second", rank)
+    assert group.gather(rank) == [0, 1]
+    if rank == 0:
+        (folder / "threads").write_text(str(len(os.listdir("/proc/self/task"))))
+    group.end(PATIENCE_S)
+    return 0
+
+
+def begin(store: TCPStore, name: str, rank: int) -> None:
+    """Make a group whose calls may hang for long."""
+    dist.init_process_group(
+        "gloo",
+        store=dist.PrefixStore(name, store),
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(minutes=30),
+    )
+
+
+def test_a_group_whose_end_hangs_is_left_behind(zygote: Zygote, tmp_path: Path) -> None:
+    """A call that a peer never made keeps a gloo group from ending; the rank goes on without it."""
+    job = "tests.hook.test_teardown:rank_with_a_pending_call"
+    launch = zygote.start(2, {"FOLDER": str(tmp_path)}, tmp_path, job)
+    status = zygote.wait(launch)
+    log = (tmp_path / "rank-0.log").read_text()
+    assert status == 0, log
+    assert "a process group still waits for a call that some rank never made" in log
