@@ -6,11 +6,16 @@ With a daemon (`WATTMESH_URL`) the run may be moved between layouts at its check
 it trains on in the layout it began with.
 """
 
-import torch
 import torch.distributed as dist
 
 import wattmesh  # (w)
-from examples.pretrain.options import Options, global_rank, parse_options, wait_at_start_line
+from examples.pretrain.options import (
+    Options,
+    global_rank,
+    parse_options,
+    take_device,
+    wait_at_start_line,
+)
 from examples.pretrain.pace import choose_pace
 from examples.pretrain.plain import train_plain
 from examples.pretrain.train import build_state, probe, step_row, train_step
@@ -24,7 +29,7 @@ def train(options: Options) -> None:
     log = StepLog(options.step_log)
 
     def build(layout: wattmesh.Layout, ranks: wattmesh.Ranks) -> wattmesh.State:
-        return build_state(config, layout, fresh=ranks.fresh)
+        return build_state(config, layout, device=options.device, fresh=ranks.fresh)
 
     session = wattmesh.attach(  # (w)
         options.name,
@@ -34,6 +39,7 @@ def train(options: Options) -> None:
         checkpoint_dir=options.checkpoint_dir,
         boundary_every=options.boundary_every,
         tokens_total=options.steps * config.tokens_per_step,
+        device=options.device,
         gpu_uuid=pace.gpu_uuid,
     )
     while not session.done:  # (w)
@@ -48,8 +54,8 @@ def train(options: Options) -> None:
 
 def main() -> None:
     """Read the command line and train."""
-    torch.set_num_threads(1)
     options = parse_options()
+    take_device(options.device)
     wait_at_start_line(options.wait_for)
     if options.plain:
         train_plain(options)

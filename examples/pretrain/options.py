@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from examples.pretrain.config import DTYPES, PRESETS, TrainConfig, check_layout, preset
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.layout import Layout
@@ -28,6 +30,7 @@ class Options:
     step_log: Path | None
     wait_for: Path | None
     plain: bool
+    device: str
 
 
 def parse_layout(text: str) -> Layout:
@@ -65,6 +68,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--checkpoint-dir", type=Path, default=Path("checkpoints"))
     parser.add_argument("--losses", type=Path, help="append one JSON line per step to this file")
     parser.add_argument("--wait-for", type=Path, help="say ready, begin when this file exists")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--plain", action="store_true", help="train without wattmesh, unpaced")
     chosen = parser.parse_args(arguments)
     try:
@@ -83,12 +87,21 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         step_log=chosen.losses,
         wait_for=chosen.wait_for,
         plain=chosen.plain,
+        device=chosen.device,
     )
 
 
 def global_rank() -> int:
     """Give this process's rank among all that were launched; 0 without a launcher."""
     return int(os.environ.get("RANK", "0"))
+
+
+def take_device(device: str) -> None:
+    """Make this process use one GPU of its own, or one CPU thread."""
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    else:
+        torch.set_num_threads(1)
 
 
 def wait_at_start_line(start: Path | None) -> None:

@@ -21,10 +21,11 @@ def train_plain(options: Options) -> None:
     Raises:
         InputInvalid: the layout wants another number of ranks than were launched.
     """
+    backend = "cpu:gloo,cuda:nccl" if options.device == "cuda" else "gloo"
     if "RANK" in os.environ:
-        dist.init_process_group("gloo")
+        dist.init_process_group(backend)
     else:
-        dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+        dist.init_process_group(backend, init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
     try:
         if dist.get_world_size() != options.layout.world_size:
             raise InputInvalid(
@@ -39,7 +40,7 @@ def train_plain(options: Options) -> None:
 def _train(options: Options) -> None:
     """Train over the default process group."""
     log = StepLog(options.step_log if dist.get_rank() == 0 else None)
-    state = build_state(options.config, options.layout)
+    state = build_state(options.config, options.layout, device=options.device)
     for _ in range(options.steps):
         started_s = time.monotonic()
         metrics = train_step(state)

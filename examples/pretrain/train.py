@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 
 from examples.pretrain.config import TrainConfig, check_layout
 from examples.pretrain.data import Corpus
@@ -27,6 +27,7 @@ from wattmesh.integrations.pytorch.gradients import (
     sum_over_ranks,
 )
 from wattmesh.integrations.pytorch.meshes import Meshes
+from wattmesh.integrations.pytorch.optimizer import ShardAdamW
 from wattmesh.integrations.pytorch.pipeline import Batch, Runner
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.state import State
@@ -105,7 +106,7 @@ def build_state(
     meshes = Meshes.make(layout, device, experts=config.model.experts > 0)
     stages, runner = lay_out(config, meshes, fresh=fresh)
     optimizers: list[Optimizer] = [
-        AdamW(
+        ShardAdamW(
             stage.parameters(),
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
