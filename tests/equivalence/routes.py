@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from examples.pretrain.config import preset
 from examples.pretrain.experts import MixtureOfExperts
+from examples.pretrain.model import LanguageModel
 from examples.pretrain.options import parse_layout
 from examples.pretrain.train import build_state, local_batch, train_step
 from wattmesh.reconfig.state import State
@@ -22,7 +23,7 @@ STEPS = 3
 def record(state: State, into: dict[str, list[list[int]]]) -> None:
     """Write down the choice of every token of one forward: [token, expert, expert] by layer."""
     handles = []
-    share, where = state.parts.share, state.modules[0].where
+    share, where = state.parts.share, _model(state).where
     samples = torch.arange(share.offset, share.offset + share.count)
     tokens_BS = samples[:, None] * state.parts.config.model.seq_len + where.stream_S
     for name, module in state.modules[0].named_modules():
@@ -43,6 +44,13 @@ def record(state: State, into: dict[str, list[list[int]]]) -> None:
         handle.remove()
 
 
+def _model(state: State) -> LanguageModel:
+    """The whole model: these layouts have one stage."""
+    model = state.modules[0]
+    assert isinstance(model, LanguageModel)
+    return model
+
+
 def main() -> int:
     """Run one rank: a few steps, then the choices; then again with one router leaning."""
     torch.set_num_threads(1)
@@ -53,7 +61,9 @@ def main() -> int:
         train_step(state)
     honest: dict[str, list[list[int]]] = {}
     record(state, honest)
-    state.modules[0].get_submodule("layers.0.feed_forward").bias_X[0] += 0.01
+    mixture = _model(state).get_submodule("layers.0.feed_forward")
+    assert isinstance(mixture, MixtureOfExperts)
+    mixture.bias_X[0] += 0.01
     leaning: dict[str, list[list[int]]] = {}
     record(state, leaning)
     (out / f"routes-{rank}.json").write_text(json.dumps([honest, leaning]))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from wattmesh.integrations.pytorch.dropout import dropout
+from wattmesh.integrations.pytorch.gradients import clip, local_gradients, squared_norm_share
 from wattmesh.integrations.pytorch.loss import IGNORED, token_loss
 from wattmesh.reconfig.equivalence.masks import same_masks, same_routes
 from wattmesh.reconfig.equivalence.ragged import ragged_mask, same_loss
@@ -234,6 +235,30 @@ def test_accumulation_in_bf16_is_seen() -> None:
     assert close_gradients(*fp32, dtype="float32").ok
     bf16 = (accumulated(parts, torch.bfloat16) for parts in (512, 8))
     assert not close_gradients(*bf16, dtype="bfloat16").ok
+
+
+def clipped(*, globally: bool) -> dict[str, np.ndarray]:
+    """Gradients of two pipeline stages, clipped by the norm of both or by each stage's own."""
+    torch.manual_seed(8)
+    stages = [nn.Linear(4, 4, bias=False) for _ in range(2)]
+    for stage, scale in zip(stages, (1.0, 9.0), strict=True):
+        stage.weight.grad = torch.randn(4, 4) * scale
+    for part in [stages] if globally else [[stage] for stage in stages]:
+        gradients = local_gradients(part)
+        clip(gradients, float(squared_norm_share(gradients, 1).sqrt()), 1.0)
+    return {
+        str(n): stage.weight.grad.numpy()
+        for n, stage in enumerate(stages)
+        if stage.weight.grad is not None
+    }
+
+
+def test_clipping_by_a_stages_own_norm_is_seen() -> None:
+    """V7 after clipping: the global norm keeps the gradient's direction, a stage's own does not."""
+    whole = clipped(globally=True)
+    assert sum(float(np.square(each).sum()) for each in whole.values()) == pytest.approx(1.0)
+    assert close_gradients(whole, clipped(globally=True), dtype="float32").ok
+    assert not close_gradients(clipped(globally=False), whole, dtype="bfloat16").ok
 
 
 def test_moments_that_went_through_bf16_are_seen() -> None:
