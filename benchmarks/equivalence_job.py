@@ -17,7 +17,7 @@ from benchmarks.equivalence_controls import HARM, AfterLoad
 from examples.pretrain.config import TrainConfig, preset
 from examples.pretrain.data import Corpus, standard_library
 from examples.pretrain.options import parse_layout
-from examples.pretrain.train import build_state, local_batch, probe, train_step
+from examples.pretrain.train import Metrics, build_state, local_batch, probe, train_step
 from wattmesh.integrations.pytorch.gradients import sum_over_ranks
 from wattmesh.reconfig import group
 from wattmesh.reconfig.deadlines import Deadlines
@@ -129,6 +129,11 @@ class Rank:
             )
         return state
 
+    def step(self, state: State) -> Metrics:
+        """One step; what the probe read before it is not counted."""
+        state.parts.corpus.read.clear()
+        return train_step(state)
+
     def run(self) -> int:
         """Train to the end of the arm, or to where it is paused."""
         arm = self.arm
@@ -156,7 +161,7 @@ class Rank:
             reporter=script,
             keep=2,
         ) as session:
-            train(session, script, train_step, notes)
+            train(session, script, self.step, notes)
         if self.rank == 0:
             for step, state, detail in script.ends():
                 self._note("ends", {"step": step, "state": str(state), "detail": detail})
@@ -174,7 +179,6 @@ class Rank:
         """After a step, on every rank: samples, whole states, the last judgement."""
         corpus, layout = state.parts.corpus, state.parts.layout
         by_rank = group.gather(corpus.read)
-        corpus.read.clear()
         if self.rank == 0:
             copies = layout.world_size // layout.data_parallel
             self._note("samples", {"step": step, "counts": merge(by_rank, copies=copies)})
