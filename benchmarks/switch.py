@@ -35,8 +35,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import Goal, Report, run
-from benchmarks.switch_job import CONFIGS, VARIABLE, Began, JobOptions, Left, state_bytes
+from benchmarks.switch_job import VARIABLE, Began, JobOptions, Left, state_bytes
 from benchmarks.switch_orders import OrderGiver, Stop
+from examples.pretrain.config import PRESETS
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Transition
 
@@ -47,24 +48,26 @@ WITHIN_S = 560.0
 
 EIGHT = (
     Layout(dp_shard=2, tp=2),
-    Layout(dp_shard=4),
-    Layout(pp=2, dp_shard=2),
+    Layout(dp_shard=4, ep=4),
+    Layout(pp=2, dp_shard=2, ep=2),
+    Layout(dp_shard=2, cp=2, ep=2),
     Layout(tp=2),
     Layout(dp_replicate=2, dp_shard=2),
     Layout(pp=2, tp=2),
-    Layout(tp=4),
-    Layout(pp=4),
+    Layout(pp=2, cp=2),
 )
+"""Every dimension, and ranks that are parked and come back."""
+
 SIXTEEN = (
     *EIGHT,
     Layout(),
-    Layout(dp_shard=2),
+    Layout(dp_shard=2, ep=2),
     Layout(pp=2),
     Layout(dp_replicate=4),
+    Layout(cp=2),
     Layout(dp_replicate=2, tp=2),
-    Layout(pp=2, dp_replicate=2),
-    Layout(pp=2, dp_shard=2, schedule="GPipe"),
-    Layout(dp_replicate=2),
+    Layout(pp=2, dp_shard=2, schedule="Interleaved1F1B"),
+    Layout(cp=2, tp=2, ep=4),
 )
 
 _BEYOND_95 = 1.984
@@ -84,6 +87,14 @@ class Launched:
         """From the first rank's leaving to the last rank's first step of switch `number`."""
         left = [each.at_s for each in self.left if each.number == number]
         return max(each.at_s for each in self._of(number)) - min(left)
+
+    def cpu_s(self, number: int) -> float:
+        """Processor seconds of switch `number`, of all ranks that came from or went to a layout.
+
+        Without those of ranks that left a layout and were parked.
+        """
+        left = {each.rank: each.cpu_s for each in self.left if each.number == number}
+        return sum(each.cpu_s - left.get(each.rank, each.cpu_s) for each in self._of(number))
 
     def step_s(self, number: int) -> float:
         """The first step of switch `number`, of the slowest rank."""
@@ -226,7 +237,7 @@ def workplace() -> Iterator[Path]:
 
 def described(config: str) -> dict[str, Any]:
     """What was trained: a row that says how large it is."""
-    chosen = CONFIGS[config]
+    chosen = PRESETS[config]
     count, size = state_bytes(chosen)
     model = chosen.model
     return {
@@ -243,6 +254,7 @@ def phases(ran: Launched) -> Iterator[dict[str, Any]]:
         yield _spread(f"phase {name}", [float(each.get(name, 0.0)) for each in evidence])
     yield _spread("first step", [ran.step_s(number) for number in ran.numbers])
     yield _spread("in all", [ran.seconds(number) for number in ran.numbers])
+    yield _spread("processor time of all ranks", [ran.cpu_s(number) for number in ran.numbers])
 
 
 def _spread(what: str, seconds: Sequence[float]) -> dict[str, Any]:
@@ -302,13 +314,13 @@ def moved(chosen: argparse.Namespace) -> Report:
     """Measure switches of a model with over a gigabyte of state."""
     layouts = EIGHT[:4]
     with workplace() as folder:
-        ran = switch_job(folder, "gigabyte", layouts, min(chosen.switches, 8), {})
-    _, size = state_bytes(CONFIGS["gigabyte"])
+        ran = switch_job(folder, "bench-gigabyte", layouts, min(chosen.switches, 8), {})
+    _, size = state_bytes(PRESETS["bench-gigabyte"])
     bare = [ran.seconds(number) - ran.step_s(number) for number in ran.numbers]
     copies = memcpy_gb_per_s()
     gb_per_s = size / 1e9 / statistics.mean(bare)
     rows = [
-        described("gigabyte"),
+        described("bench-gigabyte"),
         *phases(ran),
         {"what": "state over seconds without the first step", "gb_per_s": gb_per_s},
         {"what": "memcpy, one thread", "gb_per_s": copies},
@@ -351,8 +363,8 @@ def slope(numbers: Sequence[int], values: Sequence[float], groups: Sequence[str]
 def soak(chosen: argparse.Namespace) -> Report:
     """Measure what 200 switches leave behind in a process."""
     with workplace() as folder:
-        ran = switch_job(folder, "tiny", SIXTEEN, chosen.soak, {})
-    rows: list[dict[str, Any]] = [described("tiny"), *phases(ran)]
+        ran = switch_job(folder, "tiny-moe", SIXTEEN, chosen.soak, {})
+    rows: list[dict[str, Any]] = [described("tiny-moe"), *phases(ran)]
     late = [each for each in ran.began if each.number > chosen.soak - 100]
     for what in ("files", "threads", "rss_mib"):
         for rank in range(RANKS):

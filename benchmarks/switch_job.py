@@ -17,25 +17,12 @@ from typing import Any, Self
 import torch
 
 import wattmesh
-from examples.pretrain.config import PRESETS, ModelConfig, TrainConfig
+from examples.pretrain.config import PRESETS, TrainConfig
 from examples.pretrain.model import LanguageModel
 from examples.pretrain.train import build_state, probe, train_step
 
 VARIABLE = "SWITCH_JOB"
-PATIENCE_S = 120.0
-
-CONFIGS = {
-    "bench": TrainConfig(
-        model=ModelConfig(dim=256, layers=8, heads=8, kv_heads=4, hidden=704, seq_len=32),
-        global_batch=8,
-    ),
-    "gigabyte": TrainConfig(
-        model=ModelConfig(dim=1024, layers=8, heads=8, kv_heads=4, hidden=2816, seq_len=16),
-        global_batch=4,
-    ),
-    **PRESETS,
-}
-"""What may be trained here: the example's presets, and a model with a gigabyte of state."""
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +52,16 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """A rank entered the boundary at which switch `number` was due, at `at_s` (monotonic)."""
+    """A rank entered the boundary at which switch `number` was due.
+
+    Attributes:
+        at_s: monotonic. `cpu_s`: used by the process so far.
+    """
 
     rank: int
     number: int
     at_s: float
+    cpu_s: float
     rss_mib: float
 
 
@@ -78,7 +70,7 @@ class Began:
     """A rank has done its first step after switch `number` (0: the start of the launch).
 
     Attributes:
-        at_s: monotonic. `step_s`: of the first step alone.
+        at_s: monotonic. `cpu_s`: used by the process so far. `step_s`: of the first step alone.
         peak_mib: the most that was resident since the rank left the layout before.
         files, threads, rss_mib: of the process, after that step.
     """
@@ -86,6 +78,7 @@ class Began:
     rank: int
     number: int
     at_s: float
+    cpu_s: float
     step_s: float
     layout: str
     peak_mib: float
@@ -102,7 +95,7 @@ class Rank:
         self.options = options
         self.rank = int(os.environ["RANK"])
         self.out = Path(options.out)
-        self.config: TrainConfig = CONFIGS[options.preset]
+        self.config: TrainConfig = PRESETS[options.preset]
         self.notes: list[Left | Began] = []
 
     def run(self) -> None:
@@ -110,7 +103,7 @@ class Rank:
         options = self.options
         with wattmesh.attach(
             "switch-benchmark",
-            build=lambda layout, ranks: build_state(self.config, layout),
+            build=lambda layout, ranks: build_state(self.config, layout, fresh=ranks.fresh),
             probe=probe,
             layout=wattmesh.Layout(**options.layout),
             checkpoint_dir=options.folder,
@@ -144,7 +137,15 @@ class Rank:
     def _note_left(self, number: int) -> None:
         rss = _memory_mib("VmRSS")
         _reset_peak()
-        self.notes.append(Left(rank=self.rank, number=number, at_s=time.monotonic(), rss_mib=rss))
+        self.notes.append(
+            Left(
+                rank=self.rank,
+                number=number,
+                at_s=time.monotonic(),
+                cpu_s=time.process_time(),
+                rss_mib=rss,
+            )
+        )
 
     def _note_began(self, number: int, session: wattmesh.Session, began_s: float) -> None:
         at_s = time.monotonic()
@@ -153,6 +154,7 @@ class Rank:
                 rank=self.rank,
                 number=number,
                 at_s=at_s,
+                cpu_s=time.process_time(),
                 step_s=at_s - began_s,
                 layout=str(session.generation.layout),
                 peak_mib=_memory_mib("VmHWM"),

@@ -8,6 +8,7 @@
     collectives.py       the two exchanges that gradients flow through
     pipeline.py          which layers a stage has; 1F1B, GPipe, interleaved, zero bubble
     gradients.py         norm and clipping over parameters of mixed meshes and stages
+    optimizer.py         AdamW on shards, which a switch need not plan anew
     loss.py              sum over tokens / global token count
     dropout.py           masks by logical position, equal in every layout
 

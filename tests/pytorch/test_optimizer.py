@@ -1,0 +1,60 @@
+"""AdamW on shards gives torch's own numbers, and keeps its state as torch's does."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.optim import AdamW
+
+from wattmesh.errors import InputInvalid
+from wattmesh.integrations.pytorch.optimizer import ShardAdamW
+
+
+@pytest.fixture
+def mesh() -> Iterator[DeviceMesh]:
+    """A group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def test_the_numbers_are_those_of_torch(mesh: DeviceMesh) -> None:
+    """Three steps leave parameters and both moments bitwise equal, in DTensors as before."""
+    left, right = (
+        [
+            torch.nn.Parameter(distribute_tensor(torch.randn(6, 4), mesh, [Shard(0)])),
+            torch.nn.Parameter(torch.randn(5)),
+        ]
+        for _ in (torch.manual_seed(1), torch.manual_seed(1))
+    )
+    ours = ShardAdamW(left, lr=1e-2, weight_decay=0.1, fused=True)
+    theirs = AdamW(right, lr=1e-2, weight_decay=0.1, fused=True)
+    for step in range(3):
+        for parameters in (left, right):
+            torch.manual_seed(step)
+            for parameter in parameters:
+                parameter.grad = torch.randn_like(parameter)
+        ours.step()
+        theirs.step()
+    for mine, other in zip(left, right, strict=True):
+        pairs = [(mine.detach(), other.detach())]
+        pairs += [
+            (ours.state[mine][slot], theirs.state[other][slot]) for slot in theirs.state[other]
+        ]
+        for a, b in pairs:
+            assert type(a) is type(b)
+            assert torch.equal(
+                a.to_local() if isinstance(a, DTensor) else a,
+                b.to_local() if isinstance(b, DTensor) else b,
+            )
+
+
+def test_a_gradient_placed_otherwise_is_refused(mesh: DeviceMesh) -> None:
+    """A gradient that is still a partial sum is not taken for this rank's shard of it."""
+    parameter = torch.nn.Parameter(distribute_tensor(torch.randn(4), mesh, [Replicate()]))
+    parameter.grad = DTensor.from_local(torch.randn(4), mesh, [Partial()], run_check=False)
+    with pytest.raises(InputInvalid, match="reduce the gradient"):
+        ShardAdamW([parameter], fused=True).step()
