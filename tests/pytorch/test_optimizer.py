@@ -36,7 +36,9 @@ def test_the_numbers_are_those_of_torch(mesh: DeviceMesh) -> None:
         for parameters in (left, right):
             torch.manual_seed(step)
             for parameter in parameters:
-                parameter.grad = torch.randn_like(parameter)
+                drawn = torch.randn(parameter.shape)
+                sharded = isinstance(parameter.data, DTensor)
+                parameter.grad = distribute_tensor(drawn, mesh, [Shard(0)]) if sharded else drawn
         ours.step()
         theirs.step()
     for mine, other in zip(left, right, strict=True):
