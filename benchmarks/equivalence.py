@@ -266,7 +266,8 @@ def measure(chosen: argparse.Namespace) -> Report:
     }
     todo: list[tuple[str, Arms]] = []
     if "fp64" in parts:
-        todo += [("fp64", fp64), ("control", controls)]
+        alone, walk = ({name: fp64[name]} for name in ("one rank", "walk"))
+        todo += [("fp64", alone), ("control", controls), ("fp64", walk)]
     if "fp32" in parts:
         todo += [("fp32", fp32)]
     if "statistical" in parts:
