@@ -26,9 +26,9 @@ def test_the_numbers_are_those_of_torch(mesh: DeviceMesh) -> None:
     left, right = (
         [
             torch.nn.Parameter(distribute_tensor(torch.randn(6, 4), mesh, [Shard(0)])),
-            torch.nn.Parameter(torch.randn(5)),
+            torch.nn.Parameter(distribute_tensor(torch.randn(5), mesh, [Shard(0)])),
         ]
-        for _ in (torch.manual_seed(1), torch.manual_seed(1))
+        for _ in map(torch.manual_seed, (1, 1))
     )
     ours = ShardAdamW(left, lr=1e-2, weight_decay=0.1, fused=True)
     theirs = AdamW(right, lr=1e-2, weight_decay=0.1, fused=True)
@@ -37,8 +37,7 @@ def test_the_numbers_are_those_of_torch(mesh: DeviceMesh) -> None:
             torch.manual_seed(step)
             for parameter in parameters:
                 drawn = torch.randn(parameter.shape)
-                sharded = isinstance(parameter.data, DTensor)
-                parameter.grad = distribute_tensor(drawn, mesh, [Shard(0)]) if sharded else drawn
+                parameter.grad = distribute_tensor(drawn, mesh, [Shard(0)])
         ours.step()
         theirs.step()
     for mine, other in zip(left, right, strict=True):
