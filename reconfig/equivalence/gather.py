@@ -35,6 +35,9 @@ _WIDENED[torch.float8_e5m2] = torch.float32
 def gather_whole(state: State) -> Whole:
     """Gather parameters, buffers, optimizer slots, averages and settings; a collective call.
 
+    While it runs every rank holds the whole tensors of its stages in host memory: it is meant for a
+    model scaled down for validation, not for the full one.
+
     Returns:
         Everything on group rank 0; no arrays elsewhere, but what is disputed on every rank.
     """
