@@ -4,6 +4,7 @@ Invariant: a check that was needed and not made counts against a point; so does 
 not a number.
 """
 
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -41,6 +42,9 @@ class Verdict:
 ALWAYS = frozenset({"V1", "V2", "V3"})
 """Without these no point is numerical: state, trajectory and data."""
 
+LIMITS = {"V1": 0.0, "V2": 1e-12, "V3": 0.0, "V4": 0.0, "V5": 1e-12, "V6": 0.0, "V8": 0.05}
+"""What a check must be held to so that it counts; one that passed a looser limit proves nothing."""
+
 WHERE_USED = {"dropout": "V4", "masked_loss": "V5", "experts": "V6"}
 """What a model has, and the check it then needs beside."""
 
@@ -75,7 +79,8 @@ def classify(
     """
     findings = tuple(verdicts)
     failed = [each for each in findings if not each.ok]
-    passed = {each.check for each in findings} - {each.check for each in failed}
+    strict = {each.check for each in findings if each.limit <= LIMITS.get(each.check, math.inf)}
+    passed = strict - {each.check for each in failed}
     missing = sorted(needed(features) - passed - {each.check for each in failed})
     if same_layout and not failed and "V1" in passed:
         return Classified(equivalence=Equivalence.EXACT, because="the reference's own layout")

@@ -45,6 +45,14 @@ def test_a_check_that_was_not_made_is_no_proof(missing: str) -> None:
     assert missing in answer.because
 
 
+def test_a_check_with_a_loose_limit_is_no_proof() -> None:
+    """Sabotaged twin: losses that are equal to 1e-3 pass a limit of 1e-2, and prove nothing."""
+    loose = Verdict(check="V2", name="x", measured=1e-3, limit=1e-2, sentence="")
+    answer = classify([PROOF[0], loose, PROOF[2]])
+    assert answer.equivalence is Equivalence.NONE
+    assert "V2" in answer.because
+
+
 @pytest.mark.parametrize(
     ("feature", "check"), [("dropout", "V4"), ("masked_loss", "V5"), ("experts", "V6")]
 )
