@@ -1,6 +1,8 @@
 # Every target does its own set-up: on a fresh machine with Python 3.11+, git and make, start with
 # any of them.
 PYTHON := .venv/bin/python
+# As many workers as the machine has cores, four at most: tests themselves start many processes.
+PARALLEL := -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
 .PHONY: help setup demo test lint format bench docs
 
@@ -13,9 +15,9 @@ setup: ## make .venv; instant when nothing changed
 demo: setup ## a recorded grid day moves a real training job; about two minutes
 	.venv/bin/wattmesh demo $(ARGS)
 
-test: setup ## all tests; ARGS="tests/laws -k wheel" for some
+test: setup ## all tests, in parallel; ARGS="tests/laws -k wheel" for some, "-n 0" one by one
 	@scripts/system-deps
-	$(PYTHON) -m pytest $(ARGS)
+	$(PYTHON) -m pytest $(PARALLEL) $(ARGS)
 
 lint: setup ## style, format and types
 	$(PYTHON) -m ruff check

@@ -14,7 +14,7 @@ import pytest_randomly
 from hypothesis import settings
 
 from tests import postgresql
-from tests.spread import pytest_collection_modifyitems
+from tests.spread import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 from tests.strict_skips import pytest_make_collect_report, pytest_runtest_makereport
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ __all__ = [
     "pytest_collection_modifyitems",
     "pytest_make_collect_report",
     "pytest_runtest_makereport",
+    "pytest_xdist_make_scheduler",
 ]
 
 # A shared two-core machine makes single examples slow at random: speed is benchmarks' business.

@@ -1,13 +1,16 @@
 """Spreads a parallel run (`make test`): what is made once is made once, the longest goes first.
 
-Invariant: tests that share something made once, a module's or a session's fixture, run on one
-worker, so no worker makes it a second time. Only what each worker may have for itself is exempt.
-Imported by conftest.py, where pytest finds the hook. A run without workers keeps its own order.
+Invariant: tests of files that use something made once, a module's or a session's fixture, run on
+one worker, so no worker makes it a second time. Only what each worker may have for itself is
+exempt. Imported by conftest.py, where pytest finds the hooks; a run without workers is as it was.
+xdist's own groups do not hold under pytest 9.2 (they suffix an attribute that is gone).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Generator, Mapping
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 OF_EACH_WORKER = frozenset({"zygote", "postgresql_server", "undisturbed"})
 """Cheap beside what they serve: a worker that needs one makes one."""
@@ -15,35 +18,49 @@ OF_EACH_WORKER = frozenset({"zygote", "postgresql_server", "undisturbed"})
 FIRST = ("demo", "hook", "equivalence", "pytorch", "universal", "examples", "profile", "daemon")
 """Folders of long tests: begun last, one of them would keep a single worker busy at the end."""
 
+FIXTURE = re.compile(r'scope="(module|session)".*\)\ndef (\w+)\(')
+ASKED = re.compile(r'[(,]\s*(\w+): |usefixtures\("(\w+)"')
+"""What may be a parameter of a test: a name taken for one binds too much, never too little."""
 
-def bound_together(shared: Sequence[Collection[str]]) -> list[str]:
-    """Name the group of each test: tests share a group when something they use links them.
 
-    Args:
-        shared: per test, the names of what it uses that is made once.
+def groups(texts: Mapping[str, str]) -> dict[str, str]:
+    """Name the group of each file whose tests must run on one worker; `texts` by path.
 
-    Returns:
-        Per test, the group's name; empty where the test may run anywhere.
+    Files share a group when a session's fixture links them, be it through a third file. It
+    reaches the folder of the file that makes it.
     """
-    parent = {name: name for names in shared for name in names}
+    made = [(path, *found) for path, text in texts.items() for found in FIXTURE.findall(text)]
+    uses: dict[str, set[str]] = {}
+    for path, text in texts.items():
+        folder, _, file = path.rpartition("/")
+        asked = {name for names in ASKED.findall(text) for name in names}
+        shared = {
+            name
+            for maker, scope, name in made
+            if scope == "session" and maker.rpartition("/")[0] == folder and name in asked
+        }
+        own = (
+            {path}
+            if any(maker == path and scope == "module" for maker, scope, _ in made)
+            else set()
+        )
+        if file.startswith("test_") and (links := own | (shared - OF_EACH_WORKER)):
+            uses[path] = links
+    return _joined(uses)
 
-    def root(name: str) -> str:
-        while parent[name] != name:
-            name = parent[name]
-        return name
 
-    for names in shared:
-        for name in names:
-            low, high = sorted((root(name), root(min(names))))
-            parent[high] = low
-    return [root(min(names)) if names else "" for names in shared]
-
-
-def made_once(path: str, scopes: Mapping[str, str]) -> set[str]:
-    """Name what a test of file `path` uses that is made once; `scopes` are of its fixtures."""
-    ours = {name: scope for name, scope in scopes.items() if name not in OF_EACH_WORKER}
-    modules = {path} if "module" in ours.values() else set()
-    return modules | {name for name, scope in ours.items() if scope == "session"}
+def _joined(uses: Mapping[str, set[str]]) -> dict[str, str]:
+    """Give files that are linked, be it through others, one name: the least of all their links."""
+    names = {path: min(links) for path, links in uses.items()}
+    while True:
+        least = {
+            link: min(names[path] for path, links in uses.items() if link in links)
+            for link in set().union(*uses.values())
+        }
+        found = {path: min(least[link] for link in links) for path, links in uses.items()}
+        if found == names:
+            return names
+        names = found
 
 
 def turn(path: str) -> int:
@@ -52,23 +69,31 @@ def turn(path: str) -> int:
     return FIRST.index(folders[1]) if len(folders) > 2 and folders[1] in FIRST else len(FIRST)
 
 
-def _scopes(item: pytest.Item) -> dict[str, str]:
-    """Scopes of the fixtures that our own folders define and a test uses."""
-    known = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
-    return {
-        name: str(definitions[-1].scope)
-        for name, definitions in known.items()
-        if definitions[-1].baseid.startswith("tests")
-    }
+class Spread(LoadScopeScheduling):  # type: ignore[misc]
+    """Hands out tests one by one, and groups whole."""
+
+    def __init__(self, config: pytest.Config, log: object) -> None:
+        """Read all tests' files."""
+        super().__init__(config, log)
+        root = config.rootpath
+        files = (root / "tests").rglob("*.py")
+        self._groups = groups({str(each.relative_to(root)): each.read_text() for each in files})
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self._groups.get(nodeid.partition("::")[0], nodeid)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the groups and put the long ones first, the same way on every worker."""
-    if not hasattr(config, "workerinput"):
-        return
-    shared = [made_once(item.nodeid.partition("::")[0], _scopes(item)) for item in items]
-    groups = bound_together(shared)
-    for item, group in zip(items, groups, strict=True):
-        if group:
-            item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: turn(item.nodeid))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Spread | None:
+    """Take the place of xdist's `--dist loadscope`."""
+    return Spread(config, log) if config.getoption("dist") == "loadscope" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    """Put long folders first on every worker, after the others have shuffled."""
+    yield
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: turn(item.nodeid))

@@ -23,7 +23,7 @@ def _exit_status(source: str, folder: Path, *, ci: str, plugin: bool = True) -> 
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-c", str(config), *chosen, str(path)],
         cwd=REPOSITORY,
-        env={**os.environ, "CI": ci},
+        env={**os.environ, "CI": ci, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         stdout=subprocess.DEVNULL,
         check=False,
     ).returncode
