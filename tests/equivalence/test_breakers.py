@@ -261,6 +261,19 @@ def test_clipping_by_a_stages_own_norm_is_seen() -> None:
     assert not close_gradients(clipped(globally=False), whole, dtype="bfloat16").ok
 
 
+def orthogonalised(parts: int) -> dict[str, np.ndarray]:
+    """Muon's update, the nearest orthogonal matrix, of row shards of one gradient."""
+    gradient = np.random.default_rng(2).standard_normal((8, 8))
+    shards = [np.linalg.svd(each, full_matrices=False) for each in np.split(gradient, parts)]
+    return {"w": np.concatenate([u @ v for u, _, v in shards])}
+
+
+def test_a_matrix_optimizer_on_shards_is_seen() -> None:
+    """V7 on updates: Muon on each rank's rows is another optimizer than Muon on the matrix."""
+    assert close_gradients(orthogonalised(1), orthogonalised(1), dtype="float64").ok
+    assert not close_gradients(orthogonalised(4), orthogonalised(1), dtype="bfloat16").ok
+
+
 def test_moments_that_went_through_bf16_are_seen() -> None:
     """V1: a checkpoint that keeps optimizer state in bf16 only is a lossy switch (T3)."""
     moment = np.random.default_rng(6).standard_normal((8, 8)).astype(np.float32)
