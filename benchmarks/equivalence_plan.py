@@ -39,7 +39,19 @@ DENSE = (
     "pp=2,dp_shard=2",
     "cp=2,tp=2",
 )
-SPARSE = ("", "dp_shard=2,ep=2", "tp=2", "pp=2", "cp=2,ep=2", "dp_shard=2,tp=2,ep=2", "dp_shard=4")
+TRIED = {
+    "dense": ("", "dp_shard=2", "dp_replicate=2", "pp=2", "cp=2", "tp=2", "pp=2,dp_shard=2"),
+    "moe": (
+        "",
+        "dp_shard=2,ep=2",
+        "dp_replicate=2",
+        "pp=2",
+        "cp=2,ep=2",
+        "tp=2,ep=2",
+        "dp_shard=4",
+    ),
+}
+"""Mostly two ranks: a thousand steps, five seeds, two cores."""
 
 ONE_RANK = ""
 OTHER_ORDER = "micro_batch=1"
@@ -137,7 +149,7 @@ def trial_arms(folder: Path, *, kind: str, seed: int) -> dict[str, Arm]:
 
     The switched arm ends on one rank, so that its last state is judged there.
     """
-    layouts = list(DENSE if kind == "dense" else SPARSE)
+    layouts = list(TRIED[kind])
     draw = random.Random(1000 + seed)
     steps = range(TRIAL_EVERY, TRIAL_STEPS, TRIAL_EVERY)
     at = sorted(draw.sample(steps, TRIAL_SWITCHES))

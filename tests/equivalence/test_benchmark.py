@@ -23,7 +23,8 @@ PAIR = ("", "tp=2")
     [
         ("tiny-moe", equivalence_plan.WALKED),
         ("tiny", equivalence_plan.DENSE),
-        ("tiny-moe", equivalence_plan.SPARSE),
+        ("tiny", equivalence_plan.TRIED["dense"]),
+        ("tiny-moe", equivalence_plan.TRIED["moe"]),
     ],
 )
 def test_every_layout_can_be_trained_in(name: str, layouts: tuple[str, ...]) -> None:
