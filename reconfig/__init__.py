@@ -21,7 +21,8 @@ Inside a rank (in the order in which a launch meets them):
     boundary    the sequence at a save step: agree, checkpoint, switch
     orders, orderbook            whether an order may be taken; what survives a crash
     checkpoint, tensors, plain, damage       saving, naming, plain values, finding what changed
-    shares      what each data parallel rank has of its own
+    facts, shares   what is said beside tensors; what each data parallel rank has of its own
+    foreign, own_saves   checkpoints that the job's own checkpointer writes, indexed by us
     dcp (dcp_writer, dcp_reader, dcp_parts, dcp_files, dcp_merge), memory
                 the universal checkpoint behind torch's distributed checkpoint
     universal   the format itself, without torch

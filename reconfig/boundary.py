@@ -23,6 +23,7 @@ from wattmesh.reconfig.generation import Generation, Outcome, Purpose, SwitchNot
 from wattmesh.reconfig.job import Job, Story
 from wattmesh.reconfig.member import LIVE_SHARE, Member
 from wattmesh.reconfig.orderbook import OrderBook
+from wattmesh.reconfig.own_saves import OwnSaves
 from wattmesh.reconfig.peers import boot_id
 from wattmesh.reconfig.state import Position, State
 from wattmesh.reconfig.switch import SwitchState
@@ -37,11 +38,11 @@ class Agreed:
     """What all ranks agreed on at a save step.
 
     Attributes:
-        deferred: some rank holds live gradients, so this is no boundary yet.
+        deferred: why this is no boundary yet (live gradients, a save in flight); "" when it is.
         outcome: why training ends here; None when it goes on.
     """
 
-    deferred: bool
+    deferred: str
     outcome: Outcome | None
     detail: str
     order: Order | None
@@ -67,6 +68,12 @@ class Boundary:
         self._orders = OrderBook(job.folder)
         self._position = Position()
         self.saved: Saved | None = None
+        self._own = OwnSaves(job.save, job.folder, job.keep) if job.save is not None else None
+
+    @property
+    def writing(self) -> bool:
+        """Whether the job's own checkpointer began a save that is not indexed yet."""
+        return self._own is not None and self._own.begun
 
     @property
     def _now(self) -> tuple[State, Generation]:
@@ -80,8 +87,8 @@ class Boundary:
         number = generation.number if generation else 0
         return self._job.watchdog.phase(phase, generation=number, step=self._position.step)
 
-    def run(self, loss: float | None) -> Agreed:
-        """Do everything that is due at this step.
+    def run(self, loss: float | None, *, due: bool = True) -> Agreed:
+        """Do everything that is due at this step; not `due`, only look after a save in flight.
 
         On return this rank trains on (perhaps in another generation), or the member's generation
         is over. `deferred` in the answer asks to be called again at the next step.
@@ -91,18 +98,20 @@ class Boundary:
         self._position = state.position
         with self._phase(Phase.AGREE):
             agreed = self._agree()
-        if agreed.deferred and agreed.outcome is None:
-            log.info(
-                "step %d is a save step, but gradients are live: the boundary waits for the first "
-                "step after zero_grad",
-                state.position.step,
-            )
+        ends = due and agreed.outcome is not None
+        if self.writing and (ends or not agreed.deferred):
+            with self._phase(Phase.SAVE):
+                self._finish_write(began)
+        if not due:
+            return agreed
+        if agreed.deferred and not ends:
+            log.info("the boundary of step %d waits: %s", state.position.step, agreed.deferred)
             return agreed
         story = None
         if agreed.order is not None:
             with self._phase(Phase.AGREE):
                 story = self._announce(agreed.order, began)
-        saved = self._save(story)
+        saved = self._save(story, wait=ends or story is not None)
         if agreed.outcome is not None:
             self._end(agreed.outcome, agreed.detail, loss)
         elif story is not None and agreed.order is not None:
@@ -127,6 +136,7 @@ class Boundary:
                 "stop": stop,
                 "finish": self._job.finish_asked,
                 "live": any(each.grad is not None for each in state.parameters()),
+                "writing": self._own is not None and self._own.in_flight,
                 "order": order.to_json() if order else None,
             }
         )
@@ -139,7 +149,7 @@ class Boundary:
         outcome, detail = self._outcome(facts, position.tokens)
         ordered = next((fact["order"] for fact in facts if fact["order"]), None)
         return Agreed(
-            deferred=any(fact["live"] for fact in facts),
+            deferred=_why_deferred(facts),
             outcome=outcome,
             detail=detail,
             order=Order.from_json(ordered) if ordered and outcome is None else None,
@@ -192,7 +202,7 @@ class Boundary:
         story.tell(SwitchState.CHECKPOINTING)
         return story
 
-    def _save(self, story: Story | None) -> Saved | None:
+    def _save(self, story: Story | None, *, wait: bool) -> Saved | None:
         """Checkpoint; None when it could not be written, which is no reason to stop training."""
         state, generation = self._now
         began = time.monotonic()
@@ -202,19 +212,24 @@ class Boundary:
                 with torch.no_grad():
                     story.note.evidence["probe_before"] = float(job.probe(state))
             try:
-                saved = self._write(state, generation, began)
+                saved = self._write(state, generation, began, wait=wait)
             except CheckpointNotSaved as error:
                 log.error("the checkpoint of step %d was not saved: %s", state.position.step, error)
                 if story:
                     story.tell(SwitchState.ROLLED_BACK, detail=f"no checkpoint: {error}")
                     self._orders.end()
                 return None
+        if saved is None:
+            return None
         self.saved = saved
         if story:
             story.note.evidence.update(save_s=saved.save_s, digest_before=saved.digest)
         return saved
 
-    def _write(self, state: State, generation: Generation, began: float) -> Saved:
+    def _write(
+        self, state: State, generation: Generation, began: float, *, wait: bool
+    ) -> Saved | None:
+        """Save; None when the job's own checkpointer goes on writing while training does."""
         job = self._job
         problem = ""
         try:
@@ -234,12 +249,35 @@ class Boundary:
             ranks=generation.ranks,
             digest=digest,
         )
+        if self._own is not None:
+            self._own.begin(state, named, header)
+            ready = all(group.gather(not self._own.in_flight))
+            return self._indexed(self._own, began) if wait or ready else None
         path = checkpoint.save(job.folder, named, state, header, self._check_fence)
         if job.leads(generation):
             with suppress(OSError):
                 checkpoint.prune(job.folder, keep=job.keep, protected={job.resumed_from, path.name})
         seconds = round(time.monotonic() - began, 4)
         return Saved(name=path.name, step=state.position.step, digest=digest, save_s=seconds)
+
+    def _finish_write(self, began: float) -> None:
+        """Index what the job's own checkpointer has written, or say why it cannot be."""
+        assert self._own is not None
+        try:
+            self.saved = self._indexed(self._own, began)
+        except CheckpointNotSaved as error:
+            log.error("no checkpoint of an earlier step: %s", error)
+
+    def _indexed(self, own: OwnSaves, began: float) -> Saved:
+        leads = self._job.leads(self._now[1])
+        protected = {self._job.resumed_from}
+        header = own.finish(leads=leads, protected=protected, fence=self._check_fence)
+        return Saved(
+            name=self._job.folder.checkpoint(header.step).name,
+            step=header.step,
+            digest=header.digest,
+            save_s=round(time.monotonic() - began, 4),
+        )
 
     def _check_fence(self) -> None:
         """Refuse to publish behind a newer launch.
@@ -356,3 +394,12 @@ class Boundary:
             )
             self._job.board.publish(over)
         self._member.generation = over
+
+
+def _why_deferred(facts: list[dict[str, Any]]) -> str:
+    """Say why no rank may save or switch now, from every rank's facts; "" when all may."""
+    if any(fact["live"] for fact in facts):
+        return "gradients are live, so it is done at the first step after zero_grad"
+    if any(fact["writing"] for fact in facts):
+        return "the job's own checkpointer is still writing; it is done when that has ended"
+    return ""

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import xxhash
 
 from wattmesh import durable
 from wattmesh.errors import (
@@ -27,13 +26,13 @@ from wattmesh.errors import (
     NotSwitched,
     WattmeshError,
 )
-from wattmesh.reconfig import damage, direct, group, plain, shares
+from wattmesh.reconfig import damage, direct, facts, group, plain, shares
 from wattmesh.reconfig.dcp_merge import index_of
 from wattmesh.reconfig.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.memory import dtype_name
 from wattmesh.reconfig.state import Position, State
-from wattmesh.reconfig.tensors import Named, drop_slots, give_back, without_slots
+from wattmesh.reconfig.tensors import Named, drop_slots, give_back
 from wattmesh.reconfig.universal.declared import Declared
 from wattmesh.reconfig.universal.folder import (
     COMMIT,
@@ -151,11 +150,11 @@ def save(
         every = group.gather_at_leader(told)
 
         def finish() -> None:
-            trainer = _trainer(header, parts, facts_of(state))
+            trainer = facts.together(asdict(header), parts, facts_of(state))
             index = index_of([direct.part_of(*each) for each in enumerate(every)], HOOK, Declared())
             _seal(staging, header, every, index, trainer, sync=not staged)
             if not staged:
-                publish(folder, staging, header, fence)
+                publish(folder, staging, step=header.step, attempt=header.attempt, fence=fence)
 
         _leader_does(finish)
     except WattmeshError:
@@ -165,7 +164,9 @@ def save(
     return staging if staged else folder.checkpoint(header.step)
 
 
-def settle(folder: RunFolder, staging: Path, header: Header, fence: Callable[[], None]) -> None:
+def settle(
+    folder: RunFolder, staging: Path, *, step: int, attempt: int, fence: Callable[[], None]
+) -> None:
     """Make a staged checkpoint durable and publish it; no collective call.
 
     Raises:
@@ -174,15 +175,17 @@ def settle(folder: RunFolder, staging: Path, header: Header, fence: Callable[[],
     """
     for path in sorted(staging.iterdir()):
         durable.fsync_file(path)
-    publish(folder, staging, header, fence)
+    publish(folder, staging, step=step, attempt=attempt, fence=fence)
 
 
-def publish(folder: RunFolder, staging: Path, header: Header, fence: Callable[[], None]) -> None:
+def publish(
+    folder: RunFolder, staging: Path, *, step: int, attempt: int, fence: Callable[[], None]
+) -> None:
     """Give a whole and synced staging folder its name, durably."""
-    final = folder.checkpoint(header.step)
+    final = folder.checkpoint(step)
     fence()
     if final.exists():
-        final.rename(final.with_name(f"{final.name}.set-aside-by-attempt-{header.attempt}"))
+        final.rename(final.with_name(f"{final.name}.set-aside-by-attempt-{attempt}"))
     durable.publish_folder(staging, final)
 
 
@@ -275,51 +278,12 @@ def prune(folder: RunFolder, *, keep: int, protected: set[str]) -> list[str]:
 
 def _begin(
     staging: Path, named: Named, state: State, inside: dict[str, torch.Tensor], layout: Layout
-) -> dict[str, dict[str, Any] | list[str]]:
-    """What this rank knows beside named tensors; tensors found in it go into `inside`.
-
-    Extra state is equal on every rank, so that the leader's counts. The leader makes the folder.
-    """
+) -> dict[str, Any]:
+    """Give this rank's `facts.own`; the leader makes the folder."""
     if dist.get_rank() == 0:
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
-    extra = state.extra if dist.get_rank() == 0 else {}
-    return {
-        "values": {key: plain.encode(value, key, inside) for key, value in named.plain.items()},
-        "extra": {
-            name: plain.encode(each.state_dict(), f"extra.{name}", inside)
-            for name, each in extra.items()
-        },
-        "without_slots": without_slots(state, named),
-        shares.KEY: shares.own(state.by_data_rank, layout, dist.get_rank(), inside),
-        "inside": sorted(inside),
-    }
-
-
-def _trainer(header: Header, parts: list[dict[str, Any]], facts: str) -> dict[str, Any]:
-    """Bring every rank's facts together, refusing two values under one name."""
-    merged: dict[str, Any] = {}
-    for part in parts:
-        for key, value in part["values"].items():
-            if merged.setdefault(key, value) != value:
-                raise CheckpointNotSaved(
-                    f"checkpoint: ranks hold different values for {key!r}: {merged[key]!r} and "
-                    f"{value!r}; nothing was written."
-                )
-    return {
-        "header": asdict(header),
-        "values": merged,
-        "extra": parts[0]["extra"],
-        shares.KEY: shares.together(
-            Layout.from_dict(header.layout), [part[shares.KEY] for part in parts]
-        ),
-        "without_slots": sorted({name for part in parts for name in part["without_slots"]}),
-        # By these, who reads the files can take the digest that the header carries from memory.
-        "digest": {
-            "facts_xxh3_64": xxhash.xxh3_64_hexdigest(facts.encode()),
-            "beside": sorted({name for part in parts for name in part["inside"]}),
-        },
-    }
+    return facts.own(named, state, layout, dist.get_rank(), inside)
 
 
 def _told(trainer: Mapping[str, Any], part: str, key: str, path: Path) -> Any:
@@ -355,9 +319,9 @@ def _together(act: Callable[[], Any]) -> list[Any]:
         result = act()
     except Exception as error:
         problem = _words(error)
-    facts = group.gather([problem, result])
-    _raise_first([told for told, _ in facts])
-    return [result for _, result in facts]
+    every = group.gather([problem, result])
+    _raise_first([told for told, _ in every])
+    return [result for _, result in every]
 
 
 def _alone(act: Callable[[], Any]) -> Any:

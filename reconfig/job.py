@@ -11,6 +11,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.board import Board
 from wattmesh.reconfig.deadlines import Deadlines
 from wattmesh.reconfig.folder import RunFolder
+from wattmesh.reconfig.foreign import Save
 from wattmesh.reconfig.generation import Generation, SwitchNote
 from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.peers import boot_id
@@ -33,6 +34,7 @@ class Job:
         courier: on global rank 0, speaks to the daemon. `pump`: carries for other leaders there.
         relaunched: whether somebody launches this job again after it left to restart.
         seekable: whether the loader can begin at any global sample in any layout.
+        save: the job's own checkpointer, where it has one.
         seed: of the random stream; None leaves torch's random state alone.
         resumed_from: name of the checkpoint this launch began with, never pruned by it.
         stop_reason, finish_asked: what this process was asked for; heeded at the next save step.
@@ -53,6 +55,7 @@ class Job:
     courier: Reporter
     relaunched: bool
     seekable: bool = True
+    save: Save | None = None
     pump: Pump | None = None
     resumed_from: str = ""
     stop_reason: str = ""

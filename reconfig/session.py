@@ -34,6 +34,7 @@ from wattmesh.reconfig.bounded import within
 from wattmesh.reconfig.chair import Chair
 from wattmesh.reconfig.deadlines import Deadlines, Phase
 from wattmesh.reconfig.folder import OUTCOME_VARIABLE, RunFolder, write_json
+from wattmesh.reconfig.foreign import Save
 from wattmesh.reconfig.generation import Generation, Outcome, Purpose
 from wattmesh.reconfig.job import Build, Job, Probe
 from wattmesh.reconfig.layout import Layout
@@ -154,12 +155,14 @@ class Session:
         position = self.state.position
         total = self._job.tokens_total
         due = position.step % self._job.boundary_every == 0 or 0 < total <= position.tokens
-        fresh = position.step > self._handled_step
-        if not fresh or not (due or self._due):
+        due = (due or self._due) and position.step > self._handled_step
+        if not due and not self._boundary.writing:
             return
         with self._last_words():
-            agreed = self._boundary.run(self._loss)
-        self._due = agreed.deferred and agreed.outcome is None
+            agreed = self._boundary.run(self._loss, due=due)
+        if not due:
+            return
+        self._due = bool(agreed.deferred) and agreed.outcome is None
         if not self._due:
             self._handled_step = position.step
         self._settle()
@@ -323,6 +326,7 @@ def attach(
     seed: int | None = 0,
     keep: int = 3,
     reporter: Reporter | None = None,
+    save: Save | None = None,
     seekable: bool = True,
 ) -> Session:
     """Join a run as one of its ranks; returns when this rank has a state to train, or at the end.
@@ -342,6 +346,9 @@ def attach(
         seed: sets torch's random stream from (seed, step) at every save step and rebuild; None
             leaves it alone.
         keep: how many checkpoints stay.
+        save: the job's own checkpointer: called with the state and the step on every rank, it
+            writes a folder of torch's distributed checkpoint, or begins to; None lets the session
+            save.
         reporter: gives orders and hears reports on global rank 0 where no daemon does (a script of
             switches, see `wattmesh.reconfig.equivalence`).
         seekable: whether the loader can begin at any global sample in any layout; without it the
@@ -372,6 +379,7 @@ def attach(
         courier=reporter or Silent(),
         relaunched=OUTCOME_VARIABLE in os.environ,
         seekable=seekable,
+        save=save,
     )
     wanted = Wanted(layout=layout, ranks=initial_ranks, launched=board.launched, seekable=seekable)
     return _join(job, wanted)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh.errors import CallHuman, CheckpointDamaged, InputInvalid
+from wattmesh.reconfig import foreign
 from wattmesh.reconfig.attempt import Identity
 from wattmesh.reconfig.checkpoint import Header, read_whole
 from wattmesh.reconfig.folder import RunFolder, read_json, write_json
@@ -65,7 +66,7 @@ def first_generation(folder: RunFolder, identity: Identity, wanted: Wanted) -> B
     restart = _restart(folder, identity, path, header, wanted.launched)
     if restart is not None:
         return Begun(generation=restart)
-    layout, ranks = _layout_of(header, wanted)
+    layout, ranks = layout_of(header, wanted)
     generation = _generation(identity, layout, ranks, path, header)
     return Begun(generation=generation, died_in=_died_in(folder))
 
@@ -79,6 +80,8 @@ def newest_whole(folder: RunFolder) -> tuple[Path, Header] | None:
     damage = ""
     for path in folder.checkpoints():
         try:
+            # One that the job's own checkpointer wrote may not have been hashed in time.
+            foreign.prove(path, gentle=False)
             header = read_whole(path)
         except CheckpointDamaged as error:
             damage = damage or str(error)
@@ -121,7 +124,7 @@ def _restart(
     return replace(base, switch=note, probe=probe)
 
 
-def _layout_of(header: Header, wanted: Wanted) -> tuple[Layout, tuple[int, ...]]:
+def layout_of(header: Header, wanted: Wanted) -> tuple[Layout, tuple[int, ...]]:
     """The checkpoint's own layout where the launched ranks allow it, else the one asked for."""
     layout, ranks = Layout.from_dict(header.layout), header.ranks
     if max(ranks) < wanted.launched:

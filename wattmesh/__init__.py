@@ -8,15 +8,16 @@ The map:
     controller/    when things happen, and remembering them
     migrations/    the journal's past shapes
 
-Importing this package costs nothing: the names a training script uses
-(`attach`, `Session`, `State`, `Layout`, `Ranks`) are loaded on first touch, so that the daemon,
-which shares the package, never meets torch.
+Importing this package costs nothing: the names a training script uses (`attach`, `Session`,
+`State`, `Layout`, `Ranks`, `Written`) are loaded on first touch, so that the daemon, which shares
+the package, never meets torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wattmesh.reconfig.foreign import Written
     from wattmesh.reconfig.layout import Layout, Ranks
     from wattmesh.reconfig.session import Session, attach
     from wattmesh.reconfig.state import Position, State
@@ -27,12 +28,13 @@ _LAZY = {
     "Layout": "wattmesh.reconfig.layout",
     "Ranks": "wattmesh.reconfig.layout",
     "Position": "wattmesh.reconfig.state",
+    "Written": "wattmesh.reconfig.foreign",
     "Session": "wattmesh.reconfig.session",
     "State": "wattmesh.reconfig.state",
     "attach": "wattmesh.reconfig.session",
 }
 
-__all__ = ["Layout", "Position", "Ranks", "Session", "State", "__version__", "attach"]
+__all__ = ["Layout", "Position", "Ranks", "Session", "State", "Written", "__version__", "attach"]
 
 
 def __getattr__(name: str) -> Any:
