@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from wattmesh.errors import Diverged
+from wattmesh.reconfig import group
 from wattmesh.reconfig.generation import Generation
 
 _FLOOR = {
@@ -59,6 +61,22 @@ def seed_at(seed: int, step: int) -> None:
 def random_hash() -> str:
     """Hash of torch's random state on this rank."""
     return hashlib.sha256(bytes(torch.get_rng_state().tolist())).hexdigest()[:16]
+
+
+def require_one(facts: str, ranks: Sequence[int]) -> None:
+    """Compare what every rank holds beside tensors (schedules and the like); a collective call.
+
+    Raises:
+        Diverged: on every rank, when one holds something else.
+    """
+    hashes = group.gather(hashlib.sha256(facts.encode()).hexdigest())
+    others = [rank for rank, each in zip(ranks, hashes, strict=True) if each != hashes[0]]
+    if others:
+        raise Diverged(
+            f"ranks {others} hold another position or extra state (schedules, counters) than rank "
+            f"{ranks[0]}: what was trained since the last checkpoint is not one run and was not "
+            "saved."
+        )
 
 
 def disagreement(facts: Sequence[dict[str, Any]], generation: Generation, allowed: float) -> str:

@@ -5,6 +5,7 @@ choice is made from facts that all of them gathered.
 """
 
 import logging
+import os
 import time
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -12,8 +13,8 @@ from typing import Any
 
 import torch
 
-from wattmesh.errors import CallHuman, Fenced, InputInvalid
-from wattmesh.reconfig import agreement, checkpoint, group
+from wattmesh.errors import Diverged, Fenced, InputInvalid
+from wattmesh.reconfig import agreement, checkpoint, consumed, group, usage
 from wattmesh.reconfig.attempt import highest_attempt
 from wattmesh.reconfig.checkpoint import CheckpointNotSaved
 from wattmesh.reconfig.deadlines import Phase
@@ -111,11 +112,13 @@ class Boundary:
         if agreed.order is not None:
             with self._phase(Phase.AGREE):
                 story = self._announce(agreed.order, began)
+        in_place = agreed.order is not None and agreed.order.mode is SwitchMode.IN_PLACE
+        short = self._shortage(agreed.order) if in_place and agreed.order else ""
         saved = self._save(story, wait=ends or story is not None)
         if agreed.outcome is not None:
             self._end(agreed.outcome, agreed.detail, loss)
         elif story is not None and agreed.order is not None:
-            self._switch(story, agreed.order, saved, loss)
+            self._switch(story, agreed.order, saved, loss, short)
         if self._member.state is state and self._job.seed is not None:
             agreement.seed_at(self._job.seed, state.position.step)
         return agreed
@@ -135,6 +138,7 @@ class Boundary:
                 "position": [position.step, position.samples, position.tokens],
                 "stop": stop,
                 "finish": self._job.finish_asked,
+                "consumed": self._job.consumed.to_json(),
                 "live": any(each.grad is not None for each in state.parameters()),
                 "writing": self._own is not None and self._own.in_flight,
                 "order": order.to_json() if order else None,
@@ -142,10 +146,11 @@ class Boundary:
         )
         places = [fact["position"] for fact in facts]
         if any(place != places[0] for place in places):
-            raise CallHuman(
+            raise Diverged(
                 f"ranks {list(generation.ranks)} disagree on (step, samples, tokens): {places}; "
                 "what they trained since the last checkpoint is not one run and was not saved."
             )
+        self._check_data([fact["consumed"] for fact in facts], generation, position.samples)
         outcome, detail = self._outcome(facts, position.tokens)
         ordered = next((fact["order"] for fact in facts if fact["order"]), None)
         return Agreed(
@@ -154,6 +159,18 @@ class Boundary:
             detail=detail,
             order=Order.from_json(ordered) if ordered and outcome is None else None,
         )
+
+    def _check_data(
+        self, facts: list[dict[str, Any]], generation: Generation, samples: int
+    ) -> None:
+        """Refuse to go on from steps that were trained on other samples than the run's next."""
+        problem = consumed.problem(facts, generation.ranks, samples)
+        if problem:
+            raise Diverged(
+                f"{problem}: what was trained since the last checkpoint is not this run and was "
+                "not saved. Does the loader follow session.position?"
+            )
+        self._job.consumed.begin(samples)
 
     def _outcome(self, facts: list[dict[str, Any]], tokens: int) -> tuple[Outcome | None, str]:
         if 0 < self._job.tokens_total <= tokens or any(fact["finish"] for fact in facts):
@@ -240,6 +257,7 @@ class Boundary:
         told = group.agree_on_problem(problem)
         if told:
             raise CheckpointNotSaved(told)
+        agreement.require_one(facts, generation.ranks)
         digest = combine(pieces, facts)
         header = checkpoint.header_of(
             run=generation.run,
@@ -294,12 +312,22 @@ class Boundary:
                 f"step {self._position.step} was not published and this launch must end."
             )
 
-    def _switch(self, story: Story, order: Order, saved: Saved | None, loss: float | None) -> None:
-        """Leave this layout for the ordered one."""
+    def _switch(
+        self, story: Story, order: Order, saved: Saved | None, loss: float | None, short: str
+    ) -> None:
+        """Leave this layout for the ordered one; `short`: what the next one would lack here."""
         if saved is None:
             return
         if order.mode is SwitchMode.RESTART:
             self._restart(story, order, saved, loss, "the order asks for it")
+            return
+        if short and self._job.relaunched:
+            self._restart(story, order, saved, loss, short)
+            return
+        if short:
+            log.error("no switch to %s: %s", order.layout, short)
+            story.tell(SwitchState.ROLLED_BACK, detail=f"not begun: {short}")
+            self._orders.end()
             return
         story.tell(SwitchState.REBUILDING)
         began = time.monotonic()
@@ -341,6 +369,13 @@ class Boundary:
             self._job.board.publish(following)
         group.end()
         self._member.follow(following.number)
+
+    def _shortage(self, order: Order) -> str:
+        """Say which rank has too few files or threads left for the next layout; "" when none."""
+        used, budget = usage.now(), self._member.budget
+        budget.settled(used)
+        allowed = usage.limits(used, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        return group.agree_on_problem(budget.problem((order.layout, order.ranks), allowed))
 
     def _restart(
         self, story: Story, order: Order, saved: Saved, loss: float | None, why: str

@@ -11,6 +11,7 @@ the one that runs backward passes.
 
 import functools
 import gc
+import sys
 from typing import Any
 
 import torch
@@ -19,6 +20,13 @@ from torch.distributed.tensor._redistribute import clear_redistribute_planner_ca
 
 _LRU: Any = type(functools.lru_cache(lambda: None))
 _OWNER = "torch.distributed.tensor"
+
+
+def forget_compiled() -> None:
+    """Drop what torch.compile made, which holds modules by its guards, and its captured graphs."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()
 
 
 class MeshCaches:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.board import Board
+from wattmesh.reconfig.consumed import Consumed
 from wattmesh.reconfig.deadlines import Deadlines
 from wattmesh.reconfig.folder import RunFolder
 from wattmesh.reconfig.foreign import Save
@@ -38,6 +39,7 @@ class Job:
         seed: of the random stream; None leaves torch's random state alone.
         resumed_from: name of the checkpoint this launch began with, never pruned by it.
         stop_reason, finish_asked: what this process was asked for; heeded at the next save step.
+        consumed: the samples that this rank's steps used since the last save step.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Job:
     resumed_from: str = ""
     stop_reason: str = ""
     finish_asked: bool = False
+    consumed: Consumed = field(default_factory=Consumed)
 
     def __post_init__(self) -> None:
         """Refuse numbers that nothing can be done every so often with."""

@@ -11,14 +11,15 @@ import time
 import traceback
 import weakref
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from wattmesh.errors import CallHuman, FixInput, InputInvalid, Refused, SwitchFailed
-from wattmesh.reconfig import agreement, checkpoint, group
+from wattmesh.reconfig import agreement, checkpoint, group, usage
 from wattmesh.reconfig.board import POLL_S
-from wattmesh.reconfig.caches import MeshCaches
+from wattmesh.reconfig.caches import MeshCaches, forget_compiled
 from wattmesh.reconfig.deadlines import Phase
 from wattmesh.reconfig.digest import logical_digest
 from wattmesh.reconfig.generation import Generation, Purpose
@@ -39,6 +40,7 @@ class Member:
         self.job = job
         self.state: State | None = None
         self.generation: Generation | None = None
+        self.budget = usage.Budget()
         self._caches = MeshCaches()
 
     def follow(self, number: int) -> Generation:
@@ -59,6 +61,8 @@ class Member:
         if state is None:
             return 0.0, ""
         held = _Held.of(state)
+        state.parts = SimpleNamespace()
+        forget_compiled()
         state.close()
         del state
         gc.collect()
@@ -125,6 +129,7 @@ class Member:
         """Build, load and prove this generation; any problem is raised."""
         watch, step = self.job.watchdog, generation.step
         began = time.monotonic()
+        self.budget.begin((generation.layout, generation.ranks), usage.now())
         with watch.phase(Phase.REBUILD, generation=generation.number, step=step):
             ranks = self.job.ranks(generation)
             group.begin(

@@ -19,14 +19,16 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-from wattmesh.errors import CallHuman, FixInput, Refused
+import torch
+
+from wattmesh.errors import CallHuman, Diverged, FixInput, Refused
 from wattmesh.reconfig import group
 from wattmesh.reconfig.board import POLL_S, Board
 from wattmesh.reconfig.boundary import Boundary
@@ -66,6 +68,7 @@ class Session:
         self._boundary = Boundary(job, self._member)
         self._rate: deque[tuple[float, int]] = deque(maxlen=RATE_REPORTS)
         self._loss: float | None = None
+        self._expected = Position()
         self._due = False
         self._handled_step = 0
         self._reports = 0
@@ -125,19 +128,34 @@ class Session:
         """Where training stands; at the end, where it ended."""
         return self._over.position if self._over is not None else self.state.position
 
-    def report(self, *, tokens: int, samples: int = 0, loss: float | None = None) -> None:
+    def report(
+        self,
+        *,
+        tokens: int,
+        samples: int = 0,
+        loss: float | None = None,
+        data: Iterable[int] | torch.Tensor = (),
+    ) -> None:
         """Say that one optimizer step was done; never blocks.
 
         Args:
             tokens: consumed by this step, over all ranks.
             samples: consumed by this step, over all ranks.
             loss: of this step, the same on every rank; None when this rank does not know it.
+            data: numbers, in the run's order of data, of the samples that this rank's loader gave
+                for this step; compared at the next save step with what the run should have read.
+
+        Raises:
+            Diverged: something else than the session has changed this rank's position.
         """
         state = self.state
         before = state.position
+        self._check_position(before)
+        self._job.consumed.add(data)
         state.position = Position(
             step=before.step + 1, samples=before.samples + samples, tokens=before.tokens + tokens
         )
+        self._expected = state.position
         self._loss = loss
         self._rate.append((time.monotonic(), state.position.tokens))
         self._rest()
@@ -153,6 +171,7 @@ class Session:
         if self.done:
             return
         position = self.state.position
+        self._check_position(position)
         total = self._job.tokens_total
         due = position.step % self._job.boundary_every == 0 or 0 < total <= position.tokens
         due = (due or self._due) and position.step > self._handled_step
@@ -166,6 +185,14 @@ class Session:
         if not self._due:
             self._handled_step = position.step
         self._settle()
+
+    def _check_position(self, found: Position) -> None:
+        """Notice a counter that moved behind the session's back: others train at another step."""
+        if found != self._expected:
+            raise Diverged(
+                f"rank {self._job.rank} stands at {found}, though its steps led to "
+                f"{self._expected}: only the session sets state.position."
+            )
 
     def finish(self) -> None:
         """Ask for the end of the run at the next save step; one rank's asking is enough."""
@@ -241,6 +268,8 @@ class Session:
             return
         self._job.resumed_from = self._job.resumed_from or generation.checkpoint
         self._handled_step = max(self._handled_step, generation.step)
+        self._expected = self.state.position
+        self._job.consumed.begin(self._expected.samples)
         self._rate.clear()
         self._reached.rest()
         self._rest()

@@ -68,10 +68,13 @@ class State:
         return [each for module in self.modules for each in module.parameters()]
 
     def close(self) -> None:
-        """Let go of everything; the handle stays, empty."""
+        """Let go of everything; the handle stays, empty.
+
+        First what was made from the model (captured graphs, schedules), then the model.
+        """
+        self.parts = SimpleNamespace()
         self.modules.clear()
         self.optimizers.clear()
         self.extra.clear()
         self.averages.clear()
         self.by_data_rank.clear()
-        self.parts = SimpleNamespace()

@@ -105,8 +105,9 @@ class Watchdog:
         gone = self._lookout.gone()
         if gone:
             sentence = f"{', '.join(gone)} is gone; {sentence}"
-            self._note(1, sentence)
         self._lookout.tell(sentence)
+        # Whoever spoke first named the cause; what this rank saw is mostly its consequence.
+        self._note(1, self._lookout.told() or sentence)
 
     def _set(self, phase: Phase, generation: int, step: int) -> None:
         self._watch = Watch(phase=phase, generation=generation, step=step, since=time.monotonic())

@@ -10,6 +10,8 @@ WattmeshError
 |-- NotSwitched            the job is safe and trains on, in the layout it had
 |   |-- OrderVoid            late, withdrawn, fenced off, or not for this job
 |   `-- SwitchFailed         tried, and rolled back
+|-- Diverged               ranks no longer train one run: the launcher starts the job again from
+|                          the last verified checkpoint; look at the rank that the message names
 |-- Refused                the caller may not do this (owner, token)
 |   `-- Fenced               a newer attempt or epoch exists: stop, do not publish
 `-- CallHuman              stop and look before anything else acts
@@ -69,6 +71,10 @@ class OrderVoid(NotSwitched):
 
 class SwitchFailed(NotSwitched):
     """A switch was tried, did not verify, and was rolled back."""
+
+
+class Diverged(WattmeshError):
+    """What was trained since the last checkpoint is not one run; it is given up, not saved."""
 
 
 class Refused(WattmeshError):

@@ -209,8 +209,8 @@ def _handler(answer: Callable[..., tuple[int, bytes]]) -> type[BaseHTTPRequestHa
         def _respond(self, method: str) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else {}
-            status, data = answer(method, self.path, body)
             try:
+                status, data = answer(method, self.path, body)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()

@@ -5,9 +5,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.hook.daemon import FakeDaemon, Misbehaving, Wish
-from tests.hook.harness import TP2, Run, Zygote, worst_difference
+from tests.hook.harness import DP2, TP2, Run, Zygote, until, worst_difference
+from tests.hook.test_switch import GOOD
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import Transition
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 MISDEEDS = (
@@ -128,3 +132,56 @@ def test_a_launch_behind_the_journal_claims_a_higher_attempt(
     assert {each.attempt for each in daemon.heard.transitions} == {4}
     assert run.layouts() == ["dp2", "tp2"]
     assert daemon.heard.finishes[0].attempt == 4
+
+
+class Dying(FakeDaemon):
+    """A daemon that is gone, in the middle of its answer, once it hears of one state."""
+
+    dies_at = SwitchState.REBUILDING
+    dead = False
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        """Answer until that state is told."""
+        self.dead = self.dead or body.get("state") == self.dies_at
+        if self.dead:
+            raise BrokenPipeError("this daemon has died")
+        return super().answer(method, path, body)
+
+
+class Hasty(FakeDaemon):
+    """A daemon that gives its next order while the switch of the one before is under way."""
+
+    def _follow(self, transition: Transition) -> None:
+        super()._follow(transition)
+        if transition.state is SwitchState.ANNOUNCED:
+            self._open = None
+
+
+def test_a_daemon_that_dies_during_a_switch_is_told_the_rest_when_it_is_back(
+    zygote: Zygote, tmp_path: Path, socket_path: Path, undisturbed: Undisturbed
+) -> None:
+    """The switch needs nobody to finish; what was not acknowledged arrives later, in order."""
+    run = new_run(zygote, tmp_path, socket_path, wait_for={"10": "order-1", "13": "back"})
+    with Dying(socket_path, run.out, [Wish(layout=TP2, ranks=(0, 1), at=10)]):
+        run.launch({})
+        until(lambda: len(run.lines()) >= 12, "training goes on after the switch")
+    socket_path.unlink()
+    with FakeDaemon(socket_path, run.out, []) as daemon:
+        (run.out / "back").touch()
+        assert zygote.wait(run.launches[0]) == 0, run.log()
+    assert run.layouts() == ["dp2", "tp2"]
+    assert worst_difference(run.losses(), undisturbed(15, "float32")) <= 1e-5
+    assert daemon.states() == GOOD[GOOD.index(SwitchState.REBUILDING) :]
+
+
+def test_an_order_that_arrives_during_a_switch_waits_for_its_end(
+    zygote: Zygote, tmp_path: Path, socket_path: Path, undisturbed: Undisturbed
+) -> None:
+    """Two orders race; each is carried out once, whole, and on every rank the same."""
+    wishes = [Wish(layout=TP2, ranks=(1, 0), at=5), Wish(layout=DP2, ranks=(1, 0), at=10)]
+    run = new_run(zygote, tmp_path, socket_path, wait_for={"5": "order-1", "10": "order-2"})
+    with Hasty(socket_path, run.out, wishes) as daemon:
+        assert run.once() == 0, run.log()
+    assert run.layouts() == ["dp2", "tp2", "dp2"]
+    assert worst_difference(run.losses(), undisturbed(15, "float32")) <= 1e-5
+    assert daemon.states() == GOOD * 2

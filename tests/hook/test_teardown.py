@@ -8,7 +8,9 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
-from tests.hook.harness import Zygote, until
+from tests.hook.daemon import FakeDaemon, Wish
+from tests.hook.harness import DP2, TP2, Run, Zygote, until, worst_difference
+from tests.hook.test_switch import GOOD, Undisturbed
 from wattmesh.reconfig import group
 
 PATIENCE_S = 0.5
@@ -55,3 +57,17 @@ def test_a_group_whose_end_hangs_is_left_behind(zygote: Zygote, tmp_path: Path) 
     log = (tmp_path / "rank-0.log").read_text()
     assert status == 0, log
     assert "a process group still waits for a call that some rank never made" in log
+
+
+def test_a_compiled_model_is_torn_down_and_compiled_again(
+    zygote: Zygote, tmp_path: Path, socket_path: Path, undisturbed: Undisturbed
+) -> None:
+    """Nothing that torch.compile made holds the old layout, and no loss moves."""
+    wishes = [Wish(layout=TP2, ranks=(0, 1), at=4), Wish(layout=DP2, ranks=(1, 0), at=8)]
+    waits = {"4": "order-1", "8": "order-2"}
+    run = Run(zygote, tmp_path, 2, steps=12, boundary_every=4, wait_for=waits, compiled=True)
+    run.with_daemon(socket_path)
+    with FakeDaemon(socket_path, run.out, wishes) as daemon:
+        assert run.once() == 0, run.log()
+    assert daemon.states() == GOOD * 2
+    assert worst_difference(run.losses(), undisturbed(12, "float32")) <= 1e-5

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,6 +39,8 @@ from wattmesh.reconfig.state import Position, State
 
 WIDTH = 16
 PATIENCE_S = 30.0
+SILENT = ("wrong", "drift", "shift", "stale", "late")
+"""Faults that no call of the session does by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,8 @@ class Fault:
     Attributes:
         at: train | agree | save | teardown | rebuild | load | verify
         what: stop | kill | raise | hang | wrong (a wrong probe) | drift (a changed weight) |
-            damage (a changed byte in the newest checkpoint) | cut (this host's cable)
+            damage (a changed byte in the newest checkpoint) | cut (this host's cable) |
+            shift (another step's data) | stale (an older position) | late (an older schedule)
         after_step: the fault waits for this step; `layout`: and for this layout, if given.
     """
 
@@ -80,6 +83,9 @@ class Options:
     pace_s: float = 0.0
     seed: int = 0
     batch: int = 8
+    compiled: bool = False
+    tell_data: bool = True
+    few_files_at: int = 0
 
     @property
     def tokens_per_step(self) -> int:
@@ -161,6 +167,7 @@ class TinyJob:
         self.leaked: list[nn.Parameter] = []
         self.session: Session | None = None
         self.in_boundary = False
+        self.read = range(0)
 
     def build(self, layout: Layout, ranks: Ranks) -> State:
         """Make the model for a layout; weights come from the seed, or from a checkpoint after."""
@@ -178,6 +185,8 @@ class TinyJob:
         if layout.tp > 1:
             plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
             parallelize_module(net, mesh["tp"], plan)
+        if self.options.compiled:
+            net.compile(backend="aot_eager")
         fully_shard(net, mesh=mesh["dp"])
         state = State(
             modules=[net],
@@ -207,7 +216,7 @@ class TinyJob:
         state.parts.trained = True
         step = state.position.step
         net, optimizer = state.modules[0], state.optimizers[0]
-        x, y = self._batch(state, step)
+        x, y = self._batch(state, step, self._shift(step + 1))
         loss = nn.functional.mse_loss(net(x), y)
         torch.autograd.backward(loss)
         optimizer.step()
@@ -239,15 +248,28 @@ class TinyJob:
             while not session.done:
                 self._wait(session.state.position.step + 1)
                 loss = self.train(session)
-                session.report(tokens=options.tokens_per_step, samples=options.batch, loss=loss)
+                session.report(
+                    tokens=options.tokens_per_step,
+                    samples=options.batch,
+                    loss=loss,
+                    data=self.read if options.tell_data else (),
+                )
+                self._stale(session)
                 self._note(session, loss)
                 self.hurt("agree")
                 self.position, self.in_boundary = session.position, True
+                self._few_files(session.position.step)
                 with self._small_disk(session.position.step):
                     session.boundary()
                 self.in_boundary = False
             self._write("outcome", {"rank": self.rank, "outcome": session.outcome})
         return 0
+
+    def _few_files(self, step: int) -> None:
+        """From one step on, let the kernel refuse this process a few more open files."""
+        if step == self.options.few_files_at and self.rank == 1:
+            few = len(os.listdir("/proc/self/fd")) + 4
+            resource.setrlimit(resource.RLIMIT_NOFILE, (few, few))
 
     @contextmanager
     def _small_disk(self, step: int) -> Iterator[None]:
@@ -275,7 +297,7 @@ class TinyJob:
     def hurt(self, at: str) -> None:
         """Do the fault if it is due."""
         fault = self.options.fault
-        if fault is None or not self.due(at) or fault.what in ("wrong", "drift"):
+        if fault is None or not self.due(at) or fault.what in SILENT:
             return
         self.used(fault)
         if fault.what == "stop":
@@ -312,14 +334,40 @@ class TinyJob:
             with torch.no_grad():
                 local[0] += 1e-4
 
-    def _batch(self, state: State, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """This rank's samples of the global batch at `step`."""
+    def _shift(self, step: int) -> int:
+        """How many steps this rank's loader is ahead of the others'."""
+        fault = self.options.fault
+        if fault is None or fault.what != "shift" or fault.rank != self.rank:
+            return 0
+        if step != fault.after_step or list(self.out.glob("fault-*")):
+            return 0
+        self.used(fault)
+        return 1
+
+    def _stale(self, session: Session) -> None:
+        """Set this rank's counters back by a step, as a loader that was not told would."""
+        fault = self.options.fault
+        if fault and fault.what in ("stale", "late") and fault.rank == self.rank:
+            position = session.state.position
+            if position.step == fault.after_step and not list(self.out.glob("fault-*")):
+                self.used(fault)
+                if fault.what == "stale":
+                    session.state.position = replace(position, step=position.step - 1)
+                else:
+                    schedule = session.state.extra["schedule"]
+                    assert isinstance(schedule, Schedule)
+                    schedule.steps -= 1
+
+    def _batch(self, state: State, step: int, shift: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """This rank's samples of the global batch at `step`; `shift`: at a later one instead."""
+        step += shift
         generator = torch.Generator().manual_seed(1000 + step)
         batch = self.options.batch
         x = torch.randn(batch, WIDTH, generator=generator, dtype=torch.float64).to(self.dtype)
         y = torch.sin(x.roll(1, 1)) * x
         mesh = state.parts.mesh["dp"]
         share, mine = batch // mesh.size(), mesh.get_local_rank()
+        self.read = range(step * batch + mine * share, step * batch + (mine + 1) * share)
         return x[mine * share : (mine + 1) * share], y[mine * share : (mine + 1) * share]
 
     def _mean_loss(self, state: State, step: int) -> float:
@@ -358,6 +406,7 @@ class TinyJob:
                 "host": socket.gethostname(),
                 "files": len(os.listdir("/proc/self/fd")),
                 "threads": len(os.listdir("/proc/self/task")),
+                "rss": int(Path("/proc/self/statm").read_text().split()[1]) * 4096,
                 "meshes": sum(type(each) is DeviceMesh for each in gc.get_objects()),
             }
             self._write("losses", line)
