@@ -1,15 +1,15 @@
 """The whole state of a distributed job, gathered without any of our checkpoint code.
 
 It is what V1 and V2 compare, so it must not stand on what they judge: neither on our boxes,
-digests, names or readers, nor on torch's state dicts. It walks modules and optimizers and asks
-torch for each full tensor.
+digests, names or readers, nor on torch's state dicts. It walks modules and optimizers, and puts
+pieces together by undoing the cuts one mesh axis after the other, as `pieces.py` says.
 
 Invariant: a name that several ranks have must have the same bits on each; where it has not, it is
 `disputed`, whatever was gathered.
 """
 
-import hashlib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import group
+from wattmesh.reconfig.equivalence.pieces import Cut, put_together
 from wattmesh.reconfig.equivalence.whole import Whole
 from wattmesh.reconfig.state import State
 
@@ -35,11 +37,11 @@ _WIDENED[torch.float8_e5m2] = torch.float32
 def gather_whole(state: State) -> Whole:
     """Gather parameters, buffers, optimizer slots, averages and settings; a collective call.
 
-    While it runs every rank holds the whole tensors of its stages in host memory: it is meant for a
-    model scaled down for validation, not for the full one.
+    Group rank 0 holds everything in host memory: it is meant for a model scaled down for
+    validation, not for the full one.
 
     Returns:
-        Everything on group rank 0; no arrays elsewhere, but what is disputed on every rank.
+        Everything on group rank 0, nothing elsewhere.
     """
     shard_again(state)
     return _gather(dict(_tensors(state)), _plain(state))
@@ -101,73 +103,87 @@ def _plain(state: State) -> dict[str, Any]:
 
 
 def _gather(held: dict[str, torch.Tensor], plain: dict[str, Any]) -> Whole:
-    """Bring every name to group rank 0, from the first rank that has it."""
-    # In the order in which the model was built: a stage's ranks must take part in one order.
-    arrays = {name: _full(tensor) for name, tensor in held.items()}
-    facts = {
-        name: [str(held[name].dtype), list(array.shape), str(array.dtype), _hash(array)]
-        for name, array in arrays.items()
-    }
-    everywhere = group.gather({"tensors": facts, "plain": plain})
-    owners: dict[str, tuple[int, list[Any]]] = {}
-    values: dict[str, Any] = {}
+    """Bring every rank's pieces to group rank 0 and put them together there."""
+    pieces = {name: _piece(name, tensor) for name, tensor in held.items()}
+    headers = {name: [asdict(cut), str(array.dtype)] for name, (cut, array) in pieces.items()}
+    data = b"".join(array.tobytes() for _, array in pieces.values())
+    told = group.gather({"headers": headers, "plain": plain, "size": len(data)})
+    received = _collect(data, [each["size"] for each in told])
+    if dist.get_rank():
+        return Whole(arrays={})
+    found: dict[str, list[tuple[Cut, NDArray[Any]]]] = {}
+    values: dict[str, str] = {}
     disputed = set()
-    for rank, told in enumerate(everywhere):
-        for name, fact in told["tensors"].items():
-            if owners.setdefault(name, (rank, fact))[1] != fact:
+    for each, payload in zip(told, received, strict=True):
+        at = 0
+        for name, (fields, kind) in each["headers"].items():
+            cut = Cut.of(fields)
+            count = math.prod(cut.local)
+            array = np.frombuffer(payload, np.dtype(kind), count, at).reshape(cut.local)
+            at += array.nbytes
+            found.setdefault(name, []).append((cut, array))
+        for name, value in each["plain"].items():
+            text = json.dumps(value, sort_keys=True)
+            if values.setdefault(name, text) != text:
                 disputed.add(name)
-        for name, value in told["plain"].items():
-            if values.setdefault(name, value) != value:
-                disputed.add(name)
-    collected = _collect(arrays, owners)
+    wholes = {name: put_together(each) for name, each in found.items()}
+    disputed |= {name for name, (_, agreed) in wholes.items() if not agreed}
     return Whole(
-        arrays=collected,
-        dtypes={name: fact[0] for name, (_, fact) in owners.items()},
-        plain={name: json.dumps(value, sort_keys=True) for name, value in values.items()},
+        arrays={name: array for name, (array, _) in wholes.items()},
+        dtypes={name: each[0][0].dtype for name, each in found.items()},
+        plain=values,
         disputed=tuple(sorted(disputed)),
     )
 
 
-def _collect(
-    arrays: dict[str, NDArray[Any]], owners: dict[str, tuple[int, list[Any]]]
-) -> dict[str, NDArray[Any]]:
-    """Send what group rank 0 lacks, rank by rank in one message each."""
+def _collect(data: bytes, sizes: list[int]) -> list[bytes]:
+    """Send everything to group rank 0, rank after rank; gives it there, and nothing elsewhere."""
     me = dist.get_rank()
-    found = {name: arrays[name] for name, (rank, _) in owners.items() if rank == me == 0}
-    for sender in range(1, dist.get_world_size()):
-        names = sorted(name for name, (rank, _) in owners.items() if rank == sender)
-        if not names or me not in (0, sender):
-            continue
-        shapes = [(name, owners[name][1][1], np.dtype(owners[name][1][2])) for name in names]
-        total = sum(int(np.prod(shape)) * dtype.itemsize for _, shape, dtype in shapes)
-        if me == sender:
-            data = b"".join(arrays[name].tobytes() for name in names)
-            if total:
-                dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), 0)
-            continue
-        buffer = torch.empty(total, dtype=torch.uint8)
-        if total:
-            dist.recv(buffer, sender)
-        data, at = buffer.numpy().tobytes(), 0
-        for name, shape, dtype in shapes:
-            size = int(np.prod(shape)) * dtype.itemsize
-            found[name] = np.frombuffer(data[at : at + size], dtype).reshape(shape)
-            at += size
+    found = [data]
+    for sender in range(1, len(sizes)):
+        if me == sender and data:
+            dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), 0)
+        elif me == 0:
+            buffer = torch.empty(sizes[sender], dtype=torch.uint8)
+            if sizes[sender]:
+                dist.recv(buffer, sender)
+            found.append(buffer.numpy().tobytes())
     return found
 
 
-def _full(tensor: torch.Tensor) -> NDArray[Any]:
-    """The unsharded tensor, on the CPU; collective over its mesh."""
-    whole = tensor.detach()
-    if isinstance(whole, DTensor):
-        whole = whole.full_tensor()
-    whole = whole.to(_WIDENED.get(whole.dtype, whole.dtype))
-    array: NDArray[Any] = whole.cpu().contiguous().numpy()
-    return array.copy()
+def _piece(name: str, tensor: torch.Tensor) -> tuple[Cut, NDArray[Any]]:
+    """This rank's part of a tensor, and how it was cut out of the whole."""
+    local = tensor.detach()
+    mesh: list[list[int]] = []
+    if isinstance(tensor, DTensor):
+        local = tensor.to_local().detach()
+        mesh = [tensor.device_mesh.mesh.flatten().tolist(), list(tensor.device_mesh.mesh.shape)]
+    array = local.to(_WIDENED.get(local.dtype, local.dtype)).cpu().contiguous().numpy()
+    if not isinstance(tensor, DTensor):
+        return Cut(dtype=str(tensor.dtype), local=array.shape, mesh=(dist.get_rank(),)), array
+    return Cut(
+        dtype=str(tensor.dtype),
+        local=array.shape,
+        mesh=tuple(mesh[0]),
+        sizes=tuple(mesh[1]),
+        place=tuple(tensor.device_mesh.get_coordinate() or ()),
+        axes=tuple(_axis(name, tensor, axis) for axis in range(tensor.device_mesh.ndim)),
+    ), array
 
 
-def _hash(array: NDArray[Any]) -> str:
-    return hashlib.sha256(array.tobytes()).hexdigest()
+def _axis(name: str, tensor: DTensor, axis: int) -> tuple[int, int]:
+    """How a mesh axis cuts a tensor: (dim or -1, how many cuts of that dim it comes after).
+
+    Raises:
+        InputInvalid: a cut that nobody but torch could undo.
+    """
+    placement = tensor.placements[axis]
+    if placement.is_replicate():
+        return -1, 1
+    dim = getattr(placement, "dim", None)
+    if placement.is_partial() or dim is None:
+        raise InputInvalid(f"equivalence: {name!r} is {placement}, which cannot be put together")
+    return int(dim), int(getattr(placement, "split_factor", 1))
 
 
 def _clean(name: str) -> str:

@@ -26,6 +26,7 @@ from wattmesh.reconfig.equivalence.samples import merge
 from wattmesh.reconfig.equivalence.script import Script, turns_of
 from wattmesh.reconfig.equivalence.shelf import write_whole
 from wattmesh.reconfig.equivalence.watch import watch_masks
+from wattmesh.reconfig.equivalence.whole import Whole
 from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.session import attach
 from wattmesh.reconfig.state import State
@@ -110,6 +111,7 @@ class LabJob:
         self.keyed: dict[Hashable, bytes] = {}
         self.stream: dict[Hashable, bytes] = {}
         self.gradient_of_step = 1
+        self.odd: list[str] = []
         self.out = Path(options.folder)
 
     def build(self, layout: Layout, ranks: Ranks) -> State:
@@ -176,7 +178,7 @@ class LabJob:
             tokens_total=options.every * len(options.walk) * Done(0).tokens,
             reporter=script,
         ) as session:
-            notes.stepped = self._keep_last
+            notes.stepped = self._keep
             train(session, script, self.step, notes)
         if self.rank == 0:
             self._write(script, notes)
@@ -185,12 +187,22 @@ class LabJob:
         )
         return 0
 
-    def _keep_last(self, state: State, step: int) -> None:
-        """Gather the state after the last step, in whatever layout it was reached."""
-        if step == self.options.every * len(self.options.walk):
-            whole = gather_whole(state)
-            if self.rank == 0:
-                write_whole(self.out / "state.npz", whole)
+    def _keep(self, state: State, step: int) -> None:
+        """Gather the state after every step, in whatever layout; keep the last."""
+        whole = gather_whole(state)
+        self.odd += self._unlike_torch(state, whole)
+        if self.rank == 0 and step == self.options.every * len(self.options.walk):
+            write_whole(self.out / "state.npz", whole)
+
+    def _unlike_torch(self, state: State, whole: Whole) -> list[str]:
+        """Names that torch's own gather gives other bits for: the oracle of ours. Collective."""
+        found = []
+        for name, parameter in state.modules[0].named_parameters():
+            full = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+            mine = whole.arrays.get(f"param.{name}")
+            if mine is not None and mine.tobytes() != full.detach().numpy().tobytes():
+                found.append(name)
+        return found
 
     def _write(self, script: Script, notes: Notes) -> None:
         found = {
@@ -198,6 +210,7 @@ class LabJob:
             "round_trips": {step: asdict(each) for step, each in notes.round_trips.items()},
             "ends": script.ends(),
             "samples": self.samples,
+            "unlike_torch": self.odd,
         }
         (self.out / "found.json").write_text(json.dumps(found))
 

@@ -33,6 +33,7 @@ class Found:
     round_trips: dict[int, dict[str, Any]]
     ends: list[list[Any]]
     samples: Samples
+    unlike_torch: list[str]
     keyed: dict[Hashable, bytes]
     stream: dict[Hashable, bytes]
     state: Whole
@@ -78,6 +79,7 @@ def _read(folder: Path) -> Found:
             int(step): {int(each): count for each, count in ids.items()}
             for step, ids in found["samples"].items()
         },
+        unlike_torch=found["unlike_torch"],
         keyed=masks[0],
         stream=masks[1],
         state=read_whole(folder / "state.npz"),
@@ -107,6 +109,11 @@ def test_a_switched_run_trains_the_same_model(alone: Found, switched: Found) -> 
     states = close_states(switched.state, alone.state)
     assert states.ok, states.sentence
     assert len(switched.state.arrays) == 3 + 3 * 3
+
+
+def test_a_gather_is_what_torch_gathers(switched: Found) -> None:
+    """In every layout of the walk, ours against torch's own `full_tensor`, bit for bit."""
+    assert switched.unlike_torch == []
 
 
 def test_the_first_gradients_agree(alone: Found, switched: Found) -> None:
