@@ -176,16 +176,16 @@ def _window_row(
     switched: Mapping[int, float],
     order: Mapping[int, float],
 ) -> dict[str, Any]:
-    """One window of both curves; the ratio is of medians, for single steps cross zero."""
+    """One window of both curves; the ratio is of means, for single steps cross zero."""
     ours, theirs = [switched[each] for each in steps], [order[each] for each in steps]
     return {
         "case": f"fp32 steps {steps[0]} to {steps[-1]}",
         "loss": alone[steps[-1]],
         "switched_max": max(ours),
         "order_max": max(theirs),
-        "switched_median": statistics.median(ours),
-        "order_median": statistics.median(theirs),
-        "switched_over_order": statistics.median(ours) / max(statistics.median(theirs), 1e-300),
+        "switched_mean": statistics.fmean(ours),
+        "order_mean": statistics.fmean(theirs),
+        "switched_over_order": statistics.fmean(ours) / max(statistics.fmean(theirs), 1e-300),
     }
 
 
