@@ -7,25 +7,27 @@ choice is made from facts that all of them gathered.
 import logging
 import os
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from wattmesh.errors import Diverged, Fenced, InputInvalid
+from wattmesh.errors import Diverged, Fenced, InputInvalid, SwitchFailed
 from wattmesh.reconfig import agreement, checkpoint, consumed, group, usage
 from wattmesh.reconfig.attempt import highest_attempt
 from wattmesh.reconfig.checkpoint import CheckpointNotSaved
 from wattmesh.reconfig.deadlines import Phase
 from wattmesh.reconfig.digest import combine, pieces_of
-from wattmesh.reconfig.folder import write_json
+from wattmesh.reconfig.folder import attempt_of, write_json
 from wattmesh.reconfig.generation import Generation, Outcome, Purpose, SwitchNote
 from wattmesh.reconfig.job import Job, Story
 from wattmesh.reconfig.member import LIVE_SHARE, Member
 from wattmesh.reconfig.orderbook import OrderBook
 from wattmesh.reconfig.own_saves import OwnSaves
 from wattmesh.reconfig.peers import boot_id
+from wattmesh.reconfig.settling import Staged, durable_name, why_durable_first
 from wattmesh.reconfig.state import Position, State
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.tensors import name_all
@@ -51,12 +53,13 @@ class Agreed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A published checkpoint."""
+    """A checkpoint; published, or `staged` under this name until it is durable."""
 
     name: str
     step: int
     digest: str
     save_s: float
+    staged: str = ""
 
 
 class Boundary:
@@ -114,7 +117,8 @@ class Boundary:
                 story = self._announce(agreed.order, began)
         in_place = agreed.order is not None and agreed.order.mode is SwitchMode.IN_PLACE
         short = self._shortage(agreed.order) if in_place and agreed.order else ""
-        saved = self._save(story, wait=ends or story is not None)
+        in_place = in_place and not short
+        saved = self._save(story, wait=ends or story is not None, in_place=in_place)
         if agreed.outcome is not None:
             self._end(agreed.outcome, agreed.detail, loss)
         elif story is not None and agreed.order is not None:
@@ -219,17 +223,18 @@ class Boundary:
         story.tell(SwitchState.CHECKPOINTING)
         return story
 
-    def _save(self, story: Story | None, *, wait: bool) -> Saved | None:
+    def _save(self, story: Story | None, *, wait: bool, in_place: bool) -> Saved | None:
         """Checkpoint; None when it could not be written, which is no reason to stop training."""
-        state, generation = self._now
+        state, _ = self._now
         began = time.monotonic()
         job = self._job
         with self._phase(Phase.SAVE):
+            self._member.settler.wait()
             if story is not None:
                 with torch.no_grad():
                     story.note.evidence["probe_before"] = float(job.probe(state))
             try:
-                saved = self._write(state, generation, began, wait=wait)
+                saved = self._write(story if in_place else None, began, wait=wait)
             except CheckpointNotSaved as error:
                 log.error("the checkpoint of step %d was not saved: %s", state.position.step, error)
                 if story:
@@ -238,15 +243,18 @@ class Boundary:
                 return None
         if saved is None:
             return None
-        self.saved = saved
+        if not saved.staged:
+            self.saved = saved
         if story:
             story.note.evidence.update(save_s=saved.save_s, digest_before=saved.digest)
         return saved
 
-    def _write(
-        self, state: State, generation: Generation, began: float, *, wait: bool
-    ) -> Saved | None:
-        """Save; None when the job's own checkpointer goes on writing while training does."""
+    def _write(self, story: Story | None, began: float, *, wait: bool) -> Saved | None:
+        """Save; None when the job's own checkpointer goes on writing while training does.
+
+        `story`: of the switch that follows in these processes, if one does.
+        """
+        state, generation = self._now
         job = self._job
         problem = ""
         try:
@@ -271,12 +279,32 @@ class Boundary:
             self._own.begin(state, named, header)
             ready = all(group.gather(not self._own.in_flight))
             return self._indexed(self._own, began) if wait or ready else None
-        path = checkpoint.save(job.folder, named, state, header, self._check_fence)
-        if job.leads(generation):
+        staged = story is not None and self._may_be_staged(story, named.tensors)
+        path = checkpoint.save(job.folder, named, state, header, self._check_fence, staged=staged)
+        name = job.folder.checkpoint(header.step).name
+        if job.leads(generation) and not staged:
             with suppress(OSError):
-                checkpoint.prune(job.folder, keep=job.keep, protected={job.resumed_from, path.name})
-        seconds = round(time.monotonic() - began, 4)
-        return Saved(name=path.name, step=state.position.step, digest=digest, save_s=seconds)
+                checkpoint.prune(job.folder, keep=job.keep, protected={job.resumed_from, name})
+        return Saved(
+            name=name,
+            step=header.step,
+            digest=digest,
+            save_s=round(time.monotonic() - began, 4),
+            staged=path.name if staged else "",
+        )
+
+    def _may_be_staged(self, story: Story, tensors: Mapping[str, torch.Tensor]) -> bool:
+        """Whether this switch may go on before its checkpoint is durable; the evidence says why."""
+        job, settler = self._job, self._member.settler
+        leads = job.leads(self._now[1])
+        why = why_durable_first(job.board, job.folder, settler, tensors, leads=leads)
+        story.note.evidence["checkpoint"] = (
+            f"on disk before the switch: {why}"
+            if why
+            else "in the page cache, made durable after the switch; until then a restart begins "
+            f"from {durable_name(job.folder)}"
+        )
+        return not why
 
     def _finish_write(self, began: float) -> None:
         """Index what the job's own checkpointer has written, or say why it cannot be."""
@@ -346,6 +374,7 @@ class Boundary:
             generation,
             number=generation.number + 1,
             checkpoint=saved.name,
+            staged=saved.staged,
             step=position.step,
             samples=position.samples,
             tokens=position.tokens,
@@ -384,6 +413,9 @@ class Boundary:
         log.info("the switch to %s goes by restart: %s", order.layout, why)
         story.tell(SwitchState.STOPPING, detail=why)
         generation = story.generation
+        if saved.staged:
+            with self._phase(Phase.SAVE):
+                self._settle_now(generation, saved)
         if self._job.leads(generation):
             write_json(
                 self._job.folder.next_file,
@@ -397,6 +429,28 @@ class Boundary:
                 },
             )
         self._end(Outcome.RESTART, f"restart into {order.layout}", loss)
+
+    def _settle_now(self, generation: Generation, saved: Saved) -> None:
+        """Make a staged checkpoint durable before this launch ends.
+
+        Raises:
+            SwitchFailed: it cannot be; the next launch begins from the one before.
+        """
+        problem = ""
+        if self._job.leads(generation):
+            staged = Staged(
+                name=saved.staged,
+                step=saved.step,
+                digest=saved.digest,
+                attempt=attempt_of(saved.staged),
+            )
+            try:
+                self._member.settler.settle_now(staged)
+            except OSError as error:
+                problem = f"{saved.name} could not be made durable ({error}); make room on the disk"
+        told = group.agree_on_problem(problem)
+        if told:
+            raise SwitchFailed(told)
 
     def _end(self, outcome: Outcome, detail: str, loss: float | None) -> None:
         """Nobody trains any more in this launch: tell the daemon, the launcher and every rank."""

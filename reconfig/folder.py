@@ -120,6 +120,11 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
+def attempt_of(staging: str) -> int:
+    """The attempt number that a staging folder's name carries."""
+    return int(staging.rpartition(".attempt-")[2].removesuffix(".staging"))
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a small JSON object; None when it is missing or not one."""
     try:

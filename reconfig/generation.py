@@ -60,6 +60,7 @@ class Generation(Message):
     Attributes:
         number: rises by one. `attempt`, `incarnation`: of the launch it belongs to.
         checkpoint: folder name of the checkpoint to load; "" starts from `build` alone.
+        staged: where it lies while it is not durable (`settling.py`); "" under its name.
         digest: the logical digest that memory must have after the load; "" is not known.
         probe: loss of the fixed batch before; None is not known.
         outcome: set when `purpose` is OVER: nobody trains any more in this launch.
@@ -73,6 +74,7 @@ class Generation(Message):
     layout: Layout
     ranks: tuple[int, ...]
     checkpoint: str = ""
+    staged: str = ""
     step: int = 0
     samples: int = 0
     tokens: int = 0

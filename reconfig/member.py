@@ -11,6 +11,7 @@ import time
 import traceback
 import weakref
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -22,8 +23,10 @@ from wattmesh.reconfig.board import POLL_S
 from wattmesh.reconfig.caches import MeshCaches, forget_compiled
 from wattmesh.reconfig.deadlines import Phase
 from wattmesh.reconfig.digest import logical_digest
+from wattmesh.reconfig.folder import attempt_of
 from wattmesh.reconfig.generation import Generation, Purpose
 from wattmesh.reconfig.job import Evidence, Job, Story
+from wattmesh.reconfig.settling import Settler, Staged
 from wattmesh.reconfig.slots import begin_slots
 from wattmesh.reconfig.state import State
 from wattmesh.reconfig.switch import SwitchState
@@ -42,6 +45,7 @@ class Member:
         self.generation: Generation | None = None
         self.budget = usage.Budget()
         self._caches = MeshCaches()
+        self.settler = Settler(job.folder, keep=job.keep)
 
     def follow(self, number: int) -> Generation:
         """Follow the generations from `number` on until this rank trains or all is over."""
@@ -183,7 +187,7 @@ class Member:
     def _load(self, generation: Generation) -> None:
         """Load the generation's checkpoint into the fresh state."""
         assert self.state is not None
-        folder = self.job.folder.path / generation.checkpoint
+        folder = self._where(generation)
         opened = checkpoint.open_on_all(folder)
         if generation.number > 1:
             # This launch wrote it, so the optimizer that it was written from is this one's twin.
@@ -196,6 +200,10 @@ class Member:
                 f"{folder.name} is of run {header.run} at {header.position}, the generation's "
                 f"record says run {generation.run} at {generation.position}."
             )
+
+    def _where(self, generation: Generation) -> Path:
+        """Where the generation's checkpoint lies."""
+        return self.job.folder.path / (generation.staged or generation.checkpoint)
 
     def _prove(self, generation: Generation) -> tuple[float, str]:
         """Compare this rank with the record and with its peers, from memory as it is now."""
@@ -233,7 +241,7 @@ class Member:
         """When the state in memory is not what was saved: whether its files are."""
         if not generation.checkpoint or digest == generation.digest:
             return ""
-        found = checkpoint.find_damage(self.job.folder.path / generation.checkpoint)
+        found = checkpoint.find_damage(self._where(generation))
         return f"; {found}" if found else "; every byte of it is as it was written"
 
     def _verdict(
@@ -274,6 +282,16 @@ class Member:
                 "the launcher restarts in the layout before."
             )
 
+    def _settle(self, generation: Generation) -> None:
+        """Make what this generation was loaded from durable, while it trains."""
+        staged = Staged(
+            name=generation.staged,
+            step=generation.step,
+            digest=generation.digest,
+            attempt=attempt_of(generation.staged),
+        )
+        self.settler.begin(staged, protected={self.job.resumed_from})
+
     def _confirmed(self, generation: Generation, story: Story | None) -> None:
         """This generation stands: say so, and forget the switch as one in progress."""
         if story is None or not self.job.leads(generation):
@@ -284,6 +302,8 @@ class Member:
             detail=story.note.why if back else "",
             evidence={"total_s": round(story.elapsed_s, 4)},
         )
+        if generation.staged:
+            self._settle(generation)
         self.job.folder.switch_file.unlink(missing_ok=True)
         self.job.folder.next_file.unlink(missing_ok=True)
         log.info(
