@@ -70,9 +70,10 @@ def test_installs_once(checkout: Checkout) -> None:
     """The first run installs the pinned versions and this checkout; the second does nothing."""
     checkout.make_venv()
     assert checkout.setup().returncode == 0
-    backend, project = checkout.pip_calls()
+    backend, project, titan = checkout.pip_calls()
     assert backend.endswith("-c constraints.txt setuptools")
-    assert project.endswith("--no-build-isolation --editable .[daemon,deepspeed,dev]")
+    assert project.endswith("--no-build-isolation --editable .[daemon,deepspeed,torchtitan,dev]")
+    assert titan.endswith("--no-deps torchtitan")
     assert checkout.setup().returncode == 0
     assert checkout.pip_calls() == []
 
@@ -86,7 +87,7 @@ def test_changed_pins_install_again(checkout: Checkout, name: str) -> None:
     with (checkout.folder / name).open("a") as file:
         file.write("# changed\n")
     assert checkout.setup().returncode == 0
-    assert len(checkout.pip_calls()) == 2
+    assert len(checkout.pip_calls()) == 3
 
 
 def test_failed_install_is_tried_again(checkout: Checkout) -> None:
@@ -96,7 +97,7 @@ def test_failed_install_is_tried_again(checkout: Checkout) -> None:
     checkout.make_venv()
     checkout.pip_calls()
     assert checkout.setup().returncode == 0
-    assert len(checkout.pip_calls()) == 2
+    assert len(checkout.pip_calls()) == 3
 
 
 def _tools(folder: Path, **scripts: str) -> str:

@@ -19,10 +19,10 @@ def _pins() -> dict[str, Requirement]:
 
 
 def _asked_for() -> list[str]:
-    """List what `.[daemon,deepspeed,dev]` asks for."""
+    """List what `.[daemon,deepspeed,torchtitan,dev]` asks for."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    chosen = (*extras["daemon"], *extras["deepspeed"], *extras["dev"])
+    chosen = [name for key in ("daemon", "deepspeed", "torchtitan", "dev") for name in extras[key]]
     return [*project["dependencies"], *chosen]
 
 

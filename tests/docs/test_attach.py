@@ -1,0 +1,84 @@
+"""docs/attach.md says what becomes of each thing that a job may have; a test holds every line."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.test_safety import missing
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "attach.md").read_text()
+VERDICTS = ("works", "by restart", "refused")
+
+
+def rows(page: str) -> list[list[str]]:
+    """The cells of every row of the page's tables, their heads apart."""
+    lines = [line for line in page.splitlines() if line.startswith("| ")]
+    found = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return [cells for cells in found if cells[0] != "what you have"]
+
+
+def bare(page: str) -> list[str]:
+    """List rows without one of the three answers, or without a test."""
+    return [
+        cells[0]
+        for cells in rows(page)
+        if len(cells) != 4
+        or not cells[1].startswith(VERDICTS)
+        or not re.search(r"`tests/[\w/]+\.py::test_\w+`", cells[3])
+    ]
+
+
+def test_every_line_of_the_table_is_held_by_a_test_that_exists() -> None:
+    """A line whose test was renamed or deleted is a promise without a holder."""
+    assert missing(PAGE) == []
+    assert bare(PAGE) == []
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        "torch.compile",
+        "`async_save` in flight",
+        "your own checkpointer",
+        "a stateful loader",
+        "EMA",
+        "LR schedulers",
+        "GradScaler",
+        "fp8 amax",
+        "MoE router",
+        "frozen parameters",
+        "tied embeddings",
+        "an experiment tracker",
+        "signal handlers",
+        "torch profiler",
+        "DataLoader workers",
+        "gradient accumulation",
+        "activation checkpointing",
+        "random numbers",
+        "torchtitan",
+    ],
+)
+def test_what_a_job_may_have_has_its_line(thing: str) -> None:
+    """Nothing that a user asks about was left out, or was dropped later."""
+    assert any(cells[0].startswith(thing) for cells in rows(PAGE))
+
+
+def test_what_was_never_run_is_said_in_words() -> None:
+    """No claim about machines that no test has seen."""
+    words = PAGE.partition("### What no test here reaches")[2].partition("\n## ")[0]
+    for thing in ("32 Slurm nodes", "NCCL", "CUDA graphs", "A whole torchtitan training"):
+        assert thing in words
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "| a thing | works | somehow | nobody |",
+        "| a thing | perhaps | somehow | `tests/a.py::test_b` |",
+        "| a thing | works | `tests/a.py::test_b` |",
+    ],
+)
+def test_a_line_without_answer_or_test_would_be_seen(row: str) -> None:
+    """The sabotaged twins."""
+    assert bare(row) == ["a thing"]
