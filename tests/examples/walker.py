@@ -26,6 +26,7 @@ from wattmesh.reconfig.state import State
 
 _ASKED = "WALK"
 _RESULT = "trained.json"
+PATIENCE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def walk(
     }
     environment = {_ASKED: json.dumps(asked)}
     number = zygote.start(ranks, environment, folder, "tests.examples.walker:main")
-    status = zygote.wait(number, 120)
+    status = zygote.wait(number, PATIENCE_S)
     assert status == 0, "\n".join(each.read_text() for each in folder.glob("rank-*.log"))
     found: dict[str, Any] = json.loads((folder / _RESULT).read_text())
     return {
