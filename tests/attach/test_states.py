@@ -60,7 +60,7 @@ def train(state: State, steps: int = 3) -> State:
     scaler, scheduler = _parts(state)
     for _ in range(steps):
         loss = nn.functional.cross_entropy(net(torch.arange(6)), torch.arange(6).roll(1))
-        scaler.scale(loss).backward()
+        torch.autograd.backward(scaler.scale(loss))
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()

@@ -190,9 +190,11 @@ class UserJob:
                 parallelize_module(block, mesh["tp"], plan)
             blocks[n] = checkpoint_wrapper(block)
             if self.has.compiled:
-                blocks[n] = torch.compile(blocks[n], backend="eager")  # type: ignore[assignment]
+                compiled: Any = torch.compile(blocks[n], backend="eager")
+                blocks[n] = compiled
             fully_shard(blocks[n], mesh=mesh["dp"])
-        net = fully_shard(Net(blocks), mesh=mesh["dp"])
+        net = Net(blocks)
+        fully_shard(net, mesh=mesh["dp"])
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, foreach=False)
         state = State(
             modules=[net],

@@ -1,5 +1,7 @@
 """What really stands in memory: the daemon is light, the command line meets no torch."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from tests.laws import sources
@@ -13,8 +15,15 @@ RUN_BY_OTHERS = ("__main__", "migrations.env")
 """Modules that do their work when they are imported: Alembic runs `env`, Python `__main__`."""
 
 
+IN_TRAINING = tuple(
+    f"wattmesh.integrations.{name}" for name in ("pytorch", "torchtitan", "deepspeed")
+)
+"""Building blocks and adapters that live inside a training process."""
+
+
 def _import_all(prefix: str) -> str:
     names = sorted(name for name in sources.modules() if name.startswith(prefix))
+    names = [name for name in names if not name.startswith(IN_TRAINING)]
     return "\n".join(f"import {name}" for name in names if not name.endswith(RUN_BY_OTHERS))
 
 
@@ -36,8 +45,19 @@ def test_controller_has_no_torch() -> None:
 
 @pytest.mark.parametrize("room", ["telemetry", "policies", "integrations", "migrations"])
 def test_rooms_have_no_torch(room: str) -> None:
-    """No room but the hook's loads torch."""
+    """No room but the hook's loads torch; what of it trains is left out here."""
     assert "torch" not in loaded_after(_import_all(f"wattmesh.{room}"))
+
+
+@pytest.mark.parametrize("module", IN_TRAINING)
+def test_the_daemon_loads_nothing_that_trains(module: str) -> None:
+    """Nobody on the daemon's side imports the modules that the test above leaves out."""
+    importers = {name for name, targets in sources.graph().items() if _within(targets, module)}
+    assert {name for name in importers if not name.startswith(IN_TRAINING)} == set()
+
+
+def _within(targets: Iterable[str], module: str) -> bool:
+    return any(each == module or each.startswith(f"{module}.") for each in targets)
 
 
 def test_attach_brings_torch() -> None:

@@ -233,4 +233,4 @@ def test_several_optimizers_for_a_part_are_refused() -> None:
     part = nn.Linear(2, 2)
     several = SimpleNamespace(model_parts=[part], optimizers=[1, 2])
     with pytest.raises(InputInvalid, match="2 optimizers for 1 parts"):
-        titan.state_of(several)  # type: ignore[arg-type]
+        titan.state_of(several)
