@@ -54,7 +54,7 @@ def end(patience_s: float = PATIENCE_S) -> None:
     ending = Attempt(_destroy)
     if not ending.done(patience_s):
         log.error("ending the process groups takes longer than %g s: they are aborted", patience_s)
-        within(patience_s, lambda: [each.abort() for each in groups], [])
+        within(patience_s, partial(_abort, groups), None)
         if not ending.done(patience_s):
             raise SwitchFailed(
                 f"the process groups did not end within {2 * patience_s:g} s, though they were "
@@ -71,6 +71,11 @@ def end(patience_s: float = PATIENCE_S) -> None:
 def _destroy() -> bool:
     dist.destroy_process_group()
     return True
+
+
+def _abort(groups: list[dist.ProcessGroup]) -> None:
+    for each in groups:
+        each.abort()
 
 
 def _drop(groups: list[dist.ProcessGroup]) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
+from torch.distributed.distributed_c10d import PrefixStore
 
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import DP2, TP2, Run, Zygote, until, worst_difference
@@ -42,7 +43,7 @@ def begin(store: TCPStore, name: str, rank: int) -> None:
     """Make a group whose calls may hang for long."""
     dist.init_process_group(
         "gloo",
-        store=dist.PrefixStore(name, store),
+        store=PrefixStore(name, store),
         rank=rank,
         world_size=2,
         timeout=timedelta(minutes=30),
