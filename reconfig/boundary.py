@@ -7,27 +7,26 @@ choice is made from facts that all of them gathered.
 import logging
 import os
 import time
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from wattmesh.errors import Diverged, Fenced, InputInvalid, SwitchFailed
+from wattmesh.errors import Diverged, Fenced, InputInvalid
 from wattmesh.reconfig import agreement, checkpoint, consumed, group, usage
 from wattmesh.reconfig.attempt import highest_attempt
 from wattmesh.reconfig.checkpoint import CheckpointNotSaved
 from wattmesh.reconfig.deadlines import Phase
 from wattmesh.reconfig.digest import combine, pieces_of
-from wattmesh.reconfig.folder import attempt_of, write_json
+from wattmesh.reconfig.folder import write_json
 from wattmesh.reconfig.generation import Generation, Outcome, Purpose, SwitchNote
 from wattmesh.reconfig.job import Job, Story
 from wattmesh.reconfig.member import LIVE_SHARE, Member
 from wattmesh.reconfig.orderbook import OrderBook
 from wattmesh.reconfig.own_saves import OwnSaves
 from wattmesh.reconfig.peers import boot_id
-from wattmesh.reconfig.settling import Staged, durable_name, why_durable_first
+from wattmesh.reconfig.settling import Saved
 from wattmesh.reconfig.state import Position, State
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.tensors import name_all
@@ -49,17 +48,6 @@ class Agreed:
     outcome: Outcome | None
     detail: str
     order: Order | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
-    """A checkpoint; published, or `staged` under this name until it is durable."""
-
-    name: str
-    step: int
-    digest: str
-    save_s: float
-    staged: str = ""
 
 
 class Boundary:
@@ -279,10 +267,12 @@ class Boundary:
             self._own.begin(state, named, header)
             ready = all(group.gather(not self._own.in_flight))
             return self._indexed(self._own, began) if wait or ready else None
-        staged = story is not None and self._may_be_staged(story, named.tensors)
+        settler = self._member.settler
+        staged = story is not None and settler.may_stage(story, named.tensors)
         path = checkpoint.save(job.folder, named, state, header, self._check_fence, staged=staged)
         name = job.folder.checkpoint(header.step).name
         if job.leads(generation) and not staged:
+            settler.problem = ""
             with suppress(OSError):
                 checkpoint.prune(job.folder, keep=job.keep, protected={job.resumed_from, name})
         return Saved(
@@ -292,19 +282,6 @@ class Boundary:
             save_s=round(time.monotonic() - began, 4),
             staged=path.name if staged else "",
         )
-
-    def _may_be_staged(self, story: Story, tensors: Mapping[str, torch.Tensor]) -> bool:
-        """Whether this switch may go on before its checkpoint is durable; the evidence says why."""
-        job, settler = self._job, self._member.settler
-        leads = job.leads(self._now[1])
-        why = why_durable_first(job.board, job.folder, settler, tensors, leads=leads)
-        story.note.evidence["checkpoint"] = (
-            f"on disk before the switch: {why}"
-            if why
-            else "in the page cache, made durable after the switch; until then a restart begins "
-            f"from {durable_name(job.folder)}"
-        )
-        return not why
 
     def _finish_write(self, began: float) -> None:
         """Index what the job's own checkpointer has written, or say why it cannot be."""
@@ -415,7 +392,7 @@ class Boundary:
         generation = story.generation
         if saved.staged:
             with self._phase(Phase.SAVE):
-                self._settle_now(generation, saved)
+                self._member.settler.settle_for_restart(generation, saved.staged)
         if self._job.leads(generation):
             write_json(
                 self._job.folder.next_file,
@@ -429,28 +406,6 @@ class Boundary:
                 },
             )
         self._end(Outcome.RESTART, f"restart into {order.layout}", loss)
-
-    def _settle_now(self, generation: Generation, saved: Saved) -> None:
-        """Make a staged checkpoint durable before this launch ends.
-
-        Raises:
-            SwitchFailed: it cannot be; the next launch begins from the one before.
-        """
-        problem = ""
-        if self._job.leads(generation):
-            staged = Staged(
-                name=saved.staged,
-                step=saved.step,
-                digest=saved.digest,
-                attempt=attempt_of(saved.staged),
-            )
-            try:
-                self._member.settler.settle_now(staged)
-            except OSError as error:
-                problem = f"{saved.name} could not be made durable ({error}); make room on the disk"
-        told = group.agree_on_problem(problem)
-        if told:
-            raise SwitchFailed(told)
 
     def _end(self, outcome: Outcome, detail: str, loss: float | None) -> None:
         """Nobody trains any more in this launch: tell the daemon, the launcher and every rank."""

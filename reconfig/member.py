@@ -23,10 +23,9 @@ from wattmesh.reconfig.board import POLL_S
 from wattmesh.reconfig.caches import MeshCaches, forget_compiled
 from wattmesh.reconfig.deadlines import Phase
 from wattmesh.reconfig.digest import logical_digest
-from wattmesh.reconfig.folder import attempt_of
 from wattmesh.reconfig.generation import Generation, Purpose
 from wattmesh.reconfig.job import Evidence, Job, Story
-from wattmesh.reconfig.settling import Settler, Staged
+from wattmesh.reconfig.settling import Settler
 from wattmesh.reconfig.slots import begin_slots
 from wattmesh.reconfig.state import State
 from wattmesh.reconfig.switch import SwitchState
@@ -45,7 +44,7 @@ class Member:
         self.generation: Generation | None = None
         self.budget = usage.Budget()
         self._caches = MeshCaches()
-        self.settler = Settler(job.folder, keep=job.keep)
+        self.settler = Settler(job)
 
     def follow(self, number: int) -> Generation:
         """Follow the generations from `number` on until this rank trains or all is over."""
@@ -282,16 +281,6 @@ class Member:
                 "the launcher restarts in the layout before."
             )
 
-    def _settle(self, generation: Generation) -> None:
-        """Make what this generation was loaded from durable, while it trains."""
-        staged = Staged(
-            name=generation.staged,
-            step=generation.step,
-            digest=generation.digest,
-            attempt=attempt_of(generation.staged),
-        )
-        self.settler.begin(staged, protected={self.job.resumed_from})
-
     def _confirmed(self, generation: Generation, story: Story | None) -> None:
         """This generation stands: say so, and forget the switch as one in progress."""
         if story is None or not self.job.leads(generation):
@@ -303,7 +292,7 @@ class Member:
             evidence={"total_s": round(story.elapsed_s, 4)},
         )
         if generation.staged:
-            self._settle(generation)
+            self.settler.begin(generation)
         self.job.folder.switch_file.unlink(missing_ok=True)
         self.job.folder.next_file.unlink(missing_ok=True)
         log.info(

@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -305,6 +306,8 @@ class Session:
     def _progress(self, position: Position) -> Progress:
         generation, saved = self.generation, self._boundary.saved
         self._reports += 1
+        # What is still being made durable is no checkpoint to the daemon.
+        known = replace(generation, step=0, digest="") if generation.staged else generation
         return Progress(
             run=generation.run,
             incarnation=generation.incarnation,
@@ -318,8 +321,8 @@ class Session:
             layout=generation.layout,
             ranks=generation.ranks,
             boundary_every=self._job.boundary_every,
-            checkpoint_step=saved.step if saved else generation.step,
-            checkpoint_digest=saved.digest if saved else generation.digest,
+            checkpoint_step=saved.step if saved else known.step,
+            checkpoint_digest=saved.digest if saved else known.digest,
         )
 
     def _tokens_per_s(self) -> float:

@@ -14,19 +14,32 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch.distributed.tensor import DTensor
 
-from wattmesh.errors import Fenced
+from wattmesh.errors import Fenced, SwitchFailed
 from wattmesh.reconfig import checkpoint, group
 from wattmesh.reconfig.attempt import highest_attempt
 from wattmesh.reconfig.board import Board
 from wattmesh.reconfig.fast import Footing, free_memory, refusal
-from wattmesh.reconfig.folder import RunFolder
+from wattmesh.reconfig.folder import RunFolder, attempt_of
+from wattmesh.reconfig.generation import Generation
+from wattmesh.reconfig.job import Job, Story
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint; published, or `staged` under this name until it is durable."""
+
+    name: str
+    step: int
+    digest: str
+    save_s: float
+    staged: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +47,12 @@ class Staged:
     """A checkpoint that is whole but not durable.
 
     Attributes:
-        name: of its folder, in staging. `step`: it is of; `digest`: of the state in it.
+        name: of its folder, in staging. `step`: it is of.
         attempt: that wrote it; a newer one forbids to publish.
     """
 
     name: str
     step: int
-    digest: str
     attempt: int
 
 
@@ -59,19 +71,33 @@ def settle(folder: RunFolder, staged: Staged, fence: Callable[[], None]) -> None
 class Settler:
     """Settles one staged checkpoint at a time; of one rank."""
 
-    def __init__(self, folder: RunFolder, *, keep: int) -> None:
-        """Have nothing to do yet; `keep` checkpoints stay."""
-        self._folder = folder
-        self._keep = keep
+    def __init__(self, job: Job) -> None:
+        """Have nothing to do yet."""
+        self._job = job
+        self._folder = job.folder
         self._thread: threading.Thread | None = None
-        self._durable: Staged | None = None
         self.problem = ""
 
-    def begin(self, staged: Staged, *, protected: set[str]) -> None:
-        """Settle `staged` in the background; the one before has ended (`wait`)."""
+    def may_stage(self, story: Story, tensors: Mapping[str, torch.Tensor]) -> bool:
+        """Whether a switch may go on before its checkpoint is durable; collective.
+
+        The story's evidence says which, and why.
+        """
+        leads = self._job.leads(story.generation)
+        why = refusal(_footings(self._job.board, self._folder, self.problem, tensors, leads))
+        story.note.evidence["checkpoint"] = (
+            f"on disk before the switch: {why}"
+            if why
+            else "in the page cache, made durable after the switch; until then a restart begins "
+            f"from {durable_name(self._folder)}"
+        )
+        return not why
+
+    def begin(self, generation: Generation) -> None:
+        """Settle in the background what a generation was loaded from; the one before has ended."""
         self.wait()
         self._thread = threading.Thread(
-            target=self._run, args=(staged, protected), name="wattmesh-settle", daemon=True
+            target=self._run, args=(_staged(generation),), name="wattmesh-settle", daemon=True
         )
         self._thread.start()
 
@@ -81,20 +107,24 @@ class Settler:
         if thread is not None:
             thread.join()
 
-    @property
-    def durable(self) -> Staged | None:
-        """What was settled last."""
-        return self._durable
-
-    def settle_now(self, staged: Staged) -> None:
-        """Settle `staged` in the caller's thread.
+    def settle_for_restart(self, generation: Generation, name: str) -> None:
+        """Settle what was staged at the end of a generation, before its launch ends; collective.
 
         Raises:
-            OSError, Fenced: see `settle`.
+            SwitchFailed: it cannot be; the next launch begins from the checkpoint before.
         """
-        settle(self._folder, staged, lambda: self._fence(staged))
+        problem = ""
+        if self._job.leads(generation):
+            staged = _staged(replace(generation, staged=name))
+            try:
+                settle(self._folder, staged, lambda: self._fence(staged))
+            except (OSError, Fenced) as error:
+                problem = f"{name} could not be made durable ({error}); make room on the disk."
+        told = group.agree_on_problem(problem)
+        if told:
+            raise SwitchFailed(told)
 
-    def _run(self, staged: Staged, protected: set[str]) -> None:
+    def _run(self, staged: Staged) -> None:
         began = time.monotonic()
         name = self._folder.checkpoint(staged.step).name
         try:
@@ -110,10 +140,10 @@ class Settler:
             shutil.rmtree(self._folder.path / staged.name, ignore_errors=True)
             return
         self.problem = ""
-        self._durable = staged
         log.info("%s is durable, %.2f s after the switch", name, time.monotonic() - began)
         with suppress(OSError):
-            checkpoint.prune(self._folder, keep=self._keep, protected={*protected, name})
+            protected = {self._job.resumed_from, name}
+            checkpoint.prune(self._folder, keep=self._job.keep, protected=protected)
 
     def _fence(self, staged: Staged) -> None:
         newest = highest_attempt(self._folder)
@@ -130,23 +160,17 @@ def durable_name(folder: RunFolder) -> str:
     return next((each.name for each in found), "")
 
 
-def why_durable_first(
-    board: Board,
-    folder: RunFolder,
-    settler: Settler,
-    tensors: Mapping[str, torch.Tensor],
-    *,
-    leads: bool,
-) -> str:
-    """Say why this switch's checkpoint must be on disk before the old layout goes; collective.
+def _staged(generation: Generation) -> Staged:
+    """What a generation was loaded from, not durable yet."""
+    return Staged(
+        name=generation.staged, step=generation.step, attempt=attempt_of(generation.staged)
+    )
 
-    Args:
-        board: this rank's.
-        folder: the run's.
-        settler: this rank's.
-        tensors: what this rank holds.
-        leads: whether this rank looks up who else was launched.
-    """
+
+def _footings(
+    board: Board, folder: RunFolder, failed: str, tensors: Mapping[str, torch.Tensor], leads: bool
+) -> list[Footing]:
+    """What every rank stands on; a collective call. The leader looks up who else was launched."""
     peers = board.peers().values() if leads else ()
     footing = Footing(
         state_bytes=sum(_nbytes(each) for each in tensors.values()),
@@ -154,10 +178,10 @@ def why_durable_first(
         disk_bytes=shutil.disk_usage(folder.path).free,
         hosts=tuple(sorted({f"{peer.host} {peer.pids}" for peer in peers})),
         durable=durable_name(folder),
-        failed=settler.problem,
+        failed=failed,
     )
     told = group.gather(asdict(footing))
-    return refusal([Footing(**{**each, "hosts": tuple(each["hosts"])}) for each in told])
+    return [Footing(**{**each, "hosts": tuple(each["hosts"])}) for each in told]
 
 
 def _nbytes(tensor: torch.Tensor) -> int:

@@ -146,7 +146,7 @@ def test_a_crash_while_settling_leaves_the_old_or_the_new(
     folder = RunFolder(tmp_path / "ck")
     shutil.copytree(halfway, folder.path)
     name = folder.staging(10, 1).name
-    staged = Staged(name=name, step=10, digest="", attempt=attempt_of(name))
+    staged = Staged(name=name, step=10, attempt=attempt_of(name))
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
