@@ -29,7 +29,7 @@ QUICK = {
     "verify_s": 4.0,
     "wake_s": 10.0,
     "leave_s": 2.5,
-    "silence_s": 8.0,
+    "silence_s": 20.0,
 }
 """Deadlines for tests of faults: short, yet far above what a tiny job needs on a busy machine."""
 
