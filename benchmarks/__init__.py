@@ -5,6 +5,7 @@
 
 daemon.py        what the daemon costs: memory, start, processor, answers
 equivalence.py   whether a switched run trains the same model: hours, kept and gone on with
+switch.py        what moving a job between layouts costs; --part bytes, --part soak
 soak.py          an hour of faults around a real job; a run of its own, not part of `make bench`
 
 report.py        what every benchmark hands in, and how it is printed

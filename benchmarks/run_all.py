@@ -16,7 +16,7 @@ from wattmesh.durable import write_text
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 PAGE = REPOSITORY / "docs" / "results.md"
-VARIANTS = {"checkpoint": ("--load",)}
+VARIANTS = {"checkpoint": ("--load",), "switch": ("--part bytes", "--part soak")}
 """Benchmarks that measure something else with an option; run with it as well."""
 
 CALLS_RUN = re.compile(r"^    sys\.exit\((report\.)?run\(\w+(, \{.*\})?\)\)$", re.MULTILINE)
@@ -63,7 +63,7 @@ def main() -> int:
             failures[command] = words
             print(f"  did not run: {words}", file=sys.stderr)
             continue
-        name = command.replace(" --", "-")
+        name = command.replace(" --", "-").replace(" ", "-")
         write_text(RESULTS / f"{name}.json", json.dumps(result, indent=2) + "\n")
         results.append(result)
         missed = [goal["name"] for goal in result["goals"] if not goal["ok"]]

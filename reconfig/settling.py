@@ -27,6 +27,7 @@ from wattmesh.reconfig.fast import Footing, free_memory, refusal
 from wattmesh.reconfig.folder import RunFolder, attempt_of
 from wattmesh.reconfig.generation import Generation
 from wattmesh.reconfig.job import Job, Story
+from wattmesh.reconfig.universal.folder import COMMIT
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +157,7 @@ class Settler:
 
 def durable_name(folder: RunFolder) -> str:
     """The newest checkpoint that has its name and its seal; "" when there is none."""
-    found = (each for each in folder.checkpoints() if (each / checkpoint.COMMIT).is_file())
+    found = (each for each in folder.checkpoints() if (each / COMMIT).is_file())
     return next((each.name for each in found), "")
 
 

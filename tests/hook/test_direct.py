@@ -48,7 +48,8 @@ def net() -> nn.Module:
 
 def checkpoint_of(module: nn.Module, slots: dict[str, torch.Tensor], values: Any) -> Checkpoint:
     """An index of a module and its slots, without bytes."""
-    found = {(name, "param"): each for name, each in module.named_parameters()}
+    found: dict[tuple[str, str], torch.Tensor] = {}
+    found |= {(name, "param"): each.detach() for name, each in module.named_parameters()}
     for key, slot in slots.items():
         name, _, state = key.removeprefix("state.").rpartition(".")
         found[name, state] = slot
@@ -67,8 +68,12 @@ def checkpoint_of(module: nn.Module, slots: dict[str, torch.Tensor], values: Any
 def torch_slots(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """The slots that torch's way makes."""
     options = StateDictOptions(flatten_optimizer_state_dict=True)
-    found = get_optimizer_state_dict(module, optimizer, options=options)
-    return {k: v for k, v in found.items() if k.startswith("state.") and torch.is_tensor(v)}
+    found: dict[str, Any] = dict(get_optimizer_state_dict(module, optimizer, options=options))
+    return {
+        key: value
+        for key, value in found.items()
+        if key.startswith("state.") and isinstance(value, torch.Tensor)
+    }
 
 
 @pytest.mark.parametrize("options", [{"fused": True}, {"foreach": False, "amsgrad": True}])
@@ -119,7 +124,7 @@ def test_only_what_was_filled_in_place_is_not_handed_over() -> None:
     copied = {key: each.clone() for key, each in named.tensors.items()}
     assert not filled_in_place(module, optimizer, copied, named.plain)
     assert not filled_in_place(module, optimizer, named.tensors, {})
-    module.register_load_state_dict_pre_hook(lambda *_: None)
+    module.register_load_state_dict_post_hook(lambda *_: None)  # type: ignore[no-untyped-call]
     assert not filled_in_place(module, optimizer, named.tensors, named.plain)
     listener = Listener(3, 2)
     optimizer = torch.optim.AdamW(listener.parameters())
