@@ -29,6 +29,7 @@ Inside a rank (in the order in which a launch meets them):
     digest, boxes                one number for a distributed state, equal in every layout
     agreement   do all ranks stand at the same place after a rebuild?
     caches      forgetting the meshes of a layout that is gone
+    launcher    what a rank and its launcher say to each other
     job         what a session stands on; the telling of a switch
     reporter, courier, outbox, link          who speaks to the daemon, without making training wait
 """

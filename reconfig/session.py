@@ -14,9 +14,7 @@ session alone.
 import atexit
 import logging
 import os
-import signal
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -24,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Self
 
 import torch
@@ -36,10 +34,11 @@ from wattmesh.reconfig.boundary import Boundary
 from wattmesh.reconfig.bounded import within
 from wattmesh.reconfig.chair import Chair
 from wattmesh.reconfig.deadlines import Deadlines, Phase
-from wattmesh.reconfig.folder import OUTCOME_VARIABLE, RunFolder, write_json
+from wattmesh.reconfig.folder import OUTCOME_VARIABLE, RunFolder
 from wattmesh.reconfig.foreign import Save
 from wattmesh.reconfig.generation import Generation, Outcome, Purpose
 from wattmesh.reconfig.job import Build, Job, Probe
+from wattmesh.reconfig.launcher import heed_sigterm, refuse, write_outcome
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.member import Member
 from wattmesh.reconfig.reached import Reached
@@ -252,7 +251,7 @@ class Session:
         self._settle()
         self._end_if_trained()
         if self._job.rank == 0 and not self.done:
-            _write_outcome("training", f"as {self.generation.layout}", self.generation.step)
+            write_outcome("training", f"as {self.generation.layout}", self.generation.step)
 
     def _end_if_trained(self) -> None:
         """End at once when the checkpoint already holds the whole run: not a step too many."""
@@ -286,7 +285,7 @@ class Session:
             self._job.pump.run()
         self._over = over
         if self._job.rank == 0:
-            _write_outcome(over.outcome or Outcome.DONE, over.detail, over.step)
+            write_outcome(over.outcome or Outcome.DONE, over.detail, over.step)
         with suppress(RuntimeError):
             self._job.board.leave()
         group.end()
@@ -338,7 +337,7 @@ class Session:
         try:
             yield
         except (Refused, CallHuman, FixInput) as error:
-            _refuse(self._job.board, error)
+            refuse(self._job.board, error)
             raise
 
 
@@ -420,7 +419,7 @@ def attach(
 def _join(job: Job, wanted: Wanted) -> Session:
     """Begin to watch, claim the run on global rank 0, and follow the first generation."""
     job.folder.path.mkdir(parents=True, exist_ok=True)
-    _heed_sigterm(job)
+    heed_sigterm(job)
     job.watchdog.start()
     session = Session(job, _take_chair(job, wanted) if job.rank == 0 else None)
     atexit.register(session.close)
@@ -434,35 +433,10 @@ def _take_chair(job: Job, wanted: Wanted) -> Chair:
         chair = Chair(job.board, job.folder, job.name)
         chair.open(wanted, job)
     except (Refused, CallHuman, FixInput) as error:
-        _refuse(job.board, error)
+        refuse(job.board, error)
         job.watchdog.stop()
         raise
     if not isinstance(chair.voice, Silent):
         job.courier = chair.voice
         job.pump = Pump(job.board, chair.voice)
     return chair
-
-
-def _refuse(board: Board, error: Exception) -> None:
-    """Say that starting again would not help, to the supervisor and to the other ranks."""
-    _write_outcome("refused", str(error), 0)
-    with suppress(RuntimeError):
-        board.fail(str(error))
-
-
-def _write_outcome(outcome: str, sentence: str, step: int) -> None:
-    """Tell a supervisor how this launch goes, where it asked to be told."""
-    path = os.environ.get(OUTCOME_VARIABLE, "")
-    if path:
-        with suppress(OSError):
-            write_json(Path(path), {"outcome": outcome, "sentence": sentence, "step": step})
-
-
-def _heed_sigterm(job: Job) -> None:
-    """Turn SIGTERM into an in-band stop at the next save step."""
-
-    def heed(number: int, frame: FrameType | None) -> None:
-        job.stop_reason = f"SIGTERM to rank {job.rank}"
-
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, heed)
