@@ -159,3 +159,46 @@ def test_instruments_that_cry_wolf_catch_nothing(
     """Sabotaged twin: an honest switch that the same columns call harmed."""
     trained(arms[1]["none"], apart=1e-9)
     assert figures(*arms)["controls_caught"] == 0.0
+
+
+def curve(arm: Arm, noise: float) -> None:
+    """Pretend that an arm was trained, with losses off by a relative `noise` that grows."""
+    write(
+        arm,
+        "losses",
+        ({"step": n, "loss": 5 / n * (1 + noise * n)} for n in range(1, arm.steps + 1)),
+    )
+    write(arm, "held", [{"loss": 2.0 + arm.seed * 0.1 + noise, "tokens": 65536}])
+    (arm.path / "done").touch()
+
+
+def test_two_curves_are_held_against_each_other(tmp_path: Path) -> None:
+    """Switches that drift as another order does are fine; sabotaged twin: ten times as much."""
+    arms = equivalence_plan.fp32_arms(tmp_path)
+    for name, noise in (("one rank", 0.0), ("another order", 1e-8), ("50 switches", 2e-8)):
+        curve(arms[name], noise)
+    sound = {goal.name: goal for goal in equivalence.fp32_rows(arms)[1]}
+    assert sound["fp32_max_rel"].value == pytest.approx(2e-6)
+    assert sound["fp32_later_over_control"].value == pytest.approx(2.0)
+    assert all(goal.ok for goal in sound.values())
+    curve(arms["50 switches"], 2e-7)
+    assert not any(goal.ok for goal in equivalence.fp32_rows(arms)[1])
+
+
+def test_seeds_are_held_against_another_order(tmp_path: Path) -> None:
+    """Medians over paired seeds; sabotaged twins: switches that cost, and a seed not trained."""
+    by_seed = {
+        seed: equivalence_plan.trial_arms(tmp_path, kind="dense", seed=seed) for seed in range(5)
+    }
+    for arms in by_seed.values():
+        for name, noise in (("one rank", 0.0), ("another order", 1e-4), ("30 switches", -1.5e-4)):
+            curve(arms[name], noise)
+    rows, (goal,) = equivalence.trial_rows("dense", by_seed)
+    assert goal.value == pytest.approx(1.5)
+    assert rows[-1]["tost_p"] < 0.05
+    for arms in by_seed.values():
+        curve(arms["30 switches"], 5e-2)
+    rows, (goal,) = equivalence.trial_rows("dense", by_seed)
+    assert not goal.ok
+    (by_seed[3]["another order"].path / "done").unlink()
+    assert equivalence.trial_rows("dense", by_seed)[1][0].value is None
