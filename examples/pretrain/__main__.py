@@ -47,7 +47,9 @@ def train(options: Options) -> None:
             metrics = train_step(session.state)
         if dist.get_rank() == 0:  # of the ranks that train now
             log.append(step_row(session.state, metrics, work.elapsed_s, work.overrun_s))
-        session.report(tokens=metrics.tokens, samples=metrics.samples, loss=metrics.loss)  # (w)
+        session.report(  # (w)
+            tokens=metrics.tokens, samples=metrics.samples, loss=metrics.loss, data=metrics.data
+        )
         session.boundary()  # (w) every `boundary_every` steps: checkpoint, and switch if ordered
     log.close()
 

@@ -80,12 +80,13 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """What one step did, equal on every rank."""
+    """What one step did, equal on every rank but for `data`: the samples that this rank read."""
 
     loss: float
     gradient_norm: float
     samples: int
     tokens: int
+    data: Tensor
 
 
 def build_state(
@@ -154,7 +155,8 @@ def train_step(state: State) -> Metrics:
     config: TrainConfig = state.parts.config
     runner: Runner = state.parts.runner
     share: Share = state.parts.share
-    loss_share = runner.train(local_batch(state, state.position.samples))
+    batch = local_batch(state, state.position.samples)
+    loss_share = runner.train(batch)
     gradients = local_gradients(state.modules)
     counts = expert_counts(state.modules, config.model.layers)
     loss, squared_norm, counts = sum_over_ranks(
@@ -176,6 +178,7 @@ def train_step(state: State) -> Metrics:
         gradient_norm=norm,
         samples=config.global_batch,
         tokens=config.tokens_per_step,
+        data=batch.samples_B,
     )
 
 
