@@ -95,9 +95,12 @@ def interrupt() -> None:
             world._get_backend(torch.device("cuda")).abort()
 
 
-def gather(fact: Any) -> list[Any]:
-    """Give every rank's JSON value to every rank, in group order; no pickle on the way."""
-    return [json.loads(each) for each in _texts(fact)]
+def gather(fact: Any, through: dist.ProcessGroup | None = None) -> list[Any]:
+    """Give every rank's JSON value to every rank, in group order; no pickle on the way.
+
+    `through`: a group that takes CPU tensors; None for the one that `begin` made.
+    """
+    return [json.loads(each) for each in _texts(fact, through)]
 
 
 def gather_at_leader(fact: Any) -> list[Any]:
@@ -106,16 +109,16 @@ def gather_at_leader(fact: Any) -> list[Any]:
     return [json.loads(each) for each in texts] if dist.get_rank() == 0 else []
 
 
-def _texts(fact: Any) -> list[bytes]:
+def _texts(fact: Any, through: dist.ProcessGroup | None = None) -> list[bytes]:
     data = torch.frombuffer(bytearray(json.dumps(fact).encode()), dtype=torch.uint8)
-    world = dist.get_world_size()
+    world = dist.get_world_size(through)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
-    dist.all_gather(sizes, torch.tensor([data.numel()], dtype=torch.int64))
+    dist.all_gather(sizes, torch.tensor([data.numel()], dtype=torch.int64), group=through)
     widest = int(max(int(size) for size in sizes))
     padded = torch.zeros(widest, dtype=torch.uint8)
     padded[: data.numel()] = data
     rows = [torch.zeros(widest, dtype=torch.uint8) for _ in range(world)]
-    dist.all_gather(rows, padded)
+    dist.all_gather(rows, padded, group=through)
     return [row[: int(size)].numpy().tobytes() for row, size in zip(rows, sizes, strict=True)]
 
 

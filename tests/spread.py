@@ -15,7 +15,10 @@ from xdist.scheduler import LoadScopeScheduling
 OF_EACH_WORKER = frozenset({"zygote", "postgresql_server", "undisturbed"})
 """Cheap beside what they serve: a worker that needs one makes one."""
 
-FIRST = ("demo", "hook", "equivalence", "pytorch", "universal", "examples", "profile", "daemon")
+FIRST = (
+    *("demo", "hook", "equivalence", "pytorch", "universal", "examples", "profile", "zero"),
+    *("attach", "torchtitan", "daemon", "journal"),
+)
 """Folders of long tests: begun last, one of them would keep a single worker busy at the end."""
 
 FIXTURE = re.compile(r'scope="(module|session)".*\)\ndef (\w+)\(')
