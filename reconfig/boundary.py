@@ -266,7 +266,7 @@ class Boundary:
         if self._own is not None:
             self._own.begin(state, named, header)
             ready = all(group.gather(not self._own.in_flight))
-            return self._indexed(self._own, began) if wait or ready else None
+            return self._indexed(self._own, began, prove=wait) if wait or ready else None
         settler = self._member.settler
         staged = story is not None and settler.may_stage(story, named.tensors)
         path = checkpoint.save(job.folder, named, state, header, self._check_fence, staged=staged)
@@ -291,10 +291,11 @@ class Boundary:
         except CheckpointNotSaved as error:
             log.error("no checkpoint of an earlier step: %s", error)
 
-    def _indexed(self, own: OwnSaves, began: float) -> Saved:
+    def _indexed(self, own: OwnSaves, began: float, *, prove: bool = False) -> Saved:
         leads = self._job.leads(self._now[1])
         protected = {self._job.resumed_from}
-        header = own.finish(leads=leads, protected=protected, fence=self._check_fence)
+        fence = self._check_fence
+        header = own.finish(leads=leads, protected=protected, fence=fence, prove=prove)
         return Saved(
             name=self._job.folder.checkpoint(header.step).name,
             step=header.step,

@@ -85,8 +85,12 @@ class OwnSaves:
             inside={name: each.clone() for name, each in inside.items()},
         )
 
-    def finish(self, *, leads: bool, protected: set[str], fence: Fence) -> Header:
+    def finish(
+        self, *, leads: bool, protected: set[str], fence: Fence, prove: bool = False
+    ) -> Header:
         """Wait for the write, index it and have it hashed; a collective call.
+
+        `prove`: return only when it is verified, for what follows may have to go back to it.
 
         Raises:
             CheckpointNotSaved: on every rank, when the write or the index failed.
@@ -107,6 +111,8 @@ class OwnSaves:
         try:
             if leads:
                 self._publish(begun, path, told, fence)
+                if prove:
+                    foreign.prove(path, gentle=False)
         except Fenced as error:
             fenced = str(error)
         except (WattmeshError, OSError) as error:

@@ -212,7 +212,7 @@ def test_bytes_that_are_not_what_was_in_memory_never_count_as_verified(
 
     def lie(asked: State, step: int) -> Written:
         del asked
-        target = tmp_path / "own" / "lie"
+        target = tmp_path / "own" / f"lie-{step}"
         dcp_save(dict(name_all(wrong).tensors), checkpoint_id=target)
         return Written(folder=target)
 
@@ -223,6 +223,9 @@ def test_bytes_that_are_not_what_was_in_memory_never_count_as_verified(
     with pytest.raises(CheckpointDamaged, match="do not hold what was in memory"):
         foreign.prove(folder.checkpoint(5), gentle=False)
     assert not foreign.is_verified(folder.checkpoint(5))
+    saves.begin(state, name_all(state), header(state, 7))
+    with pytest.raises(CheckpointNotSaved, match="do not hold what was in memory"):
+        saves.finish(leads=True, protected=set(), fence=lambda: None, prove=True)
     assert own(state, 6).exists()
 
 
