@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.box import Shape
-from wattmesh.reconfig.universal.names import HOOK, Names
+from wattmesh.reconfig.universal.names import AVERAGE, HOOK, Names
 
 _STATE, _GROUPS = "state.", "param_groups."
 _SAMPLES = 50
@@ -40,6 +40,8 @@ def find(shapes: Mapping[str, Shape], values: Collection[str], where: str) -> Na
         return ALONE
     wrong = {names: _first_wrong(names, shapes, values) for names in pairs}
     good = [names for names, key in wrong.items() if key is None]
+    # An average has its parameter's name and shape; beside a model it is not the model.
+    good = [names for names in good if not names.model.startswith(AVERAGE)] or good
     if len(good) == 1:
         return good[0]
     if good:
