@@ -51,6 +51,8 @@ def main() -> int:
     return 0
 
 
+EMA = "average.ema."
+
 LAYOUTS = {
     "dp2-tp2": Layout(dp_shard=2, tp=2),
     "pp2-tp2": Layout(pp=2, tp=2),
@@ -220,10 +222,12 @@ def put(
     dcp_save(dict(state if saved is None else saved), checkpoint_id=OUT / name)
     mine = {}
     for key, value in state.items():
-        if isinstance(value, torch.Tensor) and (key.startswith((model, slots))):
+        if isinstance(value, torch.Tensor) and (key.startswith((model, slots, EMA))):
             full = value.full_tensor() if isinstance(value, DTensor) else value
             parameter, _, slot = key.removeprefix(slots).rpartition(".")
             label = f"{parameter}|{slot}" if key.startswith(slots) else None
+            if key.startswith(EMA):
+                label = f"{key.removeprefix(EMA)}|average.ema"
             mine[label or f"{key.removeprefix(model)}|param"] = full.detach().clone()
     parts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(parts, mine)
