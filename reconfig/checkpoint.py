@@ -24,6 +24,7 @@ from wattmesh.errors import (
     Fenced,
     InputInvalid,
     NotSwitched,
+    SwitchFailed,
     WattmeshError,
 )
 from wattmesh.reconfig import damage, direct, facts, group, plain, shares
@@ -394,16 +395,25 @@ def _sentence(rank: int, problem: str) -> str:
 
 def _on_all(act: Callable[[], None]) -> None:
     """Run one rank's part of a load; what stopped one is raised on all."""
-    problem, invalid = "", False
+    problem, kind = "", ""
+    own: Exception | None = None
     try:
         act()
     except (CheckpointDamaged, InputInvalid) as error:
-        problem, invalid = str(error), isinstance(error, InputInvalid)
+        problem, kind = str(error), type(error).__name__
     except OSError as error:
-        problem = f"a checkpoint could not be loaded: {_words(error)}"
-    for told, is_invalid in group.gather([problem, invalid]):
+        problem, kind = f"a checkpoint could not be loaded: {_words(error)}", "CheckpointDamaged"
+    except Exception as error:
+        # A job's own load_state_dict may raise anything; the others wait below all the same.
+        own, problem = error, f"{type(error).__name__}: {error}"
+    every = group.gather([problem, kind])
+    if own is not None:
+        raise own
+    for rank, (told, told_kind) in enumerate(every):
+        if told_kind:
+            raise InputInvalid(told) if told_kind == "InputInvalid" else CheckpointDamaged(told)
         if told:
-            raise InputInvalid(told) if is_invalid else CheckpointDamaged(told)
+            raise SwitchFailed(f"rank {rank} of the group could not load its part: {told}")
 
 
 def header_of(

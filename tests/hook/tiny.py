@@ -314,8 +314,9 @@ class TinyJob:
             raise RuntimeError(f"the test broke rank {self.rank} in {at}")
 
     def _damage(self) -> None:
-        """Change the last byte of the newest checkpoint, as a bad disk would."""
-        newest = max(Path(self.options.folder).glob("step-*"))
+        """Change the last byte of the newest checkpoint, whether it is durable yet or not."""
+        folder = Path(self.options.folder)
+        newest = max([*folder.glob(".step-*.staging")] or folder.glob("step-*"))
         path = max(newest.glob("data-*.safetensors"))
         data = bytearray(path.read_bytes())
         data[-1] ^= 1
