@@ -172,11 +172,15 @@ class Rank:
 
 
 def state_bytes(config: TrainConfig) -> tuple[int, int]:
-    """Count a config's parameters, and the bytes of its logical state (AdamW: three copies)."""
+    """Count a config's parameters, and the bytes of its logical state.
+
+    Parameters, AdamW's two moments, and their average where one is kept.
+    """
     with torch.device("meta"):
         model = LanguageModel(config)
     count = sum(each.numel() for each in model.parameters())
-    return count, 3 * count * next(model.parameters()).element_size()
+    copies = 4 if config.ema_decay else 3
+    return count, copies * count * next(model.parameters()).element_size()
 
 
 def _memory_mib(key: str) -> float:
