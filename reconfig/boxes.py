@@ -5,7 +5,9 @@ the same in every layout.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import xxhash
@@ -15,6 +17,8 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from wattmesh.errors import InputInvalid
 
 _SIGN = 1 << 63
+
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +51,29 @@ class Box:
         return signed_hash(f"{self.key}|{self.whole}|{self.offset}|{tuple(self.local.shape)}")
 
 
-def box_of(key: str, tensor: torch.Tensor) -> Box | None:
+Place = tuple[Shape, Shape]
+"""Local shape and offset of a piece."""
+
+
+def boxes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Box]:
+    """Find this rank's boxes, by name; a tensor that it holds nothing of has none.
+
+    Raises:
+        InputInvalid: a tensor that cannot be stored (partial, complex, oddly sharded).
+    """
+    # A parameter, its slots and its averages lie alike: one reckoning serves them all.
+    known: dict[Any, Place] = {}
+    found = {key: box_of(key, tensor, known) for key, tensor in tensors.items()}
+    return {key: box for key, box in found.items() if box is not None}
+
+
+def box_of(key: str, tensor: torch.Tensor, known: dict[Any, Place] | None = None) -> Box | None:
     """Find the box of a tensor on this rank; None when this rank holds nothing of it.
+
+    Args:
+        key: global name.
+        tensor: a DTensor where it is sharded.
+        known: where pieces of tensors seen before lie; added to.
 
     Raises:
         InputInvalid: a piece whose size differs from what its sharding says.
@@ -61,18 +86,28 @@ def box_of(key: str, tensor: torch.Tensor) -> Box | None:
     if any(placement.is_partial() for placement in tensor.placements):
         raise InputInvalid(f"checkpoint: {key!r} is a partial sum on each rank; reduce it first.")
     whole = tuple(tensor.shape)
-    shape, offset = compute_local_shape_and_global_offset(
-        whole, tensor.device_mesh, tensor.placements
-    )
-    local = tensor.to_local().detach()
+    shape, offset = _place(tensor, {} if known is None else known)
+    with torch.no_grad():  # else `to_local` builds a graph that nobody wants here
+        local = tensor.to_local()
     if math.prod(shape) == 0:
         return None
-    if tuple(local.shape) != tuple(shape):
+    if tuple(local.shape) != shape:
         raise InputInvalid(
             f"checkpoint: this rank's piece of {key!r} is {tuple(local.shape)}, its sharding says "
-            f"{tuple(shape)} of {whole}; such a tensor cannot be moved safely."
+            f"{shape} of {whole}; such a tensor cannot be moved safely."
         )
-    return Box(key=key, whole=whole, offset=tuple(offset), local=local)
+    return Box(key=key, whole=whole, offset=offset, local=local)
+
+
+def _place(tensor: DTensor, known: dict[Any, Place]) -> Place:
+    """Local shape and offset of this rank's piece."""
+    kind = (tensor.shape, id(tensor.device_mesh), tensor.placements)
+    if kind not in known:
+        shape, offset = compute_local_shape_and_global_offset(
+            tensor.shape, tensor.device_mesh, tensor.placements
+        )
+        known[kind] = (tuple(shape), tuple(offset))
+    return known[kind]
 
 
 def signed_hash(text: str) -> int:

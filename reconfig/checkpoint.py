@@ -28,6 +28,7 @@ from wattmesh.errors import (
     WattmeshError,
 )
 from wattmesh.reconfig import damage, direct, facts, group, plain, shares
+from wattmesh.reconfig.boxes import boxes_of
 from wattmesh.reconfig.dcp_merge import index_of
 from wattmesh.reconfig.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
@@ -144,7 +145,7 @@ def save(
     layout = Layout.from_dict(header.layout)
     try:
         parts = _together(lambda: _begin(staging, named, state, inside, layout))
-        held = _alone(lambda: direct.boxes_of({**named.tensors, **inside}))
+        held = _alone(lambda: boxes_of({**named.tensors, **inside}))
         share = direct.own_share(held)
         rank = dist.get_rank()
         told = _alone(lambda: direct.write(staging, rank, held, share, durable=not staged))

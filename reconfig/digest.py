@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from wattmesh.errors import CallHuman
 from wattmesh.reconfig import digest_host
-from wattmesh.reconfig.boxes import Box, box_of, signed_hash
+from wattmesh.reconfig.boxes import Box, boxes_of, signed_hash
 from wattmesh.reconfig.group import gather
 
 CHUNK = 1 << 20
@@ -67,8 +67,7 @@ def pieces_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Piece]:
     Raises:
         InputInvalid: a tensor that cannot be digested (partial, complex, oddly sharded).
     """
-    boxes = [box_of(key, tensor) for key, tensor in sorted(tensors.items())]
-    return {box.key: _piece(box) for box in boxes if box is not None}
+    return {key: _piece(box) for key, box in boxes_of(dict(sorted(tensors.items()))).items()}
 
 
 def combine(pieces: Mapping[str, Piece], facts: str) -> str:

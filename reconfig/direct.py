@@ -39,16 +39,6 @@ from wattmesh.reconfig.universal.reader import Files, Reader
 Boxes = Mapping[str, boxes.Box]
 
 
-def boxes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, boxes.Box]:
-    """Find this rank's boxes, by name.
-
-    Raises:
-        InputInvalid: a tensor that cannot be stored (partial, complex, oddly sharded).
-    """
-    found = ((key, boxes.box_of(key, tensor)) for key, tensor in tensors.items())
-    return {key: box for key, box in found if box is not None}
-
-
 def own_share(held: Boxes) -> list[str]:
     """Choose whose boxes this rank writes; a collective call.
 
@@ -119,7 +109,7 @@ def read(checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]) -> None:
     """
     with Files(checkpoint.folder) as files:
         reader, staging = Reader(checkpoint.index, files), Staging()
-        for key, box in boxes_of(tensors).items():
+        for key, box in boxes.boxes_of(tensors).items():
             row = checkpoint.index.row_of(*HOOK.entry_key(key))
             staging.fill(box.local, _Filler(reader, row, box.offset))
         staging.finish()

@@ -6,7 +6,7 @@ depends on which rank does the work.
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,10 @@ from examples.pretrain.data import Corpus
 from examples.pretrain.experts import MixtureOfExperts
 from examples.pretrain.model import Block
 from examples.pretrain.parallel import lay_out
+from wattmesh.integrations.pytorch.averages import begin_average, move_average
 from wattmesh.integrations.pytorch.gradients import (
     clip,
     local_gradients,
-    shard_of,
     squared_norm_share,
     sum_over_ranks,
 )
@@ -117,11 +117,7 @@ def build_state(
     ]
     state = State(modules=list(stages), optimizers=optimizers)
     if config.ema_decay:
-        state.averages["ema"] = {
-            name: parameter.detach().clone()
-            for stage in stages
-            for name, parameter in stage.named_parameters()
-        }
+        state.averages["ema"] = begin_average(stages)
     state.extra["warmup"] = Warmup(optimizers, config.learning_rate, config.warmup_steps)
     count = config.global_batch // layout.data_parallel
     state.parts.config = config
@@ -172,7 +168,7 @@ def train_step(state: State) -> Metrics:
         optimizer.zero_grad()
     rebalance(state.modules, counts, config.router_bias_rate)
     if config.ema_decay:
-        average(state.modules, state.averages["ema"], config.ema_decay)
+        move_average(state.modules, state.averages["ema"], config.ema_decay)
     return Metrics(
         loss=float(loss),
         gradient_norm=norm,
@@ -195,16 +191,6 @@ def rebalance(modules: Sequence[nn.Module], counts: Tensor, rate: float) -> None
     """Move every router's bias by the global batch's counts, (layers, experts)."""
     for block in _mixtures(modules):
         block.feed_forward.rebalance(counts[block.number], rate)
-
-
-def average(modules: Sequence[nn.Module], ema: Mapping[str, Tensor], decay: float) -> None:
-    """Move an exponential average of the parameters; by name, this rank's shards."""
-    pairs = [
-        (shard_of(ema[name]), shard_of(parameter.detach()))
-        for module in modules
-        for name, parameter in module.named_parameters()
-    ]
-    torch._foreach_lerp_([each for each, _ in pairs], [each for _, each in pairs], 1 - decay)
 
 
 def _mixtures(modules: Sequence[nn.Module]) -> list[Any]:

@@ -9,6 +9,7 @@
     pipeline.py          which layers a stage has; 1F1B, GPipe, interleaved, zero bubble
     gradients.py         norm and clipping over parameters of mixed meshes and stages
     optimizer.py         AdamW on shards, which a switch need not plan anew
+    averages.py          an exponential average of the parameters, in shards
     loss.py              sum over tokens / global token count
     dropout.py           masks by logical position, equal in every layout
 
