@@ -158,7 +158,7 @@ def refusals() -> dict[str, str]:
     said["stage 0"] = refusal(engine_of(0))
     said["groups"] = refusal(engine_of(3, groups=2))
     said["not universal"] = refusal(engine_of(1, checkpoint={"load_universal": False}))
-    narrow = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    narrow: dict[str, Any] = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
     said["separate bf16"] = refusal(engine_of(1, **narrow))
     for name, value in {
         "zero_offload_optimizer": lambda: SimpleNamespace(device="cpu"),
