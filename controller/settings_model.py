@@ -64,6 +64,14 @@ class ApiSection(Section):
     """Unix group whose members may connect (the owners of jobs); default the operators' group."""
     operators_group: str = "wattmesh-operators"
     """Unix group whose members may act on runs of other owners, freeze and thaw everything."""
+    listen: str = Field(default="", examples=["0.0.0.0:9465"])
+    """Address for the agents of other nodes as host:port (TLS and a token); "" for none."""
+    tls_certificate: File | None = Field(default=None, examples=["/etc/wattmesh/tls.pem"])
+    """Certificate chain for `listen`."""
+    tls_key: File | None = Field(default=None, examples=["/etc/wattmesh/tls.key"])
+    """Its key, readable by its owner only (mode 0600)."""
+    agents_token_file: File | None = Field(default=None, examples=["/etc/wattmesh/agent.token"])
+    """File with the token that agents show, readable by its owner only (mode 0600)."""
 
 
 class MetricsSection(Section):
@@ -84,13 +92,94 @@ class LoopsSection(Section):
     """Seconds that leadership outlives its holder; renewed three times as often."""
 
 
-class PowerSection(Section):
-    """Where power readings come from."""
+class PrometheusSection(Section):
+    """Power or energy that an exporter measures already, asked for by query."""
 
-    source: Literal["none", "simulated"] = "none"
-    """`none`, or `simulated` (marked so in every figure it touches)."""
+    url: str = Field(examples=["http://prometheus.example:9090"], pattern="^https?://.+$")
+    """Address of the Prometheus server."""
+    exporter: Literal["dcgm", "kepler", "zeusd", "wattmesh"] = Field(examples=["dcgm"])
+    """Whose series: says their names, their units and which label is the GPU."""
+    selector: str = Field(default="", examples=['cluster="a"'])
+    """More label matchers, put into every query."""
+
+
+class StaticPowerSection(Section):
+    """What a device is assumed to draw where nothing measures it; every figure says `estimated`."""
+
+    gpu_power_w: float = Field(gt=0, le=5000, examples=[500.0])
+    """Watts of one GPU."""
+    gpu_uuids: tuple[str, ...] = Field(examples=[("GPU-8f2c...",)], min_length=1)
+    """The GPUs it stands for."""
+
+
+class PowerSection(Section):
+    """Where power readings come from. Several may be named: the best one per device counts."""
+
+    source: Literal["none", "simulated", "nvml", "agents"] = "none"
+    """`none`, `nvml` (the GPUs of this machine), `agents` (those of the nodes that `wattmesh agent`
+    runs on), or `simulated` (marked so in every figure it touches)."""
     folder: File | None = Field(default=None, examples=["/var/lib/wattmesh/gpus"])
     """Folder of the simulated GPUs; needed by `simulated`."""
+    library: File | None = Field(default=None, examples=["/usr/lib/libnvidia-ml.so.1"])
+    """nvml: another library than the driver's own, e.g. the fake one of
+    `python -m wattmesh.telemetry.fake_nvml`."""
+    rapl: bool = False
+    """nvml: read the processors' energy counters too (Linux powercap; needs the right to)."""
+    prometheus: PrometheusSection | None = None
+    """A Prometheus server to ask for devices that nothing else reads."""
+    static: StaticPowerSection | None = None
+    """Assumed power of devices that nothing else reads."""
+
+
+class AgentSection(Section):
+    """`wattmesh agent`: what reads and obeys on one GPU node."""
+
+    node: str = Field(default="", examples=["n17"])
+    """Name of this node; default its host name."""
+    controller: str = Field(
+        default="", examples=["https://head-1:9465", "unix:///run/wattmesh/wattmesh.sock"]
+    )
+    """Address of the daemon; default its socket on this machine (api.socket)."""
+    token_file: File | None = Field(default=None, examples=["/etc/wattmesh/agent.token"])
+    """File with the token for an https address, readable by its owner only (mode 0600)."""
+    ca_file: File | None = Field(default=None, examples=["/etc/wattmesh/ca.pem"])
+    """Certificates to trust instead of the system's."""
+    outbox: File = Field(default_factory=lambda: state_folder() / "agent.db")
+    """Where what is not yet delivered waits."""
+    outbox_mib: int = Field(default=64, ge=1, le=4096)
+    """Most MiB it may take; beyond, slots are joined, so that no joule is lost."""
+    deliver_s: float = Field(default=10.0, gt=0, le=300)
+    """Seconds between two deliveries."""
+    metrics: str = "127.0.0.1:9466"
+    """Address of the agent's own /metrics as host:port; "" turns it off."""
+    relay: File | None = Field(default=None, examples=["/run/wattmesh/agent.sock"])
+    """Unix socket on which jobs of this node reach the daemon through the agent."""
+
+
+class ActuatorSection(Section):
+    """`wattmesh actuator`: the one part that may change a GPU, on the node it runs on."""
+
+    mode: Literal["observe", "dry-run", "enforce"] = "observe"
+    """`observe` (refuses all), `dry-run` (says what it would do), `enforce`."""
+    socket: File = Path("/run/wattmesh-actuator/actuator.sock")
+    """Unix socket (mode 0660) that the agent talks to."""
+    group: str = Field(default="wattmesh", examples=["wattmesh"])
+    """Unix group whose members may connect."""
+    journal: File = Path("/var/lib/wattmesh-actuator/journal")
+    """Where it writes what it found before it changes anything."""
+    library: File | None = Field(default=None, examples=["/usr/lib/libnvidia-ml.so.1"])
+    """Another NVML library than the driver's own."""
+    baseline_lock_mhz: int | None = Field(default=None, gt=0, examples=[1980])
+    """SM clock that GPUs are locked to when nobody wishes anything; default none: reset. NVML
+    cannot tell which lock it found."""
+    cap_floor_share: float = Field(default=0.5, gt=0, le=1)
+    """No cap is set below this share of the board's default limit."""
+    write_every_s: float = Field(default=60.0, ge=0)
+    """Least seconds between two economy writes to one GPU."""
+    step_share: float = Field(default=0.1, gt=0, le=1)
+    """Most that one economy write, or one step back up, changes: share of the board's range."""
+    boards: tuple[str, ...] = ()
+    """Board names that may be changed besides those that wattmesh knows."""
 
 
 class CarbonSourceSection(Section):
@@ -217,6 +306,8 @@ class Settings(BaseSettings):
     metrics: MetricsSection = Field(default_factory=MetricsSection)
     loops: LoopsSection = Field(default_factory=LoopsSection)
     power: PowerSection = Field(default_factory=PowerSection)
+    agent: AgentSection = Field(default_factory=AgentSection)
+    actuator: ActuatorSection = Field(default_factory=ActuatorSection)
     carbon: CarbonSection | None = None
     policy: PolicySection = Field(default_factory=PolicySection)
     site: SiteSection = Field(default_factory=SiteSection)

@@ -24,16 +24,33 @@ class Quality(StrEnum):
     FORECAST = "forecast"
 
 
+class Component(StrEnum):
+    """What a reading is of."""
+
+    GPU = "gpu"
+    CPU = "cpu"
+    DRAM = "dram"
+    NODE = "node"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerReading:
-    """One GPU at one moment.
+    """One device at one moment.
 
     Attributes:
+        gpu_uuid: the device: a GPU's UUID (`GPU-...`, `MIG-...`); other components are named
+            `<component>:<host>:<zone>`, e.g. `cpu:n1:package-0`.
         at: wall time, aware UTC. `monotonic_s`: the same moment on the sampler's own clock; every
             duration comes from here.
         energy_mj: the device's energy counter in millijoules since its last reset; None where the
             device has none.
-        power_w: board power; None when it could not be read.
+        power_w: power now; None when it could not be read. `average_power_w`: over the last second
+            or so, where the device tells both.
+        power_limit_w: the limit that is enforced, whoever set it; `requested_limit_w`: the one that
+            was last asked for through this interface (they differ under an out-of-band cap).
+        reasons: why the clock is what it is, NVML's clocks event reason bits; None: not known.
+        utilization: share of time at work, 0 to 1.
+        shared: why the device cannot belong to one run alone ("mig", "vgpu", ...); "" when it can.
     """
 
     gpu_uuid: str
@@ -45,6 +62,13 @@ class PowerReading:
     power_limit_w: float | None
     source: str
     quality: Quality
+    component: Component = Component.GPU
+    average_power_w: float | None = None
+    requested_limit_w: float | None = None
+    reasons: int | None = None
+    temperature_c: float | None = None
+    utilization: float | None = None
+    shared: str = ""
 
 
 class PowerSource(Protocol):

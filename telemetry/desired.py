@@ -1,0 +1,209 @@
+"""What is wished for the GPUs of one node: clocks and caps, each under a lease. Pure.
+
+The controller publishes it, the agent carries it, the actuator obeys it; all three read it with
+`Desired.from_json`, which believes nothing. Level-triggered: a `Desired` is the whole wish for a
+node, and a GPU that it does not name is to be at its baseline.
+
+Invariant: what is not exactly understood is refused whole (`InputInvalid`), never half obeyed.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from wattmesh.errors import InputInvalid
+
+MOST_WISHES = 1024
+LONGEST_LEASE_S = 24 * 3600.0
+HIGHEST_CLOCK_MHZ = 100_000
+HIGHEST_CAP_W = 100_000.0
+
+
+class LeaseKind(StrEnum):
+    """What becomes of a wish when nobody repeats it.
+
+    ECONOMY, to save grams: it ends `lease_s` after it was last heard, and the GPU is led back in
+    steps. OBLIGATION, an operator's cap: it is kept until its own end, whoever dies.
+    """
+
+    ECONOMY = "economy"
+    OBLIGATION = "obligation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """One lease on one GPU. A GPU may have one of each kind; the lower clock and cap hold.
+
+    Attributes:
+        clock_mhz: highest SM clock, in [1, 100000]; None: the clock is left alone.
+        cap_w: board power limit in watts, in (0, 100000]; None: the limit is left alone.
+        holder: the run's UUID, or the name of an operator's cap; the GPUs of one holder move
+            together or not at all.
+        lease_s: economy only: seconds from the moment the actuator hears it, in (0, 86400].
+        until: obligation only: its end, aware UTC.
+    """
+
+    gpu_uuid: str
+    kind: LeaseKind
+    holder: str
+    clock_mhz: int | None = None
+    cap_w: float | None = None
+    lease_s: float | None = None
+    until: datetime | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a wish that nobody could keep, or that would never end."""
+        where = f"wish for {self.gpu_uuid!r}"
+        if not self.gpu_uuid or not self.holder:
+            raise InputInvalid(f"{where} by {self.holder!r}: both names must be given")
+        if self.clock_mhz is None and self.cap_w is None:
+            raise InputInvalid(f"{where} names neither a clock nor a cap")
+        if self.clock_mhz is not None and not 0 < self.clock_mhz <= HIGHEST_CLOCK_MHZ:
+            raise InputInvalid(f"{where}: clock_mhz {self.clock_mhz} is not in 1..100000")
+        if self.cap_w is not None and not 0 < self.cap_w <= HIGHEST_CAP_W:
+            raise InputInvalid(f"{where}: cap_w {self.cap_w} is not in (0, 100000]")
+        self._check_end(where)
+
+    def _check_end(self, where: str) -> None:
+        """Refuse a lease without exactly the end that its kind has."""
+        if self.kind is LeaseKind.ECONOMY:
+            if self.until is not None or self.lease_s is None:
+                raise InputInvalid(f"{where}: an economy lease has lease_s, and no until")
+            if not 0 < self.lease_s <= LONGEST_LEASE_S:
+                raise InputInvalid(f"{where}: lease_s {self.lease_s} is not in (0, 86400]")
+        elif self.lease_s is not None or self.until is None or self.until.tzinfo is None:
+            raise InputInvalid(f"{where}: an obligation has until with its zone, and no lease_s")
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the JSON object; fields that are None are left out."""
+        values: dict[str, Any] = {
+            "gpu_uuid": self.gpu_uuid,
+            "kind": self.kind.value,
+            "holder": self.holder,
+            "clock_mhz": self.clock_mhz,
+            "cap_w": self.cap_w,
+            "lease_s": self.lease_s,
+            "until": self.until.astimezone(UTC).isoformat() if self.until else None,
+        }
+        return {key: value for key, value in values.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, data: object) -> "Wish":
+        """Read a wish.
+
+        Raises:
+            InputInvalid: it is not one.
+        """
+        fields = _object(data, "wish")
+        kind = _text(fields, "kind")
+        if kind not in set(LeaseKind):
+            raise InputInvalid(f"wish: kind {kind!r} is neither economy nor obligation")
+        return cls(
+            gpu_uuid=_text(fields, "gpu_uuid"),
+            kind=LeaseKind(kind),
+            holder=_text(fields, "holder"),
+            clock_mhz=_whole(fields, "clock_mhz"),
+            cap_w=_number(fields, "cap_w"),
+            lease_s=_number(fields, "lease_s"),
+            until=_moment(fields, "until"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """Everything that is wished for one node.
+
+    Attributes:
+        epoch: of the controller that wishes it; the actuator stores the highest it has heard and
+            refuses lower ones.
+        serial: changes whenever the wishes do; a reader waits for another one than it has.
+    """
+
+    node: str
+    epoch: int
+    serial: str
+    wishes: tuple[Wish, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse two wishes of one kind for one GPU: nobody could say which holds."""
+        seen: set[tuple[str, LeaseKind]] = set()
+        for wish in self.wishes:
+            key = (wish.gpu_uuid, wish.kind)
+            if key in seen:
+                raise InputInvalid(f"two {wish.kind} wishes for {wish.gpu_uuid}; send one")
+            seen.add(key)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the JSON object."""
+        return {
+            "node": self.node,
+            "epoch": self.epoch,
+            "serial": self.serial,
+            "wishes": [wish.to_json() for wish in self.wishes],
+        }
+
+    @classmethod
+    def from_json(cls, data: object) -> "Desired":
+        """Read what is wished for a node.
+
+        Raises:
+            InputInvalid: any part of it is not understood.
+        """
+        fields = _object(data, "desired state")
+        epoch = _whole(fields, "epoch")
+        wishes = fields.get("wishes", [])
+        if epoch is None or epoch < 0:
+            raise InputInvalid("desired state: epoch is missing")
+        if not isinstance(wishes, list) or len(wishes) > MOST_WISHES:
+            raise InputInvalid(f"desired state: wishes is not a list of at most {MOST_WISHES}")
+        return cls(
+            node=_text(fields, "node"),
+            epoch=epoch,
+            serial=_text(fields, "serial"),
+            wishes=tuple(Wish.from_json(each) for each in wishes),
+        )
+
+
+def _object(data: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(data, Mapping):
+        raise InputInvalid(f"{what}: expected a JSON object, got {type(data).__name__}")
+    return data
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    value = fields.get(key)
+    if not isinstance(value, str) or not value or len(value) > 200:
+        raise InputInvalid(f"{key} must be text of 1 to 200 letters, got {value!r}"[:300])
+    return value
+
+
+def _whole(fields: Mapping[str, Any], key: str) -> int | None:
+    value = fields.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InputInvalid(f"{key} must be a whole number, got {value!r}"[:300])
+    return value
+
+
+def _number(fields: Mapping[str, Any], key: str) -> float | None:
+    value = fields.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise InputInvalid(f"{key} must be a number, got {value!r}"[:300])
+    return float(value)
+
+
+def _moment(fields: Mapping[str, Any], key: str) -> datetime | None:
+    value = fields.get(key)
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise InputInvalid(f"{key} must be a time, got {value!r}"[:300]) from None
+    return moment
