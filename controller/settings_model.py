@@ -108,7 +108,7 @@ class StaticPowerSection(Section):
 
     gpu_power_w: float = Field(gt=0, le=5000, examples=[500.0])
     """Watts of one GPU."""
-    gpu_uuids: tuple[str, ...] = Field(examples=[("GPU-8f2c...",)], min_length=1)
+    gpu_uuids: tuple[str, ...] = Field(examples=[("GPU-8f2c...",)], min_length=1, strict=False)
     """The GPUs it stands for."""
 
 
@@ -178,7 +178,7 @@ class ActuatorSection(Section):
     """Least seconds between two economy writes to one GPU."""
     step_share: float = Field(default=0.1, gt=0, le=1)
     """Most that one economy write, or one step back up, changes: share of the board's range."""
-    boards: tuple[str, ...] = ()
+    boards: tuple[str, ...] = Field(default=(), strict=False)
     """Board names that may be changed besides those that wattmesh knows."""
 
 

@@ -21,6 +21,7 @@ EXAMPLE_NAMES = {"runs": "llama-8b", "budget": "cluster"}
 
 KINDS = {
     "str": "text",
+    "bool": "true | false",
     "int": "whole number",
     "float": "number",
     "Path": "path",
@@ -75,8 +76,9 @@ def _lines(model: type[BaseModel], prefix: str, *, commented: bool) -> Iterator[
         table, named = _table(info)
         if table is not None:
             path = f"{prefix}{name}"
-            # Tables that the operator names, and the second signal, are examples only.
-            example = named or commented or path == "carbon.decision"
+            # Tables that the operator names, and those that may be left out, are examples only; but
+            # without a signal there would be nothing to see.
+            example = named or commented or (info.default is None and path != "carbon")
             path += f".{EXAMPLE_NAMES[name]}" if named else ""
             tables.append((path, table, example))
             continue
@@ -143,6 +145,8 @@ def _example(info: FieldInfo) -> str:
 
 def _toml(value: Any) -> str:
     """Write one value as TOML; a time bare, other text quoted."""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, int | float):
         return str(value)
     if isinstance(value, list | tuple):
