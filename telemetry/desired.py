@@ -1,7 +1,7 @@
-"""What is wished for the GPUs of one node: clocks and caps, each under a lease. Pure.
+"""What is wished for the GPUs of one node, clocks and caps, each under a lease; and what is in force.
 
-The controller publishes it, the agent carries it, the actuator obeys it; all three read it with
-`Desired.from_json`, which believes nothing. Level-triggered: a `Desired` is the whole wish for a
+Pure. The controller publishes `Desired`, the agent carries it, the actuator obeys it and answers
+with `Applied`; all three read with `from_json`, which believes nothing. Level-triggered: a `Desired` is the whole wish for a
 node, and a GPU that it does not name is to be at its baseline.
 
 Invariant: what is not exactly understood is refused whole (`InputInvalid`), never half obeyed.
@@ -164,6 +164,96 @@ class Desired:
             epoch=epoch,
             serial=_text(fields, "serial"),
             wishes=tuple(Wish.from_json(each) for each in wishes),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuControl:
+    """What is in force on one GPU, as the actuator answers.
+
+    Attributes:
+        clock_mhz, cap_w: the lock and the limit that we hold there; None: none of ours.
+        trouble: why a wish for it is not, or not wholly, in force, as a sentence with the next
+            step; "" when everything is as wished.
+        settable: whether an economy wish for it would be obeyed now.
+    """
+
+    gpu_uuid: str
+    clock_mhz: int | None = None
+    cap_w: float | None = None
+    trouble: str = ""
+    settable: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the JSON object."""
+        return {
+            "gpu_uuid": self.gpu_uuid,
+            "clock_mhz": self.clock_mhz,
+            "cap_w": self.cap_w,
+            "trouble": self.trouble,
+            "settable": self.settable,
+        }
+
+    @classmethod
+    def from_json(cls, data: object) -> "GpuControl":
+        """Read what is in force on one GPU.
+
+        Raises:
+            InputInvalid: it is not understood.
+        """
+        fields = _object(data, "GPU control")
+        trouble, settable = fields.get("trouble", ""), fields.get("settable", False)
+        if not isinstance(trouble, str) or not isinstance(settable, bool):
+            raise InputInvalid("GPU control: trouble must be text and settable true or false")
+        return cls(
+            gpu_uuid=_text(fields, "gpu_uuid"),
+            clock_mhz=_whole(fields, "clock_mhz"),
+            cap_w=_number(fields, "cap_w"),
+            trouble=trouble[:500],
+            settable=settable,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """The actuator's answer: what is in force on the whole node.
+
+    Attributes:
+        mode: observe | dry-run | enforce; "none" where no actuator answers.
+        epoch: the highest it has heard.
+        trouble: why it obeys nobody at all, as a sentence; "" when it does.
+    """
+
+    mode: str
+    epoch: int
+    gpus: tuple[GpuControl, ...] = ()
+    trouble: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the JSON object."""
+        return {
+            "mode": self.mode,
+            "epoch": self.epoch,
+            "gpus": [gpu.to_json() for gpu in self.gpus],
+            "trouble": self.trouble,
+        }
+
+    @classmethod
+    def from_json(cls, data: object) -> "Applied":
+        """Read the actuator's answer.
+
+        Raises:
+            InputInvalid: any part of it is not understood.
+        """
+        fields = _object(data, "actuator's answer")
+        gpus, trouble = fields.get("gpus", []), fields.get("trouble", "")
+        if not isinstance(gpus, list) or not isinstance(trouble, str):
+            raise InputInvalid("actuator's answer: gpus must be a list and trouble text")
+        return cls(
+            mode=_text(fields, "mode"),
+            epoch=_whole(fields, "epoch") or 0,
+            gpus=tuple(GpuControl.from_json(each) for each in gpus),
+            trouble=trouble[:500],
         )
 
 
