@@ -10,6 +10,7 @@ The map:
     pending.py           amounts that wait to be booked
     sampler.py           reads a source, applies the rules, books rows
     deadline.py          calls that may hang, with a deadline
+    nvml.py              the one door to NVML: typed calls, errors, setters
     simulated.py         simulated GPUs behind the protocol that NVML will serve
     simulated_device.py  their physics and their record on disk (pure)
 """
