@@ -8,13 +8,13 @@ import logging
 import os
 import time
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 
-from wattmesh.errors import Diverged, Fenced, InputInvalid
-from wattmesh.reconfig import agreement, checkpoint, consumed, group, usage
+from wattmesh.errors import Fenced, InputInvalid
+from wattmesh.reconfig import agreement, checkpoint, group, usage
+from wattmesh.reconfig.agreed import Agreed, Fact, conclude
 from wattmesh.reconfig.attempt import highest_attempt
 from wattmesh.reconfig.checkpoint import CheckpointNotSaved
 from wattmesh.reconfig.deadlines import Phase
@@ -33,21 +33,6 @@ from wattmesh.reconfig.tensors import name_all
 from wattmesh.reconfig.wire import Finish, Order, SwitchMode
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreed:
-    """What all ranks agreed on at a save step.
-
-    Attributes:
-        deferred: why this is no boundary yet (live gradients, a save in flight); "" when it is.
-        outcome: why training ends here; None when it goes on.
-    """
-
-    deferred: str
-    outcome: Outcome | None
-    detail: str
-    order: Order | None
 
 
 class Boundary:
@@ -99,76 +84,56 @@ class Boundary:
         if agreed.deferred and not ends:
             log.info("the boundary of step %d waits: %s", state.position.step, agreed.deferred)
             return agreed
-        story = None
-        if agreed.order is not None:
-            with self._phase(Phase.AGREE):
-                story = self._announce(agreed.order, began)
-        in_place = agreed.order is not None and agreed.order.mode is SwitchMode.IN_PLACE
-        short = self._shortage(agreed.order) if in_place and agreed.order else ""
-        in_place = in_place and not short
-        saved = self._save(story, wait=ends or story is not None, in_place=in_place)
-        if agreed.outcome is not None:
-            self._end(agreed.outcome, agreed.detail, loss)
-        elif story is not None and agreed.order is not None:
-            self._switch(story, agreed.order, saved, loss, short)
+        self._carry_out(agreed, loss, began)
         if self._member.state is state and self._job.seed is not None:
             agreement.seed_at(self._job.seed, state.position.step)
         return agreed
 
+    def _carry_out(self, agreed: Agreed, loss: float | None, began: float) -> None:
+        """Save, and then end the launch or leave the layout where that was agreed."""
+        order, ends = agreed.order, agreed.outcome is not None
+        story, short, in_place = None, "", False
+        if order is not None:
+            with self._phase(Phase.AGREE):
+                story = self._announce(order, began)
+            in_place = order.mode is SwitchMode.IN_PLACE
+            short = self._shortage(order) if in_place else ""
+        wait = ends or story is not None
+        saved = self._save(story, wait=wait, in_place=in_place and not short)
+        if agreed.outcome is not None:
+            self._end(agreed.outcome, agreed.detail, loss)
+        elif story is not None and order is not None and saved is not None:
+            self._switch(story, order, saved, loss, short)
+
     def _agree(self) -> Agreed:
         """Compare positions, and learn what any rank was asked for and what the leader decided."""
         state, generation = self._now
-        leads = self._job.leads(generation)
+        job, position = self._job, state.position
+        facts = group.gather(self._facts(state, generation))
+        agreed = conclude(facts, generation.ranks, position, job.tokens_total)
+        job.consumed.begin(position.samples)
+        return agreed
+
+    def _facts(self, state: State, generation: Generation) -> Fact:
+        """What this rank knows; the leader also has the order, and wishes to stop."""
+        job, position = self._job, state.position
+        leads = job.leads(generation)
         order = self._pick_order(state, generation) if leads else None
-        stop = self._job.stop_reason
-        if leads and not stop:
-            found = self._job.folder.stop_file.exists()
-            stop = "the stop file was found" if found else self._job.board.peek("stop") or ""
-        position = state.position
-        facts = group.gather(
-            {
-                "position": [position.step, position.samples, position.tokens],
-                "stop": stop,
-                "finish": self._job.finish_asked,
-                "consumed": self._job.consumed.to_json(),
-                "live": any(each.grad is not None for each in state.parameters()),
-                "writing": self._own is not None and self._own.in_flight,
-                "order": order.to_json() if order else None,
-            }
-        )
-        places = [fact["position"] for fact in facts]
-        if any(place != places[0] for place in places):
-            raise Diverged(
-                f"ranks {list(generation.ranks)} disagree on (step, samples, tokens): {places}; "
-                "what they trained since the last checkpoint is not one run and was not saved."
-            )
-        self._check_data([fact["consumed"] for fact in facts], generation, position.samples)
-        outcome, detail = self._outcome(facts, position.tokens)
-        ordered = next((fact["order"] for fact in facts if fact["order"]), None)
-        return Agreed(
-            deferred=_why_deferred(facts),
-            outcome=outcome,
-            detail=detail,
-            order=Order.from_json(ordered) if ordered and outcome is None else None,
-        )
+        return {
+            "position": [position.step, position.samples, position.tokens],
+            "stop": job.stop_reason or (self._stop_heard() if leads else ""),
+            "finish": job.finish_asked,
+            "consumed": job.consumed.to_json(),
+            "live": any(each.grad is not None for each in state.parameters()),
+            "writing": self._own is not None and self._own.in_flight,
+            "order": order.to_json() if order else None,
+        }
 
-    def _check_data(
-        self, facts: list[dict[str, Any]], generation: Generation, samples: int
-    ) -> None:
-        """Refuse to go on from steps that were trained on other samples than the run's next."""
-        problem = consumed.problem(facts, generation.ranks, samples)
-        if problem:
-            raise Diverged(
-                f"{problem}: what was trained since the last checkpoint is not this run and was "
-                "not saved. Does the loader follow session.position?"
-            )
-        self._job.consumed.begin(samples)
-
-    def _outcome(self, facts: list[dict[str, Any]], tokens: int) -> tuple[Outcome | None, str]:
-        if 0 < self._job.tokens_total <= tokens or any(fact["finish"] for fact in facts):
-            return Outcome.DONE, f"{tokens} tokens trained"
-        stop = next((fact["stop"] for fact in facts if fact["stop"]), "")
-        return (Outcome.STOPPED, stop) if stop else (None, "")
+    def _stop_heard(self) -> str:
+        """Why somebody outside of the training ranks wants it to stop; "" when nobody does."""
+        if self._job.folder.stop_file.exists():
+            return "the stop file was found"
+        return self._job.board.peek("stop") or ""
 
     def _pick_order(self, state: State, generation: Generation) -> Order | None:
         """The leader's choice; the order book keeps what must survive a restart."""
@@ -319,16 +284,11 @@ class Boundary:
             )
 
     def _switch(
-        self, story: Story, order: Order, saved: Saved | None, loss: float | None, short: str
+        self, story: Story, order: Order, saved: Saved, loss: float | None, short: str
     ) -> None:
         """Leave this layout for the ordered one; `short`: what the next one would lack here."""
-        if saved is None:
-            return
-        if order.mode is SwitchMode.RESTART:
-            self._restart(story, order, saved, loss, "the order asks for it")
-            return
-        if short and self._job.relaunched:
-            self._restart(story, order, saved, loss, short)
+        if order.mode is SwitchMode.RESTART or (short and self._job.relaunched):
+            self._restart(story, order, saved, loss, short or "the order asks for it")
             return
         if short:
             log.error("no switch to %s: %s", order.layout, short)
@@ -337,42 +297,28 @@ class Boundary:
             return
         story.tell(SwitchState.REBUILDING)
         began = time.monotonic()
-        state, generation = self._now
-        position = state.position
+        held = self._tear_down()
+        story.note.evidence["teardown_s"] = round(time.monotonic() - began, 4)
+        if held and self._job.relaunched:
+            self._restart(story, order, saved, loss, held)
+            return
+        self._follow(_next_generation(story, order, saved, self._position, held), story)
+
+    def _tear_down(self) -> str:
+        """Empty every rank's state; say what still holds too much of it, "" when nothing does."""
         with self._phase(Phase.TEARDOWN):
             share, name = self._member.tear_down()
-            worst = max(group.gather([share, name]))
-        story.note.evidence["teardown_s"] = round(time.monotonic() - began, 4)
-        if worst[0] > LIVE_SHARE:
-            why = f"{worst[0]:.0%} of the old layout is still held in memory ({worst[1]})"
-            if self._job.relaunched:
-                self._restart(story, order, saved, loss, why)
-                return
-        here = replace(
-            generation,
-            number=generation.number + 1,
-            checkpoint=saved.name,
-            staged=saved.staged,
-            step=position.step,
-            samples=position.samples,
-            tokens=position.tokens,
-            digest=saved.digest,
-            probe=float(story.note.evidence["probe_before"]),
-        )
-        if worst[0] > LIVE_SHARE:
-            # Nobody would launch this job again, so it stays in the layout that is known to fit.
-            story.tell(SwitchState.ROLLING_BACK, detail=why)
-            note = replace(story.note, why=why)
-            following = replace(here, purpose=Purpose.ROLLBACK, switch=note)
-        else:
-            following = replace(
-                here,
-                purpose=Purpose.SWITCH,
-                layout=order.layout,
-                ranks=order.ranks,
-                switch=story.note,
-            )
-        if self._job.leads(generation):
+            share, name = max(group.gather([share, name]))
+        if share <= LIVE_SHARE:
+            return ""
+        return f"{share:.0%} of the old layout is still held in memory ({name})"
+
+    def _follow(self, following: Generation, story: Story) -> None:
+        """Go where the switch leads: the ordered layout, or back to this one."""
+        if following.purpose is Purpose.ROLLBACK:
+            assert following.switch is not None
+            story.tell(SwitchState.ROLLING_BACK, detail=following.switch.why)
+        if self._job.leads(story.generation):
             self._job.board.publish(following)
         group.end()
         self._member.follow(following.number)
@@ -441,10 +387,26 @@ class Boundary:
         self._member.generation = over
 
 
-def _why_deferred(facts: list[dict[str, Any]]) -> str:
-    """Say why no rank may save or switch now, from every rank's facts; "" when all may."""
-    if any(fact["live"] for fact in facts):
-        return "gradients are live, so it is done at the first step after zero_grad"
-    if any(fact["writing"] for fact in facts):
-        return "the job's own checkpointer is still writing; it is done when that has ended"
-    return ""
+def _next_generation(
+    story: Story, order: Order, saved: Saved, position: Position, held: str
+) -> Generation:
+    """What trains after this: the ordered layout, or this one where memory is still `held`.
+
+    Nobody would launch such a job again, so it stays in the layout that is known to fit.
+    """
+    here = replace(
+        story.generation,
+        number=story.generation.number + 1,
+        checkpoint=saved.name,
+        staged=saved.staged,
+        step=position.step,
+        samples=position.samples,
+        tokens=position.tokens,
+        digest=saved.digest,
+        probe=float(story.note.evidence["probe_before"]),
+    )
+    if held:
+        return replace(here, purpose=Purpose.ROLLBACK, switch=replace(story.note, why=held))
+    return replace(
+        here, purpose=Purpose.SWITCH, layout=order.layout, ranks=order.ranks, switch=story.note
+    )

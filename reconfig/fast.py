@@ -44,22 +44,35 @@ def refusal(ranks: Sequence[Footing]) -> str:
     Args:
         ranks: of every rank that trains.
     """
+    return _apart(ranks) or _nothing_behind(ranks) or _too_full(ranks)
+
+
+def _apart(ranks: Sequence[Footing]) -> str:
+    """Say that not all ranks see each other's page cache."""
     hosts = sorted({host for rank in ranks for host in rank.hosts})
-    if len(hosts) > 1:
-        names = ", ".join(host.partition(" ")[0] for host in hosts)
-        return f"ranks are on {len(hosts)} hosts ({names}), which share synced files only"
+    if len(hosts) <= 1:
+        return ""
+    names = ", ".join(host.partition(" ")[0] for host in hosts)
+    return f"ranks are on {len(hosts)} hosts ({names}), which share synced files only"
+
+
+def _nothing_behind(ranks: Sequence[Footing]) -> str:
+    """Say that a crash would find nothing durable, or might not find anything newer for long."""
     if not all(rank.durable for rank in ranks):
         return "there is no durable checkpoint to go back to yet"
     failed = next((rank.failed for rank in ranks if rank.failed), "")
-    if failed:
-        return f"the last one could not be made durable afterwards ({failed})"
-    state = sum(rank.state_bytes for rank in ranks)
+    return f"the last one could not be made durable afterwards ({failed})" if failed else ""
+
+
+def _too_full(ranks: Sequence[Footing]) -> str:
+    """Say that the files, and buffers around them, would not fit."""
+    wanted = HEADROOM * sum(rank.state_bytes for rank in ranks)
     free = min(rank.free_bytes for rank in ranks)
-    if free < HEADROOM * state:
-        return f"{_mb(free)} of memory are free, {_mb(int(HEADROOM * state))} are wanted"
+    if free < wanted:
+        return f"{_mb(free)} of memory are free, {_mb(int(wanted))} are wanted"
     disk = min(rank.disk_bytes for rank in ranks)
-    if disk < HEADROOM * state:
-        return f"{_mb(disk)} are free on the disk, {_mb(int(HEADROOM * state))} are wanted"
+    if disk < wanted:
+        return f"{_mb(disk)} are free on the disk, {_mb(int(wanted))} are wanted"
     return ""
 
 

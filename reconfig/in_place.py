@@ -30,23 +30,9 @@ def filled_in_place(
     if any(_hears_of_loads(each) for each in module.modules()):
         return False
     parameters = {canonical(name): each for name, each in module.named_parameters()}
-    own: dict[str, Any] = {f"model.{name}": each for name, each in parameters.items()}
-    for name, parameter in parameters.items():
-        for slot, value in optimizer.state.get(parameter, {}).items():
-            own[f"optim.state.{name}.{slot}"] = value
-    if not all(_same(value, tensors.get(key)) for key, value in own.items()):
-        return False
-    for name, buffer in module.named_buffers():
-        named = tensors.get(f"model.{canonical(name)}")
-        if named is not None and not _same(buffer, named):
-            return False
-    settings = [
-        f"optim.param_groups.{name}.{setting}"
-        for name, group in _grouped(optimizer, parameters)
-        for setting in group
-        if setting != "params"
-    ]
-    return all(setting in plain for setting in settings)
+    own = {**_learned(parameters, optimizer), **_kept_buffers(module, tensors)}
+    filled = all(_same(value, tensors.get(key)) for key, value in own.items())
+    return filled and all(key in plain for _, _, key in _settings(optimizer, parameters))
 
 
 def give_settings(
@@ -54,20 +40,39 @@ def give_settings(
 ) -> None:
     """Put loaded settings into the parameter groups."""
     parameters = {canonical(name): each for name, each in module.named_parameters()}
-    for name, group in _grouped(optimizer, parameters):
-        for setting in [each for each in group if each != "params"]:
-            group[setting] = plain[f"optim.param_groups.{name}.{setting}"]
+    for group, setting, key in _settings(optimizer, parameters):
+        group[setting] = plain[key]
 
 
-def _grouped(
+def _learned(
+    parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
+) -> dict[str, Any]:
+    """Every parameter and slot, by the names that checkpoints have for them."""
+    slots = {
+        f"optim.state.{name}.{slot}": value
+        for name, parameter in parameters.items()
+        for slot, value in optimizer.state.get(parameter, {}).items()
+    }
+    return {**{f"model.{name}": each for name, each in parameters.items()}, **slots}
+
+
+def _kept_buffers(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """The buffers that a checkpoint has."""
+    buffers = {f"model.{canonical(name)}": each for name, each in module.named_buffers()}
+    return {key: each for key, each in buffers.items() if key in tensors}
+
+
+def _settings(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]
-) -> list[tuple[str, dict[str, Any]]]:
-    """Every group of the optimizer, under the name of its first parameter."""
+) -> list[tuple[dict[str, Any], str, str]]:
+    """Every setting: its group, its name there, and the checkpoint's, by the first parameter."""
     names = {parameter: name for name, parameter in parameters.items()}
     return [
-        (names.get(group["params"][0], ""), group)
+        (group, setting, f"optim.param_groups.{names.get(group['params'][0], '')}.{setting}")
         for group in optimizer.param_groups
         if group["params"]
+        for setting in group
+        if setting != "params"
     ]
 
 

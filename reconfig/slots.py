@@ -31,21 +31,26 @@ def begin_slots(state: State, checkpoint: Checkpoint) -> None:
     Call it only where the checkpoint was written by this very program: slots are not held against
     what the optimizer would have made.
     """
-    entries = checkpoint.index.entries
+    slots = _slots_of(checkpoint)
+    for module, optimizer in zip(state.modules, state.optimizers, strict=True):
+        names = {parameter: canonical(name) for name, parameter in module.named_parameters()}
+        if not optimizer.state and slots.keys() >= set(names.values()):
+            _begin_one(optimizer, names, slots)
+
+
+def _slots_of(checkpoint: Checkpoint) -> dict[str, list[Entry]]:
+    """The slots of every parameter in a checkpoint; {} where not all have a form that is known."""
     if any(key.startswith(_VALUE) for key in checkpoint.trainer.get("values", {})):
-        return
-    held = {entry.name for entry in entries if entry.state == PARAM}
-    slots: dict[str, list[Entry]] = {}
+        return {}
+    entries = checkpoint.index.entries
+    slots: dict[str, list[Entry]] = {e.name: [] for e in entries if e.state == PARAM}
     for entry in entries:
         if entry.state in (PARAM, EXTRA) or is_average(entry.state):
             continue
-        if entry.name not in held:
-            return  # a slot within a slot
-        slots.setdefault(entry.name, []).append(entry)
-    for module, optimizer in zip(state.modules, state.optimizers, strict=True):
-        names = {parameter: canonical(name) for name, parameter in module.named_parameters()}
-        if not optimizer.state and all(name in held for name in names.values()):
-            _begin_one(optimizer, names, slots)
+        if entry.name not in slots:
+            return {}  # a slot within a slot
+        slots[entry.name].append(entry)
+    return slots
 
 
 def _begin_one(
@@ -58,7 +63,7 @@ def _begin_one(
         for parameter in group["params"]:
             if parameter not in names:
                 return
-            found = _made(parameter, group, slots.get(names[parameter], ()))
+            found = _made(parameter, group, slots[names[parameter]])
             if found is None:
                 return
             if found:

@@ -10,7 +10,7 @@ Invariant: a name that several ranks have must have the same bits on each; where
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -112,20 +112,10 @@ def _gather(held: dict[str, torch.Tensor], plain: dict[str, Any]) -> Whole:
     if dist.get_rank():
         return Whole(arrays={})
     found: dict[str, list[tuple[Cut, NDArray[Any]]]] = {}
-    values: dict[str, str] = {}
-    disputed = set()
     for each, payload in zip(told, received, strict=True):
-        at = 0
-        for name, (fields, kind) in each["headers"].items():
-            cut = Cut.of(fields)
-            count = math.prod(cut.local)
-            array = np.frombuffer(payload, np.dtype(kind), count, at).reshape(cut.local)
-            at += array.nbytes
-            found.setdefault(name, []).append((cut, array))
-        for name, value in each["plain"].items():
-            text = json.dumps(value, sort_keys=True)
-            if values.setdefault(name, text) != text:
-                disputed.add(name)
+        for name, piece in _pieces_in(payload, each["headers"]):
+            found.setdefault(name, []).append(piece)
+    values, disputed = _one_value_each([each["plain"] for each in told])
     wholes = {name: put_together(each) for name, each in found.items()}
     disputed |= {name for name, (_, agreed) in wholes.items() if not agreed}
     return Whole(
@@ -134,6 +124,31 @@ def _gather(held: dict[str, torch.Tensor], plain: dict[str, Any]) -> Whole:
         plain=values,
         disputed=tuple(sorted(disputed)),
     )
+
+
+def _pieces_in(
+    payload: bytes, headers: dict[str, Any]
+) -> Iterator[tuple[str, tuple[Cut, NDArray[Any]]]]:
+    """What one rank sent, by name."""
+    at = 0
+    for name, (fields, kind) in headers.items():
+        cut = Cut.of(fields)
+        count = math.prod(cut.local)
+        array = np.frombuffer(payload, np.dtype(kind), count, at).reshape(cut.local)
+        at += array.nbytes
+        yield name, (cut, array)
+
+
+def _one_value_each(told: Sequence[dict[str, Any]]) -> tuple[dict[str, str], set[str]]:
+    """The plain values of all ranks, and the names under which ranks have different ones."""
+    values: dict[str, str] = {}
+    disputed = set()
+    for each in told:
+        for name, value in each.items():
+            text = json.dumps(value, sort_keys=True)
+            if values.setdefault(name, text) != text:
+                disputed.add(name)
+    return values, disputed
 
 
 def _collect(data: bytes, sizes: list[int]) -> list[bytes]:

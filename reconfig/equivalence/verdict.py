@@ -5,7 +5,7 @@ not a number.
 """
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from wattmesh.reconfig.catalogue import Equivalence
@@ -78,9 +78,7 @@ def classify(
         same_layout: whether the point has the reference's layout.
     """
     findings = tuple(verdicts)
-    failed = [each for each in findings if not each.ok]
-    strict = {each.check for each in findings if each.limit <= LIMITS.get(each.check, math.inf)}
-    passed = strict - {each.check for each in failed}
+    failed, passed = [each for each in findings if not each.ok], _passed(findings)
     missing = sorted(needed(features) - passed - {each.check for each in failed})
     if same_layout and not failed and "V1" in passed:
         return Classified(equivalence=Equivalence.EXACT, because="the reference's own layout")
@@ -91,3 +89,9 @@ def classify(
     if {"V1", "V8"} <= passed:
         return Classified(equivalence=Equivalence.STATISTICAL, because=f"not numerical: {why}")
     return Classified(equivalence=Equivalence.NONE, because=why)
+
+
+def _passed(findings: Sequence[Verdict]) -> set[str]:
+    """The checks that never failed, and were held to the limit that proves something."""
+    strict = {each.check for each in findings if each.limit <= LIMITS.get(each.check, math.inf)}
+    return strict - {each.check for each in findings if not each.ok}

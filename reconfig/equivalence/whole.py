@@ -6,7 +6,7 @@ Invariant: a name that only one side has, another shape or another dtype is a di
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +58,6 @@ def round_trip(before: Whole, after: Whole, *, what: str = "the switch") -> Verd
     """V1: what was gathered after a reshard is, bit for bit, what was gathered before it."""
     wrong = differing(before, after)
     count = len(set(before.arrays) | set(after.arrays))
-    first = f"; the first: {wrong[0]}" if wrong else ""
     if not before.arrays:
         return Verdict(
             check="V1",
@@ -67,13 +66,8 @@ def round_trip(before: Whole, after: Whole, *, what: str = "the switch") -> Verd
             limit=0,
             sentence="nothing was gathered, so nothing was compared",
         )
-    return Verdict(
-        check="V1",
-        name="tensors that differ",
-        measured=len(wrong),
-        limit=0,
-        sentence=f"{len(wrong)} of {count} tensors and values differ after {what}{first}",
-    )
+    told = f"of {count} tensors and values differ after {what}"
+    return _none_of("tensors that differ", wrong, told)
 
 
 def tied(whole: Whole, ties: Mapping[str, str]) -> Verdict:
@@ -84,14 +78,7 @@ def tied(whole: Whole, ties: Mapping[str, str]) -> Verdict:
         for alias, name in sorted(ties.items())
         if alias not in arrays or not _same_bits(arrays[alias], arrays.get(name))
     ]
-    first = f"; the first: {wrong[0]}" if wrong else ""
-    return Verdict(
-        check="V1",
-        name="ties broken",
-        measured=len(wrong),
-        limit=0,
-        sentence=f"{len(wrong)} of {len(ties)} tied tensors differ from their partner{first}",
-    )
+    return _none_of("ties broken", wrong, f"of {len(ties)} tied tensors differ from their partner")
 
 
 def without_padding(whole: Whole, rows: Mapping[str, int]) -> tuple[Whole, Verdict]:
@@ -110,14 +97,8 @@ def without_padding(whole: Whole, rows: Mapping[str, int]) -> tuple[Whole, Verdi
         for key, true in rows.items()
         if key not in whole.arrays or np.any(whole.arrays[key][true:])
     )
-    first = f"; the first: {dirty[0]}" if dirty else ""
-    verdict = Verdict(
-        check="V1",
-        name="padding in use",
-        measured=len(dirty),
-        limit=0,
-        sentence=f"{len(dirty)} of {len(rows)} padded tensors hold values in their padding{first}",
-    )
+    told = f"of {len(rows)} padded tensors hold values in their padding"
+    verdict = _none_of("padding in use", dirty, told)
     trimmed = Whole(arrays=cut, dtypes=whole.dtypes, plain=whole.plain, disputed=whole.disputed)
     return trimmed, verdict
 
@@ -203,6 +184,18 @@ def close_gradients(found: Arrays, reference: Arrays, *, dtype: str) -> Verdict:
         measured=gap if math.isfinite(gap) else math.inf,
         limit=GRADIENT_LIMITS[dtype],
         sentence=f"the gradients of one step differ by {gap:.2e} of their norm{told}",
+    )
+
+
+def _none_of(name: str, wrong: Sequence[str], told: str) -> Verdict:
+    """V1 by a count that must be 0; `told`: what goes after the count."""
+    first = f"; the first: {wrong[0]}" if wrong else ""
+    return Verdict(
+        check="V1",
+        name=name,
+        measured=len(wrong),
+        limit=0,
+        sentence=f"{len(wrong)} {told}{first}",
     )
 
 
