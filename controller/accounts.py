@@ -30,8 +30,8 @@ RESTATED = timedelta(hours=48)
 MICROSECOND = timedelta(microseconds=1)
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
-Key = tuple[str, str, datetime]
-"""Run, GPU, slot start."""
+Key = tuple[str, str, datetime, str]
+"""Run, GPU, slot start, line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +49,22 @@ class Accounts:
     one after a failure, looks further back: the first at every slot there is.
     """
 
-    def __init__(self, journal: Journal, signal: Signal, grid: SlotGrid) -> None:
-        """Keep the journal, the accounting signal, and the slots that follow its intervals."""
+    def __init__(
+        self, journal: Journal, signal: Signal, grid: SlotGrid, pue_milli: int = 1000
+    ) -> None:
+        """Keep the journal, the accounting signal, and the slots that follow its intervals.
+
+        Args:
+            journal: both ledgers, and the intensities.
+            signal: what rows are priced in from now on.
+            grid: its slots.
+            pue_milli: joules of the facility for 1000 measured ones, for rows priced from now on;
+                1000 where the energy boundary is the machines themselves.
+        """
         self._journal = journal
         self._signal = str(signal)
         self._grid = grid
+        self._pue_milli = pue_milli
         self._priced_to: datetime | None = None
         self._prices: dict[str, Mapping[datetime, Price]] = {}
         self._settled: dict[str, tuple[datetime | None, int]] = {}
@@ -147,10 +158,7 @@ class Accounts:
             return []
         starts = [row.slot_start for row in energies]
         window = (None, min(starts), max(starts) + MICROSECOND, ACTUAL)
-        known = {
-            (row.run, row.gpu_uuid, row.slot_start): row
-            for row in self._journal.ledger.emissions(*window)
-        }
+        known = {_key(row): row for row in self._journal.ledger.emissions(*window)}
         rows = []
         for energy in energies:
             held = known.get(_key(energy))
@@ -164,12 +172,13 @@ class Accounts:
     ) -> EmissionRow:
         """Give a row with its price; the weaker of the two qualities is the row's.
 
-        A row that had a price keeps its signal, and its price where no better one is known.
+        A row that had a price keeps its signal and its PUE, and its price where no better one is
+        known: a change of the settings rewrites no history.
         """
         if held is not None and held.g_milli_per_kwh is not None:
-            row = replace(row, signal=held.signal)
+            row = replace(row, signal=held.signal, pue_milli=held.pue_milli)
         else:
-            row = replace(row, signal=self._signal)
+            row = replace(row, signal=self._signal, pue_milli=self._pue_milli)
         price = self._best(row.signal, row.slot_start) or _kept(held)
         if price is None or row.energy_mj is None:
             row = replace(row, quality=UNPRICED, g_milli_per_kwh=None, carbon_ug=None)
@@ -179,7 +188,7 @@ class Accounts:
                 row,
                 quality=price.quality if provisional or not energy_quality else energy_quality,
                 g_milli_per_kwh=price.g_milli_per_kwh,
-                carbon_ug=price_ug(row.energy_mj, price.g_milli_per_kwh),
+                carbon_ug=price_ug(row.energy_mj, price.g_milli_per_kwh, row.pue_milli),
             )
         return replace(row, first_carbon_ug=_first(row, held))
 
@@ -198,6 +207,7 @@ def _actual(energy: EnergyRow, signal: str) -> EmissionRow:
         g_milli_per_kwh=None,
         carbon_ug=None,
         first_carbon_ug=None,
+        line=energy.line,
     )
 
 
@@ -211,7 +221,8 @@ def _first(row: EmissionRow, held: EmissionRow | None) -> int | None:
         return row.carbon_ug
     if row.g_milli_per_kwh is None or row.carbon_ug is None:
         return held.first_carbon_ug
-    return held.first_carbon_ug + row.carbon_ug - price_ug(held.energy_mj or 0, row.g_milli_per_kwh)
+    before_ug = price_ug(held.energy_mj or 0, row.g_milli_per_kwh, row.pue_milli)
+    return held.first_carbon_ug + row.carbon_ug - before_ug
 
 
 def _kept(held: EmissionRow | None) -> Price | None:
@@ -223,9 +234,9 @@ def _kept(held: EmissionRow | None) -> Price | None:
     return Price(g_milli_per_kwh=held.g_milli_per_kwh, quality=quality)
 
 
-def _key(row: EnergyRow) -> Key:
+def _key(row: EnergyRow | EmissionRow) -> Key:
     """Give what makes a row of the actual scenario one."""
-    return row.run, row.gpu_uuid, row.slot_start
+    return row.run, row.gpu_uuid, row.slot_start, row.line
 
 
 def _price(point: CarbonPoint) -> Price:

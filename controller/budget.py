@@ -141,13 +141,14 @@ class Audit:
 
 
 RULE = (
-    "carbon_ug = (energy_mj * g_milli_per_kwh + 1800000) // 3600000 in every row; "
+    "carbon_ug = (energy_mj * g_milli_per_kwh * pue_milli + 1800000000) // 3600000000 in every "
+    "row; "
     "actual_ug = sum of carbon_ug of the actual rows + earlier_actual_ug; "
     "reference_ug = earlier_reference_ug + carbon_ug of the baseline rows in time order until "
     "their tokens and earlier_tokens add up to the run's, of the last one carbon_ug * "
     "tokens_needed // tokens; "
-    "unobserved_ug = (upper_mj * g + 1800000) // 3600000 of every energy row, g the largest "
-    "g_milli_per_kwh of its slot; "
+    "unobserved_ug = (upper_mj * g + 1800000000) // 3600000000 of every energy row, g the largest "
+    "g_milli_per_kwh * pue_milli of its slot; "
     "saved_ug = reference_ug - actual_ug - unobserved_ug"
 )
 

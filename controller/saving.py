@@ -111,14 +111,14 @@ def unobserved(energy: Sequence[EnergyRow], emissions: Sequence[EmissionRow]) ->
     dearest: dict[object, int] = {}
     for row in emissions:
         if row.g_milli_per_kwh is not None:
-            g_milli = max(dearest.get(row.slot_start, 0), row.g_milli_per_kwh)
-            dearest[row.slot_start] = g_milli
+            rate = row.g_milli_per_kwh * row.pue_milli
+            dearest[row.slot_start] = max(dearest.get(row.slot_start, 0), rate)
     most_ug = 0
     for each in energy:
         if each.upper_mj:
             if each.slot_start not in dearest:
                 return None
-            most_ug += price_ug(each.upper_mj, dearest[each.slot_start])
+            most_ug += price_ug(each.upper_mj, dearest[each.slot_start], 1)
         elif each.energy_mj is None and each.unobserved_ms:
             return None
     return most_ug

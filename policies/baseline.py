@@ -107,9 +107,9 @@ def grams_at(slots: Sequence[Slot], tokens: int) -> tuple[int | None, bool]:
     return carbon_ug, left <= 0
 
 
-def price_ug(energy_mj: int, g_milli_per_kwh: int) -> int:
-    """Give whole micrograms, half up: mJ x mg/kWh / 3.6e6."""
-    return (energy_mj * g_milli_per_kwh + 1_800_000) // 3_600_000
+def price_ug(energy_mj: int, g_milli_per_kwh: int, pue_milli: int = 1000) -> int:
+    """Give whole micrograms, half up: mJ x mg/kWh x PUE / 3.6e6."""
+    return (energy_mj * g_milli_per_kwh * pue_milli + 1_800_000_000) // 3_600_000_000
 
 
 def total(parts: Iterable[int | None]) -> int:

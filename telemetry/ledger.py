@@ -17,11 +17,11 @@ NO_COUNTER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyRow:
-    """Joules of one GPU for one run in one slot; absolute, so that booking twice counts once.
+    """Joules of one GPU for one run and line in one slot; absolute: booking twice counts once.
 
     Attributes:
         run: "" when nobody used the GPU. `line`: run | idle | unattributed | idle_after_release |
-            profiling.
+            profiling; a slot in which it changed has a row for each.
         energy_mj: None when nothing of the slot was observed; unknown is never zero.
         unobserved_ms: time of the slot in which nobody measured.
         upper_mj: most that can have been drawn in that time (power limit x time).
@@ -48,6 +48,9 @@ class CounterBaseline:
         energy_mj: what the counter showed, or would have shown; `NO_COUNTER` where there is none.
         at, monotonic_s: the moment up to which time is booked; `monotonic_s` within `boot_id`.
         boot_id: the life of the counter and of the monotonic clock.
+        booked_mj, unobserved_ms, recovered_ms: everything ever booked of the device, for its
+            metrics; they never fall. Time that its counter covered afterwards is in both of the
+            latter.
     """
 
     gpu_uuid: str
@@ -55,6 +58,9 @@ class CounterBaseline:
     at: datetime
     monotonic_s: float
     boot_id: str
+    booked_mj: int = 0
+    unobserved_ms: int = 0
+    recovered_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from wattmesh.telemetry.readings import Quality
 
 MICROSECOND = timedelta(microseconds=1)
 
-Key = tuple[str, str, datetime]
-"""GPU, run, slot start."""
+Key = tuple[str, str, datetime, str]
+"""GPU, run, slot start, line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def cells(piece: Piece, end: datetime, *, gpu: str, claim: Claim, grid: SlotGrid
         slot_start, slot_end = grid.slot(at)
         made.append(
             Cell(
-                key=(gpu, claim.run, slot_start),
+                key=(gpu, claim.run, slot_start, claim.line),
                 slot_end=slot_end,
                 claim=claim,
                 length_us=length_us,
@@ -115,8 +115,7 @@ class Pending:
                 amount.energy_mj = (amount.energy_mj or 0) + energy_mj
             amount.source = piece.source or amount.source
             amount.qualities.add(str(piece.quality))
-            if cell.claim.line != "idle":
-                amount.claim = cell.claim
+            amount.claim = cell.claim
 
     def unread(self) -> tuple[datetime, datetime] | None:
         """Give the first and last slot start of rows that the book was not asked for yet."""
@@ -129,7 +128,7 @@ class Pending:
         What it holds is asked for once only. A commit whose answer got lost must not be taken for
         an older row, or its amounts would count twice.
         """
-        held = {(row.gpu_uuid, row.run, row.slot_start): row for row in rows}
+        held = {(row.gpu_uuid, row.run, row.slot_start, row.line): row for row in rows}
         for key in self._amounts:
             self._booked.setdefault(key, held.get(key))
 
@@ -168,7 +167,7 @@ def _added(row: EnergyRow | None, key: Key, amount: Amount) -> EnergyRow:
             upper_mj=0,
             source=amount.source,
             quality="",
-            line=claim.line,
+            line=key[3],
         )
     known = [each for each in (row.energy_mj, amount.energy_mj) if each is not None]
     return replace(
@@ -179,7 +178,6 @@ def _added(row: EnergyRow | None, key: Key, amount: Amount) -> EnergyRow:
         incarnation=claim.incarnation or row.incarnation,
         source=amount.source or row.source,
         quality=_weakest({row.quality, *amount.qualities} - {""}),
-        line=claim.line if claim.line != "idle" else row.line,
     )
 
 

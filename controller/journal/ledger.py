@@ -34,6 +34,9 @@ class EmissionRow:
 
     Attributes:
         scenario: actual | baseline. `gpu_uuid`: "" in the baseline, which has no devices.
+        line: of the energy row it was computed from; "" in the baseline.
+        pue_milli: joules of the facility for 1000 of its machines, as the settings had it when the
+            row was first priced; 1000 within the boundary `it`.
         first_carbon_ug: as first reported, before any revision.
         tokens: trained in the slot (baseline rows only; 0 in actual rows).
     """
@@ -50,6 +53,8 @@ class EmissionRow:
     carbon_ug: int | None
     first_carbon_ug: int | None
     tokens: int = 0
+    line: str = ""
+    pue_milli: int = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

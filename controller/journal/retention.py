@@ -49,7 +49,6 @@ class Retention:
                 table: (table.c.slot_end < to_us(before)) & table.c.run.not_in(unfinished)
                 for table in (ENERGY, EMISSIONS)
             }
-            # Both are summed up before either goes: grams find their line in the joules.
             _add(connection, energy_sums(old[ENERGY], _day(ENERGY)))
             _add(connection, emission_sums(old[EMISSIONS], _day(EMISSIONS)))
             return sum(

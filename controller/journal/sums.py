@@ -143,6 +143,7 @@ def same_slot(scenario: str) -> ColumnElement[bool]:
         EMISSIONS.c.run == ENERGY.c.run,
         EMISSIONS.c.gpu_uuid == ENERGY.c.gpu_uuid,
         EMISSIONS.c.slot_start == ENERGY.c.slot_start,
+        EMISSIONS.c.line == ENERGY.c.line,
     )
 
 
@@ -167,10 +168,9 @@ def energy_sums(which: ColumnElement[bool], *by: ColumnElement[int]) -> Any:
 
 
 def emission_sums(which: ColumnElement[bool], *by: ColumnElement[int]) -> Any:
-    """Sum grams per key (and `by`) of the rows that `which` names; their line is the joules'."""
+    """Sum grams per key (and `by`) of the rows that `which` names."""
     table = EMISSIONS.c
-    line = func.coalesce(ENERGY.c.line, "").label("energy_line")
-    key = (table.scenario, table.run, line, table.signal, table.quality, *by)
+    key = (table.scenario, table.run, table.line, table.signal, table.quality, *by)
     return (
         select(
             *key,
@@ -181,7 +181,6 @@ def emission_sums(which: ColumnElement[bool], *by: ColumnElement[int]) -> Any:
             _sum(table.first_carbon_ug),
             _sum(table.tokens),
         )
-        .select_from(EMISSIONS.outerjoin(ENERGY, same_slot("actual")))
         .where(which)
         .group_by(*key)
     )

@@ -45,6 +45,8 @@ RUNS = Table(
     Column("thawed_at", BigInteger),
     Column("ordered_point", String(64), nullable=False, default=""),
     Column("ordered_reason", Text, nullable=False, default=""),
+    Column("clock_mhz", Integer),
+    Column("clock_at", BigInteger),
     Column("capabilities", Text, nullable=False),
     Column("host", String(255), nullable=False, default=""),
     Column("pid", Integer, nullable=False, default=0),
@@ -115,7 +117,7 @@ ENERGY = Table(
     Column("upper_mj", BigInteger, nullable=False),
     Column("source", String(32), nullable=False),
     Column("quality", String(16), nullable=False),
-    Column("line", String(32), nullable=False),
+    Column("line", String(32), primary_key=True),
     Index("energy_by_start", "slot_start"),
 )
 
@@ -126,11 +128,13 @@ EMISSIONS = Table(
     Column("run", String(64), primary_key=True),
     Column("gpu_uuid", String(64), primary_key=True),
     Column("slot_start", BigInteger, primary_key=True, autoincrement=False),
+    Column("line", String(32), primary_key=True),
     Column("slot_end", BigInteger, nullable=False),
     Column("signal", String(200), nullable=False),
     Column("quality", String(16), nullable=False),
     Column("energy_mj", BigInteger),
     Column("g_milli_per_kwh", BigInteger),
+    Column("pue_milli", Integer, nullable=False),
     Column("carbon_ug", BigInteger),
     Column("first_carbon_ug", BigInteger),
     Column("tokens", BigInteger, nullable=False),
@@ -162,6 +166,9 @@ COUNTERS = Table(
     Column("at", BigInteger, nullable=False),
     Column("monotonic_s", Float, nullable=False),
     Column("boot_id", String(64), nullable=False),
+    Column("booked_mj", BigInteger, nullable=False),
+    Column("unobserved_ms", BigInteger, nullable=False),
+    Column("recovered_ms", BigInteger, nullable=False),
 )
 
 TOKEN_MARKS = Table(

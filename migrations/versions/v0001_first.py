@@ -38,6 +38,9 @@ def upgrade() -> None:
         sa.Column("at", sa.BigInteger(), nullable=False),
         sa.Column("monotonic_s", sa.Float(), nullable=False),
         sa.Column("boot_id", sa.String(length=64), nullable=False),
+        sa.Column("booked_mj", sa.BigInteger(), nullable=False),
+        sa.Column("unobserved_ms", sa.BigInteger(), nullable=False),
+        sa.Column("recovered_ms", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("gpu_uuid"),
     )
     op.create_table(
@@ -64,15 +67,17 @@ def upgrade() -> None:
         sa.Column("run", sa.String(length=64), nullable=False),
         sa.Column("gpu_uuid", sa.String(length=64), nullable=False),
         sa.Column("slot_start", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("line", sa.String(length=32), nullable=False),
         sa.Column("slot_end", sa.BigInteger(), nullable=False),
         sa.Column("signal", sa.String(length=200), nullable=False),
         sa.Column("quality", sa.String(length=16), nullable=False),
         sa.Column("energy_mj", sa.BigInteger(), nullable=True),
         sa.Column("g_milli_per_kwh", sa.BigInteger(), nullable=True),
+        sa.Column("pue_milli", sa.Integer(), nullable=False),
         sa.Column("carbon_ug", sa.BigInteger(), nullable=True),
         sa.Column("first_carbon_ug", sa.BigInteger(), nullable=True),
         sa.Column("tokens", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("scenario", "run", "gpu_uuid", "slot_start"),
+        sa.PrimaryKeyConstraint("scenario", "run", "gpu_uuid", "slot_start", "line"),
     )
     op.create_index("emissions_by_start", "emissions", ["slot_start"], unique=False)
     op.create_table(
@@ -88,7 +93,7 @@ def upgrade() -> None:
         sa.Column("source", sa.String(length=32), nullable=False),
         sa.Column("quality", sa.String(length=16), nullable=False),
         sa.Column("line", sa.String(length=32), nullable=False),
-        sa.PrimaryKeyConstraint("gpu_uuid", "run", "slot_start"),
+        sa.PrimaryKeyConstraint("gpu_uuid", "run", "slot_start", "line"),
     )
     op.create_index("energy_by_start", "energy", ["slot_start"], unique=False)
     op.create_table(
@@ -194,6 +199,8 @@ def upgrade() -> None:
         sa.Column("thawed_at", sa.BigInteger(), nullable=True),
         sa.Column("ordered_point", sa.String(length=64), nullable=False),
         sa.Column("ordered_reason", sa.Text(), nullable=False),
+        sa.Column("clock_mhz", sa.Integer(), nullable=True),
+        sa.Column("clock_at", sa.BigInteger(), nullable=True),
         sa.Column("capabilities", sa.Text(), nullable=False),
         sa.Column("host", sa.String(length=255), nullable=False),
         sa.Column("pid", sa.Integer(), nullable=False),

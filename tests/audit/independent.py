@@ -20,9 +20,10 @@ MJ_PER_KWH = 3_600_000_000
 MILLI_G_TO_UG = 1000
 
 
-def grams_ug(energy_mj: int, g_milli_per_kwh: int) -> int:
+def grams_ug(energy_mj: int, g_milli_per_kwh: int, pue_milli: int) -> int:
     """Give micrograms, half up, by exact fractions."""
-    exact = Fraction(energy_mj, MJ_PER_KWH) * g_milli_per_kwh * MILLI_G_TO_UG
+    pue = Fraction(pue_milli, 1000)
+    exact = Fraction(energy_mj, MJ_PER_KWH) * pue * g_milli_per_kwh * MILLI_G_TO_UG
     return floor(exact + Fraction(1, 2))
 
 
@@ -31,12 +32,13 @@ def check_rows(name: str, rows: list[Row]) -> list[str]:
     wrong, seen = [], set()
     for row in rows:
         where = f"{name} row {row['slot_start']} {row['gpu_uuid']}".rstrip()
-        place = (row["gpu_uuid"], row["slot_start"])
+        place = (row["gpu_uuid"], row["slot_start"], row["line"])
         if place in seen:
             wrong.append(f"{where}: is there twice")
         seen.add(place)
         known = row["energy_mj"] is not None and row["g_milli_per_kwh"] is not None
-        expected = grams_ug(row["energy_mj"], row["g_milli_per_kwh"]) if known else None
+        priced = (row["energy_mj"], row["g_milli_per_kwh"], row["pue_milli"])
+        expected = grams_ug(*priced) if known else None
         if row["carbon_ug"] != expected:
             wrong.append(f"{where}: says {row['carbon_ug']} ug, is {expected} ug")
         if (row["energy_mj"] or 0) < 0 or row["tokens"] < 0:
@@ -66,25 +68,31 @@ def reference_ug(rows: list[Row], tokens: int, earlier_tokens: int) -> tuple[int
 
 def unobserved_ug(audit: Row) -> int | None:
     """Give the most that was emitted while nobody measured; None when it cannot be bounded."""
-    dearest: dict[str, int] = {}
+    dearest: dict[str, tuple[int, int, int]] = {}
     for row in [*audit["actual"], *audit["reference"]]:
         if row["g_milli_per_kwh"] is not None:
-            slot = row["slot_start"]
-            dearest[slot] = max(dearest.get(slot, 0), row["g_milli_per_kwh"])
+            slot, g_milli, pue_milli = row["slot_start"], row["g_milli_per_kwh"], row["pue_milli"]
+            rate = (g_milli * pue_milli, g_milli, pue_milli)
+            dearest[slot] = max(dearest.get(slot, (0, 0, 0)), rate)
     most = 0
     for row in audit["energy"]:
         blind = row["energy_mj"] is None and row["unobserved_ms"] and not row["upper_mj"]
         if blind or (row["upper_mj"] and row["slot_start"] not in dearest):
             return None
-        most += grams_ug(row["upper_mj"], dearest.get(row["slot_start"], 0))
+        _, g_milli, pue_milli = dearest.get(row["slot_start"], (0, 0, 0))
+        most += grams_ug(row["upper_mj"], g_milli, pue_milli)
     return most
 
 
 def check_joules(audit: Row) -> list[str]:
     """Compare the actual rows with the energy they were computed from."""
-    energy = {(row["gpu_uuid"], row["slot_start"]): row["energy_mj"] for row in audit["energy"]}
-    actual = {(row["gpu_uuid"], row["slot_start"]): row["energy_mj"] for row in audit["actual"]}
-    wrong = [f"actual row {slot} {gpu}: has no energy row" for gpu, slot in actual.keys() - energy]
+    energy, actual = (
+        {(row["gpu_uuid"], row["slot_start"], row["line"]): row["energy_mj"] for row in audit[part]}
+        for part in ("energy", "actual")
+    )
+    wrong = [
+        f"actual row {slot} {gpu}: has no energy row" for gpu, slot, _ in actual.keys() - energy
+    ]
     if audit["unbooked_mj"] == 0:
         wrong += [
             f"energy row {place[1]} {place[0]}: {mj} mJ, the actual row has {actual.get(place)} mJ"

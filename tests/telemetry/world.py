@@ -149,7 +149,7 @@ class MemoryBook:
 
     def _put(self, row: EnergyRow) -> None:
         """Replace one row."""
-        self.rows[row.gpu_uuid, row.run, row.slot_start] = row
+        self.rows[row.gpu_uuid, row.run, row.slot_start, row.line] = row
 
     def baselines(self) -> dict[str, CounterBaseline]:
         """Give the counters."""
@@ -201,10 +201,10 @@ class AddingBook(MemoryBook):
     """Sabotaged: adds to a row what should replace it."""
 
     def _put(self, row: EnergyRow) -> None:
-        held = self.rows.get((row.gpu_uuid, row.run, row.slot_start))
+        held = self.rows.get((row.gpu_uuid, row.run, row.slot_start, row.line))
         if held is not None:
             row = replace(row, energy_mj=(row.energy_mj or 0) + (held.energy_mj or 0))
-        self.rows[row.gpu_uuid, row.run, row.slot_start] = row
+        self.rows[row.gpu_uuid, row.run, row.slot_start, row.line] = row
 
 
 class TornBook(MemoryBook):
