@@ -179,7 +179,7 @@ def grams(totals: Iterable[TotalRow], names: Mapping[str, str]) -> tuple[GramsFi
 
 def _run(row: RunRow) -> RunFigure:
     """Take what the metrics need of a run."""
-    point = row.catalogue.find(row.layout) if row.catalogue else None
+    point = row.point
     return RunFigure(
         run=row.run,
         name=row.name,

@@ -130,7 +130,7 @@ def run_view(journal: Journal, row: RunRow, now: datetime) -> RunView:
     history = journal.switches.history(row.run)
     confirmed = [each for each in history if each.state is SwitchState.CONFIRMED]
     today = [each for each in history if (now - each.created_at).total_seconds() < DAY_S]
-    current = row.catalogue.find(row.layout) if row.catalogue else None
+    current = row.point
     return RunView(
         run=row.run,
         name=row.name,

@@ -176,7 +176,7 @@ class Reckoner:
         catalogue; what the run itself reports, a rate of steps, only until a slot has passed.
         """
         settling = timedelta(seconds=catalogue.switch.layout_s)
-        here = catalogue.find(run.layout)
+        here = run.point
         start = max([run.incarnation_at, *(_end(each, end) + settling for each in switches[:1])])
         if here is None or end < start:
             return before
@@ -233,7 +233,7 @@ def _stays(
 ) -> Iterator[Stay]:
     """Give the newest stays of the newest launch, newest first."""
     settling = timedelta(seconds=catalogue.switch.layout_s)
-    here, end = catalogue.find(run.layout), run.finished_at or now
+    here, end = run.point, run.finished_at or now
     points = {point.id: point for point in catalogue.points}
     for each in switches:
         start = _end(each, now) + settling

@@ -64,7 +64,7 @@ def last_known(pulse: Pulse, before: StatusView | None) -> StatusView:
 
 def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunLine:
     """Show one run."""
-    point = row.catalogue.find(row.layout) if row.catalogue else None
+    point = row.point
     switch = journal.switches.open(row.run)
     decision = pulse.decision(row.run)
     frozen = row.frozen or journal.runs.frozen_all()

@@ -37,6 +37,10 @@ class Release(StrEnum):
     RELEASED = "released"
 
 
+HIGHEST_MHZ = 1_000_000
+"""Above any clock: stands for GPUs that run as fast as they can."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
     """A layout and a clock: the thing that is profiled, validated and chosen.
@@ -130,14 +134,15 @@ class Catalogue:
         raise InputInvalid(f"catalogue {self.job!r} has no point {point_id!r}; it has {known}")
 
     def find(self, layout: Layout, clock_mhz: int | None = None) -> OperatingPoint | None:
-        """Find the point a run reports itself to be at; None when it is not in the catalogue.
+        """Find the point of a layout whose GPUs are locked to `clock_mhz`; None when there is none.
 
-        A `clock_mhz` of None matches any clock.
+        GPUs that nobody locked (`clock_mhz` None) run as fast as they can: that is the layout's
+        point without a clock, else the one with the highest.
         """
-        for point in self.points:
-            if point.layout == layout and clock_mhz in (None, point.clock_mhz):
-                return point
-        return None
+        alike = [point for point in self.points if point.layout == layout]
+        if clock_mhz is not None:
+            return next((point for point in alike if point.clock_mhz == clock_mhz), None)
+        return max(alike, key=lambda each: each.clock_mhz or HIGHEST_MHZ, default=None)
 
     def held_power_w(self, point: OperatingPoint, gpus_held: int) -> float:
         """Watts charged to the job at `point` while it holds `gpus_held` GPUs.

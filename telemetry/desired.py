@@ -1,8 +1,8 @@
-"""What is wished for the GPUs of one node, clocks and caps, each under a lease; and what is in force.
+"""What is wished for one node's GPUs, clocks and caps under leases, and what is in force. Pure.
 
-Pure. The controller publishes `Desired`, the agent carries it, the actuator obeys it and answers
-with `Applied`; all three read with `from_json`, which believes nothing. Level-triggered: a `Desired` is the whole wish for a
-node, and a GPU that it does not name is to be at its baseline.
+The controller publishes `Desired`, the agent carries it, the actuator obeys it and answers with
+`Applied`; all three read with `from_json`, which believes nothing. Level-triggered: a `Desired` is
+the whole wish for a node, and a GPU that it does not name is to be at its baseline.
 
 Invariant: what is not exactly understood is refused whole (`InputInvalid`), never half obeyed.
 """

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, insert, or_, select, 
 
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.frozen_catalogue import from_text, point_rows, to_stored
+from wattmesh.controller.journal.leadership import check_epoch
 from wattmesh.controller.journal.tables import (
     FREEZE,
     INCARNATIONS,
@@ -30,7 +31,7 @@ from wattmesh.controller.journal.values import (
     upsert,
 )
 from wattmesh.errors import Fenced, InputInvalid, Refused
-from wattmesh.reconfig.catalogue import Catalogue
+from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Finish, Progress, Register, Registered
 
@@ -69,6 +70,7 @@ class RunRow:
     Attributes:
         incarnation_at: when the newest launch registered. `outage_from`: since when the one before
             had been silent, when we did not cause that; None when we did, or there was none.
+        clock_mhz: lock that is wished for its GPUs, since `clock_at`; None: none.
     """
 
     run: str
@@ -103,10 +105,17 @@ class RunRow:
     frozen: str
     ordered_point: str
     ordered_reason: str
+    clock_mhz: int | None
+    clock_at: datetime | None
     capabilities: tuple[str, ...]
     host: str
     pid: int
     scheduler_key: str
+
+    @property
+    def point(self) -> OperatingPoint | None:
+        """The catalogue's point it is at: its own layout, and the lock wished for its GPUs."""
+        return self.catalogue.find(self.layout, self.clock_mhz) if self.catalogue else None
 
 
 class RunStore:
@@ -246,6 +255,16 @@ class RunStore:
         with self._database.writing() as connection:
             _change(connection, run, ordered_point="", ordered_reason="")
 
+    def wish_clock(self, run: str, clock_mhz: int | None, *, now: datetime, epoch: int) -> None:
+        """Commit the lock that is wished for a run's GPUs (None: none), before anybody sets it.
+
+        Raises:
+            Fenced: another daemon leads by now; nothing was written.
+        """
+        with self._database.writing() as connection:
+            check_epoch(connection, epoch)
+            _change(connection, run, clock_mhz=clock_mhz, clock_at=to_us(now))
+
     def _check_newer(self, row: Row[Any], message: Register, owner_uid: int, now: datetime) -> None:
         """Let a launch in only when it is the newest and its predecessor is gone."""
         if row.owner_uid != owner_uid:
@@ -287,6 +306,7 @@ class RunStore:
             "incarnation_at": from_us(row.incarnation_at),
             "outage_from": from_us(row.outage_from),
             "finished_at": from_us(row.finished_at),
+            "clock_at": from_us(row.clock_at),
             "deadline": from_us(row.deadline),
             "catalogue": from_text(row.catalogue) if row.catalogue else None,
         }
