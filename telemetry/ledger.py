@@ -64,6 +64,30 @@ class CounterBaseline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTotal:
+    """Everything ever booked of one device; no part of it ever falls.
+
+    Attributes:
+        unobserved_ms: time in which nobody measured, when it passed.
+        recovered_ms: so much of that its counter covered afterwards.
+    """
+
+    booked_mj: int = 0
+    unobserved_ms: int = 0
+    recovered_ms: int = 0
+
+    def plus(
+        self, *, energy_mj: int | None, unobserved_ms: int = 0, recovered_ms: int = 0
+    ) -> "DeviceTotal":
+        """Add what was booked."""
+        return DeviceTotal(
+            booked_mj=self.booked_mj + (energy_mj or 0),
+            unobserved_ms=self.unobserved_ms + unobserved_ms,
+            recovered_ms=self.recovered_ms + recovered_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotGrid:
     """Where ledger slots begin and end: at the borders of the accounting signal's intervals."""
 

@@ -9,14 +9,20 @@ nothing is counted twice.
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Protocol
 
 from wattmesh.errors import JournalUnavailable, SourceUnavailable
 from wattmesh.telemetry.attribution import IDLE, Claim
 from wattmesh.telemetry.deadline import Overdue, Worker
-from wattmesh.telemetry.ledger import NO_COUNTER, CounterBaseline, EnergyRow, SlotGrid
+from wattmesh.telemetry.ledger import (
+    NO_COUNTER,
+    CounterBaseline,
+    DeviceTotal,
+    EnergyRow,
+    SlotGrid,
+)
 from wattmesh.telemetry.meter import Meter, Piece, micros
 from wattmesh.telemetry.pending import MICROSECOND, Cell, Pending, cells
 from wattmesh.telemetry.readings import PowerReading, PowerSource
@@ -62,12 +68,14 @@ class Sample:
         readings: newest readings. `missing`: devices known from before that did not answer.
         clock_step_s: how far the wall clock was stepped since the step before; 0 when it was not.
         trouble: why nothing was read; "" when something was.
+        notes: (device, why) of every counter that was not believed in this step, as `Piece.note`.
     """
 
     readings: tuple[PowerReading, ...] = ()
     missing: tuple[str, ...] = ()
     clock_step_s: float = 0.0
     trouble: str = ""
+    notes: tuple[tuple[str, str], ...] = ()
 
     @property
     def power_w(self) -> float | None:
@@ -132,6 +140,8 @@ class Sampler:
         # Devices whose meters must first be taken from the book; None: all of them.
         self._waiting: set[str] | None = None
         self._booked: set[str] = set()
+        self._totals: dict[str, DeviceTotal] = {}
+        self._notes: list[tuple[str, str]] = []
 
     def step(self, now: datetime, monotonic_s: float, claims: Mapping[str, Claim] | None) -> Sample:
         """Read once and add what was drawn since the step before to whoever held each GPU then.
@@ -143,6 +153,7 @@ class Sampler:
                 started): then nothing is added, and a later step adds what this one did not.
         """
         monotonic_us = micros(monotonic_s)
+        self._notes = []
         if self._clocks is None:
             self._clocks = _Clocks(now, monotonic_us)
             with suppress(JournalUnavailable):  # tried again by every flush
@@ -162,7 +173,12 @@ class Sampler:
             missing=tuple(gpu for gpu in self._meters if gpu not in seen),
             clock_step_s=clock_step_s,
             trouble=trouble,
+            notes=tuple(self._notes),
         )
+
+    def totals(self) -> Mapping[str, DeviceTotal]:
+        """Give everything ever booked, or about to be, by device."""
+        return dict(self._totals)
 
     def flush(self) -> None:
         """Book everything that waits, with the counters it came from.
@@ -217,6 +233,11 @@ class Sampler:
                 away_us = (clocks.wall - baseline.at) // MICROSECOND
                 moment_us = clocks.monotonic_us - max(0, away_us)
             self._meters[gpu] = Meter.resumed(baseline, moment_us)
+            self._totals[gpu] = DeviceTotal(
+                booked_mj=baseline.booked_mj,
+                unobserved_ms=baseline.unobserved_ms,
+                recovered_ms=baseline.recovered_ms,
+            )
             self._booked.add(gpu)
         self._waiting = set()
 
@@ -246,12 +267,15 @@ class Sampler:
         """Add a piece that ends at the moment of the meter `after`."""
         if piece.note:
             log.warning("%s: %s; booked from its power instead, if known", gpu, piece.note)
+            self._notes.append((gpu, piece.note))
         where = self._cells(clocks, gpu, after, piece, held)
         dark = self._dark.pop(gpu, [])
         if piece.recovers:
             self._pending.add([*dark, *where], piece, retract=len(dark))
+            self._count(gpu, piece, recovered_ms=sum(each.unobserved_ms for each in dark))
         else:
             self._pending.add(where, piece)
+            self._count(gpu, piece)
 
     def _missed(self, clocks: _Clocks, gpu: str, held: Mapping[str, Claim]) -> None:
         """Book the time of a device that did not answer as unobserved, until its counter tells."""
@@ -265,6 +289,7 @@ class Sampler:
         if length_us <= 0 or (not meter.dark_us and length_us <= self._hold_us):
             return
         after, piece = meter.unseen(clocks.monotonic_us)
+        self._count(gpu, piece)
         dark = self._dark.setdefault(gpu, [])
         for cell in self._cells(clocks, gpu, after, piece, held):
             self._pending.add([cell], piece)
@@ -274,6 +299,14 @@ class Sampler:
             dark.clear()
             after = after.uncounted()
         self._meters[gpu] = after
+
+    def _count(self, gpu: str, piece: Piece, recovered_ms: int = 0) -> None:
+        """Add a piece to what was ever booked of a device."""
+        self._totals[gpu] = self._totals.get(gpu, DeviceTotal()).plus(
+            energy_mj=piece.energy_mj,
+            unobserved_ms=piece.unobserved_ms,
+            recovered_ms=recovered_ms,
+        )
 
     def _cells(
         self, clocks: _Clocks, gpu: str, after: Meter, piece: Piece, held: Mapping[str, Claim]
@@ -291,6 +324,7 @@ class Sampler:
                 at=clocks.at(meter.monotonic_us),
                 monotonic_s=meter.monotonic_us / 1e6,
                 boot_id=self._boot_id,
+                **asdict(self._totals.get(gpu, DeviceTotal())),
             )
             for gpu, meter in self._meters.items()
         ]
