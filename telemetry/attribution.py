@@ -1,25 +1,127 @@
-"""Which run a GPU works for, from what live incarnations registered. Pure.
+"""Which run a device works for: what live incarnations registered, checked by the node's own view.
 
-Invariant: every GPU belongs to exactly one line; one that two runs claim is `unattributed`, so that
-no joule is ever charged twice.
+Pure. Invariant: every device belongs to exactly one line, so that no joule is ever charged twice.
+Energy follows processes, not heartbeats: where the node can be looked at, a registered GPU without
+a process is nobody's, and one that a stranger's process uses is `unattributed`, whatever a run
+claims.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from wattmesh.errors import InputInvalid
+
+HOST_DEVICES = ("cpu:", "dram:", "node:")
+"""How the names of devices begin that are not GPUs."""
+
+SCHEDULERS = ("slurm:", "pod:")
+"""How job keys begin that name one job of the whole cluster; others only mean something on one
+machine."""
+
+STARTED_LATE_S = 60.0
+"""A process that began so long after its pid was registered is another one with the same number."""
+
+
+class Standing(StrEnum):
+    """How a run stands; of two that could own a process, the first in this order does."""
+
+    LIVE = "live"
+    LOST = "lost"
+    FINISHED = "finished"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A live incarnation and the GPUs its ranks registered (parked ranks too: they hold theirs)."""
+    """An incarnation and the GPUs its ranks registered (parked ranks too: they hold theirs).
+
+    Attributes:
+        released: GPUs that the run gave back when it took a smaller layout.
+        owner_uid: whose the run is; None: not known.
+        job: the scheduler's key of it, `slurm:<id>` or `pod:<uid>`; "" when there is none.
+        host, pid: where its rank 0 registered from, at `registered_at` (aware UTC).
+    """
 
     run: str
     incarnation: str
     gpus: tuple[str, ...]
+    released: tuple[str, ...] = ()
+    standing: Standing = Standing.LIVE
+    owner_uid: int | None = None
+    job: str = ""
+    host: str = ""
+    pid: int = 0
+    registered_at: datetime | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the JSON object."""
+        return {
+            "run": self.run,
+            "incarnation": self.incarnation,
+            "gpus": list(self.gpus),
+            "released": list(self.released),
+            "standing": self.standing.value,
+            "owner_uid": self.owner_uid,
+            "job": self.job,
+            "host": self.host,
+            "pid": self.pid,
+            "registered_at": self.registered_at.isoformat() if self.registered_at else None,
+        }
+
+    @classmethod
+    def from_json(cls, data: object) -> "Holder":
+        """Read a holder.
+
+        Raises:
+            InputInvalid: it is not one.
+        """
+        try:
+            return _holder(data)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputInvalid(f"holder: {error!r} in {data!r}"[:300]) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A live process as its node sees it.
+
+    Attributes:
+        uid: its effective user; None when the node's process table does not show it (another pid
+            namespace).
+        job: key of the job its cgroup belongs to; "" when that says nothing.
+        started_at: aware UTC; None when not known.
+    """
+
+    pid: int
+    uid: int | None = None
+    job: str = ""
+    started_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """One look at a node.
+
+    Attributes:
+        host: its host name.
+        users: per GPU the live processes that compute on it; a GPU that could not be asked is not
+            in it.
+        known: further live processes by pid: those that registered from here.
+    """
+
+    host: str = ""
+    users: Mapping[str, tuple[Process, ...]] = field(default_factory=dict)
+    known: Mapping[int, Process] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Whom a GPU's energy is booked to. `line`: run | idle | unattributed."""
+    """Whom a device's energy is booked to.
+
+    `line`: run | idle | unattributed | idle_after_release.
+    """
 
     run: str = ""
     incarnation: str = ""
@@ -28,16 +130,151 @@ class Claim:
 
 IDLE = Claim()
 DISPUTED = Claim(line="unattributed")
+RELEASED = Claim(line="idle_after_release")
 
 
-def attribute(holders: Iterable[Holder]) -> Mapping[str, Claim]:
-    """Give the claim on every GPU that somebody registered; others are `IDLE`.
+def attribute(
+    holders: Iterable[Holder], view: NodeView | None = None, devices: Collection[str] = ()
+) -> Mapping[str, Claim]:
+    """Give the claim on every device that is registered, looked at, or named; others are `IDLE`.
 
     Of two incarnations of one run the later one in `holders` stands.
+
+    Args:
+        holders: what runs registered.
+        view: the node's own view; None: registrations stand as they are.
+        devices: names of all devices that are read there, processors too.
     """
+    known = tuple(holders)
+    claims = {gpu: IDLE for gpu in devices if is_gpu(gpu)}
+    claims |= _registered(known)
+    if view is not None:
+        strong = _by_job(known, view)
+        for gpu, users in view.users.items():
+            claims[gpu] = _seen(gpu, users, known, strong)
+    here = set(view.users if view else ()) | {each for each in devices if is_gpu(each)}
+    whole = _whole({claims[gpu] for gpu in here})
+    return {**claims, **{each: whole for each in devices if not is_gpu(each)}}
+
+
+def is_gpu(device: str) -> bool:
+    """Tell a GPU from a processor, memory or node meter by its name."""
+    return not device.startswith(HOST_DEVICES)
+
+
+def _registered(holders: Sequence[Holder]) -> dict[str, Claim]:
+    """Believe what was registered; of runs that stand differently, the one that stands better."""
     claims: dict[str, Claim] = {}
-    for holder in holders:
-        for gpu in filter(None, holder.gpus):
-            mine = Claim(run=holder.run, incarnation=holder.incarnation, line="run")
-            claims[gpu] = mine if claims.get(gpu, mine).run == holder.run else DISPUTED
+    for standing in reversed(Standing):
+        tier: dict[str, Claim] = {}
+        for holder in holders:
+            if holder.standing is not standing:
+                continue
+            mine = _claim(holder)
+            for gpu in filter(None, holder.gpus):
+                tier[gpu] = mine if tier.get(gpu, mine).run == holder.run else DISPUTED
+        claims |= tier
     return claims
+
+
+def _seen(
+    gpu: str,
+    users: Sequence[Process],
+    holders: Sequence[Holder],
+    by_job: Mapping[str, Sequence[Holder]],
+) -> Claim:
+    """Say whose a GPU is on which these processes compute."""
+    if not users:
+        gave_back = any(gpu in holder.released for holder in holders)
+        has_it = any(gpu in holder.gpus and gpu not in holder.released for holder in holders)
+        return RELEASED if gave_back and not has_it else IDLE
+    registered = [each for each in holders if gpu in each.gpus or gpu in each.released]
+    owners = [_owner(process, registered, by_job) for process in users]
+    known = [owner for owner in owners if owner is not None]
+    if len(known) < len(owners) or len({owner.run for owner in known}) != 1:
+        return DISPUTED
+    # Of two launches of one run the newer one pays, whatever order the driver lists them in.
+    return _claim(max(known, key=holders.index))
+
+
+def _owner(
+    process: Process, registered: Sequence[Holder], by_job: Mapping[str, Sequence[Holder]]
+) -> Holder | None:
+    """Name the one incarnation that a process belongs to; None when there is none, or several."""
+    if process.uid is None:
+        return None
+    same_job = by_job.get(process.job, ()) if process.job else ()
+    mine = [each for each in same_job if each.owner_uid in (None, process.uid)]
+    if not mine:
+        mine = [each for each in registered if _could_own(each, process)]
+    for standing in Standing:
+        tier = [each for each in mine if each.standing is standing]
+        if tier:
+            return tier[-1] if len({each.run for each in tier}) == 1 else None
+    return None
+
+
+def _could_own(holder: Holder, process: Process) -> bool:
+    """Whether a process on a registered GPU can be of that run: its user's, and of no other job."""
+    if holder.owner_uid != process.uid:
+        return False
+    clear = holder.job.startswith(SCHEDULERS) and process.job.startswith(SCHEDULERS)
+    return not clear or holder.job == process.job
+
+
+def _by_job(holders: Sequence[Holder], view: NodeView) -> dict[str, list[Holder]]:
+    """List holders by the job they run in: as the scheduler named it, or as their rank 0 shows."""
+    found: dict[str, list[Holder]] = {}
+    for holder in holders:
+        key = holder.job or _own_job(holder, view)
+        if key:
+            found.setdefault(key, []).append(holder)
+    return found
+
+
+def _own_job(holder: Holder, view: NodeView) -> str:
+    """Read a run's job off the process that registered it, if that still lives here."""
+    process = view.known.get(holder.pid) if holder.host == view.host else None
+    if process is None or process.uid != holder.owner_uid:
+        return ""
+    if process.started_at is not None and holder.registered_at is not None:
+        late_s = (process.started_at - holder.registered_at).total_seconds()
+        if late_s > STARTED_LATE_S:
+            return ""
+    return process.job
+
+
+def _whole(claims: Collection[Claim]) -> Claim:
+    """Say whose the rest of a node is: the one run's that has all its GPUs, else unattributed."""
+    if len({claim.run for claim in claims}) != 1:
+        return DISPUTED
+    one = max(claims, key=lambda each: each.incarnation)
+    if one.run:
+        return one
+    lines = {claim.line for claim in claims}
+    return DISPUTED if DISPUTED.line in lines else IDLE
+
+
+def _claim(holder: Holder) -> Claim:
+    return Claim(run=holder.run, incarnation=holder.incarnation, line="run")
+
+
+def _holder(data: Any) -> Holder:
+    """Read a holder; anything unexpected raises what it raises."""
+    moment = data.get("registered_at")
+    registered_at = datetime.fromisoformat(moment) if moment else None
+    if registered_at is not None and registered_at.tzinfo is None:
+        registered_at = registered_at.replace(tzinfo=UTC)
+    owner = data.get("owner_uid")
+    return Holder(
+        run=str(data["run"]),
+        incarnation=str(data["incarnation"]),
+        gpus=tuple(str(each) for each in data["gpus"]),
+        released=tuple(str(each) for each in data.get("released", ())),
+        standing=Standing(data.get("standing", "live")),
+        owner_uid=None if owner is None else int(owner),
+        job=str(data.get("job", "")),
+        host=str(data.get("host", "")),
+        pid=int(data.get("pid", 0)),
+        registered_at=registered_at,
+    )
