@@ -10,7 +10,6 @@ tree of errors below. The calls may hang with the driver: whoever cannot wait ma
 """
 
 import ctypes
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,32 @@ from typing import Any, Self
 
 import pynvml
 
-from wattmesh.errors import InputInvalid, SourceUnavailable
+from wattmesh.telemetry.nvml_library import (
+    DeviceLost,
+    DriverGone,
+    NotPermitted,
+    NotSupported,
+    NvmlFailed,
+    acquire,
+    generation,
+    initialise_again,
+    release,
+    told,
+)
+
+__all__ = [
+    "BoardLimits",
+    "DeviceLost",
+    "DriverGone",
+    "NotPermitted",
+    "NotSupported",
+    "Nvml",
+    "NvmlControl",
+    "NvmlFailed",
+]
+
+BLANK = 0x7FFF_FFFF_FFFF_FFF0
+"""DCGM's and NVML's 64 bit blanks lie from here on: "no value", not nine quintillion joules."""
 
 ENERGY = 191
 TOTAL_ENERGY = 83
@@ -29,55 +53,10 @@ ENFORCED_LIMIT = 190
 REQUESTED_LIMIT = 192
 """Field ids of nvml.h that this door is asked for by name."""
 
-BLANK = 0x7FFF_FFFF_FFFF_FFF0
-"""DCGM's and NVML's 64 bit blanks lie from here on: "no value", not nine quintillion joules."""
-
 _SHARED_MODES = {
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU,
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU,
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VSGA,
-}
-
-
-class NvmlFailed(SourceUnavailable):
-    """NVML answered with an error. `code`: its return code (nvmlReturn_t)."""
-
-    def __init__(self, message: str, code: int) -> None:
-        """Keep the code."""
-        self.code = code
-        super().__init__(message)
-
-
-class DriverGone(NvmlFailed):
-    """No library, no driver, or one that was reloaded under us: `Nvml.reopen` may mend it."""
-
-
-class DeviceLost(NvmlFailed):
-    """The GPU fell off the bus, needs a reset, or is not there; others may answer."""
-
-
-class NotPermitted(NvmlFailed):
-    """This process may not do that (setters need root)."""
-
-
-class NotSupported(NvmlFailed):
-    """This board or driver does not have that; asking again is useless."""
-
-
-_KINDS: dict[int, type[NvmlFailed]] = {
-    pynvml.NVML_ERROR_UNINITIALIZED: DriverGone,
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: DriverGone,
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: DriverGone,
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: DriverGone,
-    pynvml.NVML_ERROR_GPU_IS_LOST: DeviceLost,
-    pynvml.NVML_ERROR_RESET_REQUIRED: DeviceLost,
-    pynvml.NVML_ERROR_NOT_FOUND: DeviceLost,
-    pynvml.NVML_ERROR_GPU_NOT_FOUND: DeviceLost,
-    pynvml.NVML_ERROR_NO_PERMISSION: NotPermitted,
-    pynvml.NVML_ERROR_NOT_SUPPORTED: NotSupported,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: NotSupported,
-    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: NotSupported,
-    pynvml.NVML_ERROR_DEPRECATED: NotSupported,
 }
 
 
@@ -98,28 +77,14 @@ class BoardLimits:
     enforced_w: float
 
 
-@dataclass(slots=True)
-class _Held:
-    """The library of this process. `generation` rises with each initialisation."""
-
-    path: Path | None = None
-    users: int = 0
-    generation: int = 0
-
-
-_lock = threading.Lock()
-_held = _Held()
-
-
 class Nvml:
     """Reads devices. Thread safe; close it, or use it as a context."""
 
-    def __init__(self, library: Path | None) -> None:
+    def __init__(self) -> None:
         """Use `open`."""
-        self._library = library
         self._open = True
         self._handles: dict[str, Any] = {}
-        self._generation = _held.generation
+        self._generation = generation()
 
     @classmethod
     def open(cls, library: Path | None = None) -> Self:
@@ -133,28 +98,14 @@ class Nvml:
             InputInvalid: this process has another library open already.
         """
         path = library.resolve() if library is not None else None
-        with _lock:
-            if _held.users and _held.path != path:
-                raise InputInvalid(
-                    f"this process reads {_held.path or 'the system NVML'} already and cannot read "
-                    f"{path or 'the system NVML'} too; close that first, or start another process"
-                )
-            if not _held.users:
-                _load(path)
-                _told("be initialised", "nvmlInit")
-                _held.path, _held.generation = path, _held.generation + 1
-            _held.users += 1
-            return cls(path)
+        acquire(path)
+        return cls()
 
     def close(self) -> None:
         """Let go of the library; the last door out shuts it down."""
-        with _lock:
-            if not self._open:
-                return
+        if self._open:
             self._open = False
-            _held.users -= 1
-            if not _held.users:
-                _shut_down()
+            release()
 
     def __enter__(self) -> Self:
         """Use it as a context."""
@@ -172,16 +123,13 @@ class Nvml:
     def reopen(self) -> None:
         """Shut NVML down and initialise it again: finds GPUs that came back, a driver reloaded.
 
-        Make sure that no other call is under way: the library may wait for it. Handles of every
-        door in this process are found anew.
+        Calls of other threads wait meanwhile, and handles of every door are found anew.
 
         Raises:
             DriverGone: there is no driver now; call again later.
+            NvmlFailed: another call is under way and does not end; nothing was done.
         """
-        with _lock:
-            _shut_down()
-            _told("be initialised again", "nvmlInit")
-            _held.generation += 1
+        initialise_again()
 
     @property
     def driver_version(self) -> str:
@@ -190,7 +138,7 @@ class Nvml:
         Raises:
             NvmlFailed: it did not answer.
         """
-        return str(_told("read the driver's version", "nvmlSystemGetDriverVersion"))
+        return str(told("read the driver's version", "nvmlSystemGetDriverVersion"))
 
     @property
     def is_fake(self) -> bool:
@@ -203,12 +151,12 @@ class Nvml:
         Raises:
             NvmlFailed: not even their number could be read.
         """
-        count = _told("count GPUs", "nvmlDeviceGetCount")
+        count = told("count GPUs", "nvmlDeviceGetCount")
         found = {}
         for index in range(count):
             try:
-                handle = _told(f"find GPU {index}", "nvmlDeviceGetHandleByIndex", index)
-                found[str(_told(f"name GPU {index}", "nvmlDeviceGetUUID", handle))] = handle
+                handle = told(f"find GPU {index}", "nvmlDeviceGetHandleByIndex", index)
+                found[str(told(f"name GPU {index}", "nvmlDeviceGetUUID", handle))] = handle
             except NvmlFailed:
                 continue  # lost: the others are asked on
         self._forget_old_handles()
@@ -349,7 +297,7 @@ class Nvml:
         Raises:
             NvmlFailed: see the tree; the message names the device.
         """
-        return _told(f"read {what} of {uuid}", name, self.handle(uuid), *arguments)
+        return told(f"read {what} of {uuid}", name, self.handle(uuid), *arguments)
 
     def handle(self, uuid: str) -> Any:
         """Give NVML's handle of a device; it is void after `reopen`.
@@ -360,14 +308,14 @@ class Nvml:
         self._forget_old_handles()
         handle = self._handles.get(uuid)
         if handle is None:
-            handle = _told(f"find {uuid}", "nvmlDeviceGetHandleByUUID", uuid)
+            handle = told(f"find {uuid}", "nvmlDeviceGetHandleByUUID", uuid)
             self._handles[uuid] = handle
         return handle
 
     def _forget_old_handles(self) -> None:
         """Drop what was found before the last `reopen`, by whichever door."""
-        if self._generation != _held.generation:
-            self._handles, self._generation = {}, _held.generation
+        if self._generation != generation():
+            self._handles, self._generation = {}, generation()
 
 
 class NvmlControl:
@@ -417,34 +365,7 @@ class NvmlControl:
 
     def _set(self, uuid: str, what: str, name: str, *arguments: int) -> None:
         """Call a setter."""
-        _told(f"{what} {uuid}", name, self._nvml.handle(uuid), *arguments)
-
-
-def _load(path: Path | None) -> None:
-    """Let nvidia-ml-py use a library; None: it finds the system's itself.
-
-    Raises:
-        DriverGone: the file cannot be loaded.
-    """
-    pynvml._nvmlGetFunctionPointer_cache.clear()  # it would call into the library before
-    pynvml.nvmlLib = None
-    if path is None:
-        return
-    try:
-        pynvml.nvmlLib = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise DriverGone(
-            f"{path} cannot be loaded ({error}); correct power.library",
-            pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
-        ) from error
-
-
-def _shut_down() -> None:
-    """Shut NVML down; one that is down already is fine."""
-    try:
-        pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return
+        told(f"{what} {uuid}", name, self._nvml.handle(uuid), *arguments)
 
 
 def _field(each: Any) -> int | None:
@@ -463,33 +384,3 @@ def _field(each: Any) -> int | None:
     kind = kinds.get(each.valueType)
     number = int(kind()) if kind is not None else -1
     return number if 0 <= number < BLANK else None
-
-
-def _told(what: str, name: str, *arguments: object) -> Any:
-    """Call a function of nvidia-ml-py by name; make its errors ours.
-
-    By name, because older bindings lack some: that is `NotSupported`, as from an older driver.
-
-    Raises:
-        NvmlFailed: see the tree.
-    """
-    call = getattr(pynvml, name, None)
-    if call is None:
-        raise NotSupported(
-            f"NVML could not {what}: this nvidia-ml-py has no {name}; install a newer one",
-            pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-        )
-    try:
-        return call(*arguments)
-    except pynvml.NVMLError as error:
-        code = int(error.value)
-        kind = _KINDS.get(code, NvmlFailed)
-        advice = _ADVICE.get(kind, "")
-        raise kind(f"NVML could not {what}: {error} (code {code}){advice}", code) from None
-
-
-_ADVICE: dict[type[NvmlFailed], str] = {
-    DriverGone: "; look at `nvidia-smi`: is the NVIDIA driver loaded on this machine?",
-    DeviceLost: "; look at `nvidia-smi` and the kernel log for its Xid; it may need a reset",
-    NotPermitted: "; setting needs root: only the actuator does it, as its own service",
-}
