@@ -48,6 +48,7 @@ class CounterBaseline:
         energy_mj: what the counter showed, or would have shown; `NO_COUNTER` where there is none.
         at, monotonic_s: the moment up to which time is booked; `monotonic_s` within `boot_id`.
         boot_id: the life of the counter and of the monotonic clock.
+        source: whose counter it is; those of two sources are never compared. "" when not known.
         booked_mj, unobserved_ms, recovered_ms: everything ever booked of the device, for its
             metrics; they never fall. Time that its counter covered afterwards is in both of the
             latter.
@@ -58,6 +59,7 @@ class CounterBaseline:
     at: datetime
     monotonic_s: float
     boot_id: str
+    source: str = ""
     booked_mj: int = 0
     unobserved_ms: int = 0
     recovered_ms: int = 0

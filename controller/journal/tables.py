@@ -166,6 +166,7 @@ COUNTERS = Table(
     Column("at", BigInteger, nullable=False),
     Column("monotonic_s", Float, nullable=False),
     Column("boot_id", String(64), nullable=False),
+    Column("source", String(32), nullable=False),
     Column("booked_mj", BigInteger, nullable=False),
     Column("unobserved_ms", BigInteger, nullable=False),
     Column("recovered_ms", BigInteger, nullable=False),

@@ -38,6 +38,7 @@ def upgrade() -> None:
         sa.Column("at", sa.BigInteger(), nullable=False),
         sa.Column("monotonic_s", sa.Float(), nullable=False),
         sa.Column("boot_id", sa.String(length=64), nullable=False),
+        sa.Column("source", sa.String(length=32), nullable=False),
         sa.Column("booked_mj", sa.BigInteger(), nullable=False),
         sa.Column("unobserved_ms", sa.BigInteger(), nullable=False),
         sa.Column("recovered_ms", sa.BigInteger(), nullable=False),
