@@ -51,35 +51,19 @@ Arms = Mapping[str, Arm]
 def fp64_rows(arms: Arms, controls: Arms) -> tuple[Rows, list[Goal]]:
     """The walk, and the controls that must fail in the same columns."""
     alone, walk = arms["one rank"], arms["walk"]
-    rows, rel, wrong, caught = [], None, None, None
+    rows: Rows = []
+    rel, wrong, caught = None, None, None
     if done(alone) and done(walk):
-        trips, states = lines(walk, "trips"), lines(walk, "states")
-        curve = close_curves(losses(walk), losses(alone))
-        data = same_samples(samples(walk), samples(alone))
-        pairs = _pairs(walk, trips)
-        for number in range(len(walk.layouts)):
-            rows.append(_layout_row(walk, number, losses(alone)))
-        rel = max([curve.measured, *(each["measured"] for each in states)])
-        wrong = sum(each["measured"] for each in trips) + (len(walk.turns) - len(pairs))
-        rows.append(
-            {
-                "case": f"walk: {len(pairs)} of {len(walk.turns)} ordered pairs",
-                "switches": len(trips),
-                "steps": walk.steps,
-                "loss_rel": curve.measured,
-                "state_rel": max(each["measured"] for each in states),
-                "mismatches": sum(each["measured"] for each in trips),
-                "other_samples": data.measured,
-                "hours": (seconds(walk) + seconds(alone)) / 3600,
-            }
-        )
-    if done(alone) and all(done(each) for each in controls.values()):
-        found = [_control_row(name, controls, alone) for name in controls if name in HARM]
-        honest = _control_row("none", controls, alone)
+        pairs = len(_pairs(walk, lines(walk, "trips")))
+        rows += [_layout_row(walk, number, losses(alone)) for number in range(len(walk.layouts))]
+        rows.append(whole := _walk_row(walk, alone, pairs))
+        rel = max(whole["loss_rel"], whole["state_rel"])
+        wrong = whole["mismatches"] + (len(walk.turns) - pairs)
+    if done(alone) and all(map(done, controls.values())):
+        found = [_harm_row(name, controls, alone) for name in controls if name in HARM]
+        honest = _honest_row(controls["none"], alone)
         rows += [honest, *found]
-        caught = sum(each["caught"] for each in found) / len(found)
-        if honest["caught"]:
-            caught = 0.0
+        caught = 0.0 if honest["caught"] else statistics.fmean(each["caught"] for each in found)
     goals = [
         Goal(name="fp64_max_rel", value=rel, goal=1e-12, op="<="),
         Goal(name="roundtrip_mismatches", value=wrong, goal=0, op="=="),
@@ -99,6 +83,21 @@ def _pairs(walk: Arm, trips: Rows) -> set[tuple[int, int]]:
     return found
 
 
+def _walk_row(walk: Arm, alone: Arm, pairs: int) -> dict[str, Any]:
+    """What was found in the whole walk, `pairs` of which were really walked."""
+    trips, states = lines(walk, "trips"), lines(walk, "states")
+    return {
+        "case": f"walk: {pairs} of {len(walk.turns)} ordered pairs",
+        "switches": len(trips),
+        "steps": walk.steps,
+        "loss_rel": close_curves(losses(walk), losses(alone)).measured,
+        "state_rel": max(each["measured"] for each in states),
+        "mismatches": sum(each["measured"] for each in trips),
+        "other_samples": same_samples(samples(walk), samples(alone)).measured,
+        "hours": (seconds(walk) + seconds(alone)) / 3600,
+    }
+
+
 def _layout_row(walk: Arm, number: int, alone: Mapping[int, float]) -> dict[str, Any]:
     """What was found while the walk was in one layout."""
     into = [trip for trip in lines(walk, "trips") if trip["to"] == number]
@@ -115,25 +114,36 @@ def _layout_row(walk: Arm, number: int, alone: Mapping[int, float]) -> dict[str,
     }
 
 
-def _control_row(name: str, controls: Arms, alone: Arm) -> dict[str, Any]:
-    """One control: what the table's instruments saw, and what the session itself did."""
-    arm = controls[name]
+def _control_row(name: str, arm: Arm, alone: Arm) -> dict[str, Any]:
+    """One control: what the table's instruments saw."""
     reference = losses(alone)
     curve = close_curves(losses(arm), {step: reference[step] for step in losses(arm)})
     expected = {step: counts for step, counts in samples(alone).items() if step in losses(arm)}
-    data = same_samples(samples(arm), expected)
-    mismatches = sum(trip["measured"] for trip in lines(arm, "trips"))
-    seen = curve.measured > 1e-12 and (mismatches > 0 or data.measured > 0)
-    row = {
+    trips = lines(arm, "trips")
+    return {
         "case": f"control: {name}",
-        "switches": len(lines(arm, "trips")),
+        "switches": len(trips),
         "steps": arm.steps,
         "loss_rel": curve.measured,
-        "mismatches": mismatches,
-        "other_samples": data.measured,
+        "mismatches": sum(trip["measured"] for trip in trips),
+        "other_samples": same_samples(samples(arm), expected).measured,
     }
-    if name == "none":
-        return {**row, "caught": curve.measured > 1e-12 or mismatches > 0 or data.measured > 0}
+
+
+def _honest_row(arm: Arm, alone: Arm) -> dict[str, Any]:
+    """The control that nobody meddled with: nothing may be seen."""
+    row = _control_row("none", arm, alone)
+    return {**row, "caught": row["loss_rel"] > 1e-12 or _moved(row)}
+
+
+def _moved(row: Mapping[str, Any]) -> bool:
+    return bool(row["mismatches"] > 0 or row["other_samples"] > 0)
+
+
+def _harm_row(name: str, controls: Arms, alone: Arm) -> dict[str, Any]:
+    """A harm: the instruments must see it, and the session itself must take its switch back."""
+    row = _control_row(name, controls[name], alone)
+    seen = row["loss_rel"] > 1e-12 and _moved(row)
     inside = controls["inside the load"]
     step = int(next(at for at, harm in inside.at_load.items() if harm == name))
     ends = [end for end in lines(inside, "ends") if end["step"] == step]
@@ -144,20 +154,18 @@ def _control_row(name: str, controls: Arms, alone: Arm) -> dict[str, Any]:
 
 def fp32_rows(arms: Arms) -> tuple[Rows, list[Goal]]:
     """Both curves: 50 switches, and another order without any."""
-    early, later, rows = None, None, []
+    early, later = None, None
+    rows: Rows = []
     if all(map(done, arms.values())):
         alone = losses(arms["one rank"])
         switched = _gaps(losses(arms["50 switches"]), alone)
         order = _gaps(losses(arms["another order"]), alone)
         early = max(switched[step] for step in switched if step <= EARLY_STEPS)
-        ratios = []
-        for first in range(1, len(alone) + 1, WINDOW):
-            steps = range(first, min(first + WINDOW, len(alone) + 1))
-            row = _window_row(steps, alone, switched, order)
-            rows.append(row)
-            if first > EARLY_STEPS:
-                ratios.append(row["switched_over_order"])
-        later = max(ratios)
+        firsts = range(1, len(alone) + 1, WINDOW)
+        windows = [range(first, min(first + WINDOW, len(alone) + 1)) for first in firsts]
+        rows = [_window_row(steps, alone, switched, order) for steps in windows]
+        after = [row for row, steps in zip(rows, windows, strict=True) if steps[0] > EARLY_STEPS]
+        later = max(row["switched_over_order"] for row in after)
         rows.append(_fp32_summary(arms))
     goals = [
         Goal(name="fp32_max_rel", value=early, goal=1e-5, op="<="),
@@ -206,36 +214,36 @@ def _fp32_summary(arms: Arms) -> dict[str, Any]:
 
 def trial_rows(kind: str, by_seed: Mapping[int, Arms]) -> tuple[Rows, list[Goal]]:
     """Final losses by seed, and the ratio of medians."""
-    rows: Rows = []
-    finals: dict[int, dict[str, float]] = {}
-    for seed, arms in by_seed.items():
-        if all(map(done, arms.values())):
-            finals[seed] = {name: lines(arm, "held")[-1]["loss"] for name, arm in arms.items()}
-            rows.append(_seed_row(kind, seed, arms, finals[seed]))
+    finals = {
+        seed: {name: lines(arm, "held")[-1]["loss"] for name, arm in arms.items()}
+        for seed, arms in by_seed.items()
+        if all(map(done, arms.values()))
+    }
+    rows = [_seed_row(kind, seed, by_seed[seed], final) for seed, final in finals.items()]
     ratio = None
     if len(finals) == len(by_seed):
-        alone = {seed: each["one rank"] for seed, each in finals.items()}
-        switched = {seed: each["30 switches"] for seed, each in finals.items()}
-        ours = statistics.median(abs(switched[seed] - alone[seed]) for seed in finals)
-        theirs = statistics.median(
-            abs(each["another order"] - each["one rank"]) for each in finals.values()
-        )
-        ratio = ours / theirs if theirs else float("inf")
-        test = equivalent(switched, alone)
-        rows.append(
-            {
-                "case": f"{kind}: median of {len(finals)} seeds",
-                "switched_apart": ours,
-                "order_apart": theirs,
-                "switched_over_order": ratio,
-                "tost_p": test.measured,
-                "between_seeds_std": statistics.stdev(alone.values()),
-                "hours": sum(seconds(arm) for arms in by_seed.values() for arm in arms.values())
-                / 3600,
-            }
-        )
+        hours = sum(seconds(arm) for arms in by_seed.values() for arm in arms.values()) / 3600
+        rows.append(row := {**_median_row(kind, finals), "hours": hours})
+        ratio = row["switched_over_order"]
     name = "statistical_over_control" if kind == "dense" else "statistical_moe_over_control"
     return rows, [Goal(name=name, value=ratio, goal=2.0, op="<=")]
+
+
+def _median_row(kind: str, finals: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
+    """How far apart the seeds' final losses are in the middle, switched and in another order."""
+    alone = {seed: each["one rank"] for seed, each in finals.items()}
+    switched = {seed: each["30 switches"] for seed, each in finals.items()}
+    order = {seed: each["another order"] for seed, each in finals.items()}
+    ours = statistics.median(abs(switched[seed] - alone[seed]) for seed in finals)
+    theirs = statistics.median(abs(order[seed] - alone[seed]) for seed in finals)
+    return {
+        "case": f"{kind}: median of {len(finals)} seeds",
+        "switched_apart": ours,
+        "order_apart": theirs,
+        "switched_over_order": ours / theirs if theirs else float("inf"),
+        "tost_p": equivalent(switched, alone).measured,
+        "between_seeds_std": statistics.stdev(alone.values()),
+    }
 
 
 def _seed_row(kind: str, seed: int, arms: Arms, final: Mapping[str, float]) -> dict[str, Any]:
@@ -264,19 +272,19 @@ def measure(chosen: argparse.Namespace) -> Report:
         kind: {seed: plan.trial_arms(folder, kind=kind, seed=seed) for seed in range(plan.SEEDS)}
         for kind in ("dense", "moe")
     }
-    todo: list[tuple[str, Arms]] = []
-    if "fp64" in parts:
-        alone, walk = ({name: fp64[name]} for name in ("one rank", "walk"))
-        todo += [("fp64", alone), ("control", controls), ("fp64", walk)]
-    if "fp32" in parts:
-        todo += [("fp32", fp32)]
-    if "statistical" in parts:
-        todo += [
+    alone, walk = ({name: fp64[name]} for name in ("one rank", "walk"))
+    todo: dict[str, list[tuple[str, Arms]]] = {
+        "fp64": [("fp64", alone), ("control", controls), ("fp64", walk)],
+        "fp32": [("fp32", fp32)],
+        "statistical": [
             (f"{kind} seed {seed}", arms)
             for kind, by_seed in trials.items()
             for seed, arms in by_seed.items()
-        ]
-    _carry_out(todo, chosen.minutes)
+        ],
+    }
+    _carry_out(
+        [each for part, work in todo.items() if part in parts for each in work], chosen.minutes
+    )
     rows, goals = fp64_rows(fp64, controls)
     for more, held in (fp32_rows(fp32), *(trial_rows(kind, trials[kind]) for kind in trials)):
         rows, goals = rows + more, goals + held

@@ -67,18 +67,15 @@ HELD_TOKENS = 1 << 16
 CONTROL_FROM, CONTROL_TO = "dp_shard=2,ep=2", "dp_shard=2,tp=2,ep=2"
 
 
+_FP64: dict[str, Any] = {"preset": "tiny-moe", "dtype": "fp64", "boundary_every": EVERY}
+
+
 def fp64_arms(folder: Path, *, layouts: Sequence[str] = WALKED) -> dict[str, Arm]:
     """One rank that never switches, and the walk over every ordered pair of layouts."""
     walk = every_ordered_pair(len(layouts))
     steps = EVERY * len(walk)
     states = folder / "fp64-states"
-    turns = [(EVERY * number, place) for number, place in enumerate(walk) if number]
-    common: dict[str, Any] = {
-        "preset": "tiny-moe",
-        "dtype": "fp64",
-        "steps": steps,
-        "boundary_every": EVERY,
-    }
+    common: dict[str, Any] = {**_FP64, "steps": steps}
     return {
         "one rank": Arm(
             folder=str(folder / "fp64-one-rank"), states=str(states), keep_states=EVERY, **common
@@ -86,7 +83,7 @@ def fp64_arms(folder: Path, *, layouts: Sequence[str] = WALKED) -> dict[str, Arm
         "walk": Arm(
             folder=str(folder / "fp64-walk"),
             layouts=list(layouts),
-            turns=turns,
+            turns=_turns(walk, EVERY),
             states=str(states),
             compare_states=True,
             **common,
@@ -96,12 +93,11 @@ def fp64_arms(folder: Path, *, layouts: Sequence[str] = WALKED) -> dict[str, Arm
 
 def control_arms(folder: Path) -> dict[str, Arm]:
     """An honest switch; each harm behind the session's back; all of them inside its load."""
-    common: dict[str, Any] = {"preset": "tiny-moe", "dtype": "fp64", "boundary_every": EVERY}
     pair = [CONTROL_FROM, CONTROL_TO]
     there = [(EVERY, 1)]
     arms = {
         "none": Arm(
-            folder=str(folder / "control-none"), layouts=pair, turns=there, steps=6, **common
+            folder=str(folder / "control-none"), layouts=pair, turns=there, steps=6, **_FP64
         )
     }
     for number, harm in enumerate(HARM):
@@ -111,7 +107,7 @@ def control_arms(folder: Path) -> dict[str, Arm]:
             turns=there,
             steps=6,
             meddle={str(EVERY): harm},
-            **common,
+            **_FP64,
         )
     steps = [EVERY * (number + 1) for number in range(len(HARM))]
     arms["inside the load"] = Arm(
@@ -120,7 +116,7 @@ def control_arms(folder: Path) -> dict[str, Arm]:
         turns=[(step, 1) for step in steps],
         steps=steps[-1] + EVERY,
         at_load={str(step): harm for step, harm in zip(steps, HARM, strict=True)},
-        **common,
+        **_FP64,
     )
     return arms
 
@@ -128,7 +124,6 @@ def control_arms(folder: Path) -> dict[str, Arm]:
 def fp32_arms(folder: Path) -> dict[str, Arm]:
     """One rank, the same adding up in another order, and 50 random switches."""
     walk = random_walk(len(DENSE), FP32_SWITCHES, seed=1)
-    turns = [(FP32_EVERY * number, place) for number, place in enumerate(walk) if number]
     common: dict[str, Any] = {
         "preset": "tiny",
         "dtype": "fp32",
@@ -139,7 +134,10 @@ def fp32_arms(folder: Path) -> dict[str, Arm]:
         "one rank": Arm(folder=str(folder / "fp32-one-rank"), layouts=[ONE_RANK], **common),
         "another order": Arm(folder=str(folder / "fp32-order"), layouts=[OTHER_ORDER], **common),
         "50 switches": Arm(
-            folder=str(folder / "fp32-switched"), layouts=list(DENSE), turns=turns, **common
+            folder=str(folder / "fp32-switched"),
+            layouts=list(DENSE),
+            turns=_turns(walk, FP32_EVERY),
+            **common,
         ),
     }
 
@@ -177,6 +175,11 @@ def trial_arms(folder: Path, *, kind: str, seed: int) -> dict[str, Arm]:
             **common,
         ),
     }
+
+
+def _turns(walk: Sequence[int], every: int) -> list[tuple[int, int]]:
+    """The steps at which a walk goes on, and where to; it begins in its first place."""
+    return [(every * number, place) for number, place in enumerate(walk) if number]
 
 
 def covered(layouts: Sequence[str]) -> dict[str, int]:

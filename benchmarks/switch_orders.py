@@ -6,15 +6,14 @@ outside of what is timed.
 """
 
 import json
-import socketserver
 import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
+from tests.hook.unix_http import UnixHttp, called
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import FINAL, SwitchState
 from wattmesh.reconfig.wire import Order, Orders, Register, Registered, Transition
@@ -28,8 +27,8 @@ class Stop:
     ranks: tuple[int, ...]
 
 
-class OrderGiver:
-    """Sends one run along a list of layouts; a context manager."""
+class OrderGiver(UnixHttp):
+    """Sends one run along a list of layouts."""
 
     def __init__(self, socket_path: Path, marks: Path, stops: Sequence[Stop]) -> None:
         """Serve at `socket_path`."""
@@ -40,38 +39,29 @@ class OrderGiver:
         self._open: Order | None = None
         self._register: Register | None = None
         self._lock = threading.Lock()
-        self._server = _Server(str(socket_path), _handler(self))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-
-    def __enter__(self) -> Self:
-        """Begin to serve."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(socket_path)
 
     @property
     def confirmed(self) -> list[Transition]:
         """The last word of every switch that stands, in order."""
         return [each for each in self.transitions if each.state is SwitchState.CONFIRMED]
 
-    def answer(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
         """Answer one call of the hook."""
         with self._lock:
-            if call == "register":
-                self._register = told = Register.from_json(body)
-                return Registered(
-                    run=told.run, incarnation=told.incarnation, attempt=told.attempt, epoch=1
-                ).to_json()
-            if call == "transitions":
-                self._note(Transition.from_json(body))
-            if call == "order":
-                return Orders(order=self._order(), epoch=1).to_json()
-            return {}
+            return 200, json.dumps(self._take(called(path), body)).encode()
+
+    def _take(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
+        if call == "register":
+            self._register = told = Register.from_json(body)
+            return Registered(
+                run=told.run, incarnation=told.incarnation, attempt=told.attempt, epoch=1
+            ).to_json()
+        if call == "transitions":
+            self._note(Transition.from_json(body))
+        if call == "order":
+            return Orders(order=self._order(), epoch=1).to_json()
+        return {}
 
     def _note(self, told: Transition) -> None:
         self.transitions.append(told)
@@ -97,37 +87,3 @@ class OrderGiver:
                 reason="the benchmark asks for it",
             )
         return self._open
-
-
-class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    daemon_threads = True
-    block_on_close = False
-
-
-def _handler(giver: OrderGiver) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._respond({})
-
-        def do_POST(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            self._respond(json.loads(self.rfile.read(length)) if length else {})
-
-        def _respond(self, body: dict[str, Any]) -> None:
-            call = self.path.partition("?")[0].rsplit("/", 1)[-1]
-            data = json.dumps(giver.answer(call, body)).encode()
-            try:
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-            except (BrokenPipeError, ConnectionResetError):
-                return
-
-        def address_string(self) -> str:
-            return "unix"
-
-        def log_message(self, format: str, *args: Any) -> None:
-            return
-
-    return Handler

@@ -69,3 +69,14 @@ def zygote() -> Iterator[Zygote]:
     started = Zygote()
     yield started
     started.close()
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    """This process as the only rank of a group."""
+    import torch.distributed as dist  # noqa: PLC0415 - most tests want no torch
+    from torch._C._distributed_c10d import HashStore  # noqa: PLC0415
+
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

@@ -4,16 +4,14 @@ It speaks the real protocol with the real wire types; the real daemon has tests 
 """
 
 import json
-import socketserver
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+from tests.hook.unix_http import UnixHttp, called
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import FINAL, SwitchState
 from wattmesh.reconfig.wire import (
@@ -59,8 +57,8 @@ class Heard:
     calls: int = 0
 
 
-class FakeDaemon:
-    """A threaded HTTP server on a Unix socket; a context manager."""
+class FakeDaemon(UnixHttp):
+    """Gives orders and records reports."""
 
     def __init__(self, socket_path: Path, marks: Path, wishes: list[Wish]) -> None:
         """Serve at `socket_path`; leave a mark in `marks` when order N was fetched."""
@@ -72,26 +70,13 @@ class FakeDaemon:
         self._served = 0
         self._open: Order | None = None
         self._lock = threading.Lock()
-        self._server = _Server(str(socket_path), _handler(self.answer))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-
-    def __enter__(self) -> "FakeDaemon":
-        """Begin to serve."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(socket_path)
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
         """Answer one call."""
         with self._lock:
             self.heard.calls += 1
-            call = path.partition("?")[0].rsplit("/", 1)[-1]
-            status, answer = self._take(call, body)
+            status, answer = self._take(called(path), body)
         return status, json.dumps(answer).encode()
 
     def _take(self, call: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -154,26 +139,14 @@ class FakeDaemon:
         return [each.state for each in self.heard.transitions if plan in (None, each.plan)]
 
 
-class Misbehaving:
-    """A server that breaks the protocol in one chosen way; a context manager."""
+class Misbehaving(UnixHttp):
+    """A server that breaks the protocol in one chosen way."""
 
     def __init__(self, socket_path: Path, how: str) -> None:
         """Choose `how`: slow | drip | garbage | not_json | wrong_types | errors | refuses."""
         self.calls = 0
         self._how = how
-        self._server = _Server(str(socket_path), _handler(self.answer))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-
-    def __enter__(self) -> "Misbehaving":
-        """Begin to misbehave."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Stop."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(socket_path)
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
         """Answer one call, badly."""
@@ -191,37 +164,3 @@ class Misbehaving:
             "unknown": (404, b'{"error": "who?"}'),
         }
         return answers[self._how]
-
-
-class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    daemon_threads = True
-    block_on_close = False
-
-
-def _handler(answer: Callable[..., tuple[int, bytes]]) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._respond("GET")
-
-        def do_POST(self) -> None:
-            self._respond("POST")
-
-        def _respond(self, method: str) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(length)) if length else {}
-            try:
-                status, data = answer(method, self.path, body)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-            except (BrokenPipeError, ConnectionResetError):
-                return
-
-        def address_string(self) -> str:
-            return "unix"
-
-        def log_message(self, format: str, *args: Any) -> None:
-            return
-
-    return Handler

@@ -1,14 +1,11 @@
 """Optimizer slots that some parameters do not have, and values that hold tensors."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 
 from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.checkpoint import Header, facts_of, find_damage, header_of, load, save
@@ -18,13 +15,7 @@ from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.state import Position, State
 from wattmesh.reconfig.tensors import name_all
 
-
-@pytest.fixture(autouse=True)
-def one_rank() -> Iterator[None]:
-    """This process as the only rank of a group."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("one_rank")
 
 
 class Branches(nn.Module):

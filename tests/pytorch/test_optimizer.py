@@ -1,11 +1,7 @@
 """AdamW on shards gives torch's own numbers, and keeps its state as torch's does."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.optim import AdamW
@@ -15,11 +11,9 @@ from wattmesh.integrations.pytorch.optimizer import ShardAdamW
 
 
 @pytest.fixture
-def mesh() -> Iterator[DeviceMesh]:
-    """A group of this process alone."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield init_device_mesh("cpu", (1,))
-    dist.destroy_process_group()
+def mesh(one_rank: None) -> DeviceMesh:
+    """A mesh of this process alone."""
+    return init_device_mesh("cpu", (1,))
 
 
 def test_the_numbers_are_those_of_torch(mesh: DeviceMesh) -> None:

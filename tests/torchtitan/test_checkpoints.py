@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 import torchtitan
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 from torch.utils.data import IterableDataset
 from torchtitan.components.checkpointer.base import BaseCheckpointManager
 from torchtitan.components.checkpointer.dcp import CheckpointManager
@@ -41,14 +39,6 @@ pytestmark = [
 ]
 
 TRAINER = Path(torchtitan.__path__[0]) / "trainer.py"
-
-
-@pytest.fixture
-def one_rank() -> Iterator[None]:
-    """This process as the only rank of a group."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def given_by_the_trainer() -> list[str]:

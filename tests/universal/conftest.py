@@ -1,26 +1,15 @@
-"""Fixtures: a process group of one rank, what four ranks said of DCP."""
+"""Fixtures: runs that several files read, what four ranks said of DCP."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 
 from tests.hook.harness import Zygote
 from tests.universal.dcp_runs import dcp_runs
 from tests.universal.deepspeed_runs import deepspeed_runs
 
-__all__ = ["dcp_runs", "deepspeed_runs", "one_rank", "said"]
-
-
-@pytest.fixture
-def one_rank() -> Iterator[None]:
-    """This process as the only rank of a group."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+__all__ = ["dcp_runs", "deepspeed_runs", "said"]
 
 
 @pytest.fixture(scope="session")
