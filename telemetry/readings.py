@@ -51,6 +51,9 @@ class PowerReading:
         reasons: why the clock is what it is, NVML's clocks event reason bits; None: not known.
         utilization: share of time at work, 0 to 1.
         shared: why the device cannot belong to one run alone ("mig", "vgpu", ...); "" when it can.
+        wraps_mj: the counter goes back to 0 after this many millijoules (RAPL); None: it does not.
+        every_s: how often the source learns anything new; 0: whenever it is asked.
+        trouble: why power and counter are not told although the device answers; "" when they are.
     """
 
     gpu_uuid: str
@@ -69,6 +72,14 @@ class PowerReading:
     temperature_c: float | None = None
     utilization: float | None = None
     shared: str = ""
+    wraps_mj: int | None = None
+    every_s: float = 0.0
+    trouble: str = ""
+
+    @property
+    def tells(self) -> bool:
+        """Whether anything can be booked from it: a power or a counter."""
+        return self.power_w is not None or self.energy_mj is not None
 
 
 class PowerSource(Protocol):

@@ -142,6 +142,7 @@ class Sampler:
         self._booked: set[str] = set()
         self._totals: dict[str, DeviceTotal] = {}
         self._notes: list[tuple[str, str]] = []
+        self._noted: dict[str, str] = {}  # each device's newest, so that a log says it once
 
     def step(self, now: datetime, monotonic_s: float, claims: Mapping[str, Claim] | None) -> Sample:
         """Read once and add what was drawn since the step before to whoever held each GPU then.
@@ -246,7 +247,8 @@ class Sampler:
     ) -> None:
         """Add what every known device drew, or that nobody knows."""
         waiting = self._waiting or set()
-        for reading in readings:
+        telling = [each for each in readings if each.tells]
+        for reading in telling:
             if reading.gpu_uuid in waiting:
                 continue
             meter = self._meters.get(reading.gpu_uuid)
@@ -257,7 +259,7 @@ class Sampler:
             if advanced is not None:
                 self._meters[reading.gpu_uuid] = advanced[0]
                 self._add(clocks, reading.gpu_uuid, *advanced, held)
-        answered = waiting.union(reading.gpu_uuid for reading in readings)
+        answered = waiting.union(reading.gpu_uuid for reading in telling)
         for gpu in [each for each in self._meters if each not in answered]:
             self._missed(clocks, gpu, held)
 
@@ -266,8 +268,10 @@ class Sampler:
     ) -> None:
         """Add a piece that ends at the moment of the meter `after`."""
         if piece.note:
-            log.warning("%s: %s; booked from its power instead, if known", gpu, piece.note)
             self._notes.append((gpu, piece.note))
+        if piece.note and piece.note != self._noted.get(gpu):
+            log.warning("%s: %s; booked from its power instead, if known", gpu, piece.note)
+        self._noted[gpu] = piece.note
         where = self._cells(clocks, gpu, after, piece, held)
         dark = self._dark.pop(gpu, [])
         if piece.recovers:
@@ -324,6 +328,7 @@ class Sampler:
                 at=clocks.at(meter.monotonic_us),
                 monotonic_s=meter.monotonic_us / 1e6,
                 boot_id=self._boot_id,
+                source=meter.counter_source,
                 **asdict(self._totals.get(gpu, DeviceTotal())),
             )
             for gpu, meter in self._meters.items()
