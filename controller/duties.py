@@ -140,6 +140,7 @@ class SampleDuty:
         monotonic_s = pulse.clock.monotonic()
         sample = self._sampler.step(pulse.clock.now(), monotonic_s, pulse.claims)
         pulse.sampled = Sampled(monotonic_s=monotonic_s, sample=sample)
+        pulse.exporter.observe(sample, self._sampler.totals())
         self._cover(monotonic_s, len(sample.readings), len(sample.missing))
         if monotonic_s - self._flushed_s >= self._flush_s:
             # Set first: while the journal is gone it is asked once per flush_s, not per sample.

@@ -44,22 +44,24 @@ class SignalFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyFigure:
-    """Joules of one run, line and source.
+    """Joules of one run and line, and the time of it that nobody measured.
 
-    Not by quality: a slot may turn from measured to estimated, and a counter must never fall.
+    Not by source or quality: a slot may change either, and a counter must never fall.
     """
 
     run: str
     line: str
-    source: str
     energy_mj: int
+    unobserved_ms: int = 0
+    upper_mj: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GramsFigure:
-    """Grams of one run, scenario and signal, as first reported and as they stand."""
+    """Grams of one run, line, scenario and signal, as first reported and as they stand."""
 
     run: str
+    line: str
     scenario: str
     signal: str
     first_ug: int
@@ -84,7 +86,6 @@ class Figures:
     """Everything that is read from the journal for one scrape."""
 
     energy: tuple[EnergyFigure, ...] = ()
-    unobserved_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
     grams: tuple[GramsFigure, ...] = ()
     runs: tuple[RunFigure, ...] = ()
     switches: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -128,7 +129,6 @@ def _read(journal: Journal, pulse: Pulse, ended: Mapping[tuple[str, str], int]) 
     }
     return Figures(
         energy=energy(totals, names),
-        unobserved_s=unobserved(totals, names),
         grams=grams(totals, names),
         runs=tuple(map(_run, rows)),
         switches=_switches(ended, names),
@@ -139,39 +139,44 @@ def _read(journal: Journal, pulse: Pulse, ended: Mapping[tuple[str, str], int]) 
 
 def energy(totals: Iterable[TotalRow], names: Mapping[str, str]) -> tuple[EnergyFigure, ...]:
     """Add up joules under the runs' names: incarnations and namesakes are one series."""
-    sums: Counter[tuple[str, str, str]] = Counter()
+    booked: Counter[tuple[str, str]] = Counter()
+    unobserved: Counter[tuple[str, str]] = Counter()
+    upper: Counter[tuple[str, str]] = Counter()
     for row in totals:
         if row.scenario == ENERGY:
-            sums[names.get(row.run, row.run), row.line, row.signal] += row.energy_mj
+            key = (names.get(row.run, row.run), row.line)
+            booked[key] += row.energy_mj
+            unobserved[key] += row.unobserved_ms
+            upper[key] += row.upper_mj
     return tuple(
-        EnergyFigure(run=run, line=line, source=source, energy_mj=energy_mj)
-        for (run, line, source), energy_mj in sorted(sums.items())
+        EnergyFigure(
+            run=key[0],
+            line=key[1],
+            energy_mj=energy_mj,
+            unobserved_ms=unobserved[key],
+            upper_mj=upper[key],
+        )
+        for key, energy_mj in sorted(booked.items())
     )
 
 
-def unobserved(
-    totals: Iterable[TotalRow], names: Mapping[str, str]
-) -> dict[tuple[str, str], float]:
-    """Add up the device-seconds that nobody measured, by run and line."""
-    sums: Counter[tuple[str, str]] = Counter()
-    for row in totals:
-        if row.scenario == ENERGY:
-            sums[names.get(row.run, row.run), row.line] += row.unobserved_ms
-    return {key: value_ms / 1e3 for key, value_ms in sorted(sums.items())}
-
-
 def grams(totals: Iterable[TotalRow], names: Mapping[str, str]) -> tuple[GramsFigure, ...]:
-    """Add up grams by run, scenario and signal; provisional and measured slots together."""
-    newest: Counter[tuple[str, str, str]] = Counter()
-    first: Counter[tuple[str, str, str]] = Counter()
+    """Add up grams by run, line, scenario and signal; provisional and measured slots together."""
+    newest: Counter[tuple[str, str, str, str]] = Counter()
+    first: Counter[tuple[str, str, str, str]] = Counter()
     for row in totals:
         if row.scenario != ENERGY:
-            key = (names.get(row.run, row.run), row.scenario, row.signal)
+            key = (names.get(row.run, row.run), row.line, row.scenario, row.signal)
             newest[key] += row.carbon_ug
             first[key] += row.first_carbon_ug
     return tuple(
         GramsFigure(
-            run=key[0], scenario=key[1], signal=key[2], first_ug=first[key], newest_ug=newest[key]
+            run=key[0],
+            line=key[1],
+            scenario=key[2],
+            signal=key[3],
+            first_ug=first[key],
+            newest_ug=newest[key],
         )
         for key in sorted(newest)
     )

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 UG_PER_G = 1e6
 MJ_PER_J = 1e3
+MS_PER_S = 1e3
 PATIENCE_S = 0.5
 """How long a scrape waits for fresh sums."""
 
@@ -47,7 +48,7 @@ class Figured(Collector):
         figures = self._newest()
         yield from self._daemon()
         yield from self._loops()
-        yield from self._power()
+        yield from self._pulse.exporter.collect()
         yield from carbon_metrics(self._pulse, figures)
         yield from energy_metrics(figures)
         yield from run_metrics(self._pulse, figures)
@@ -112,23 +113,6 @@ class Figured(Collector):
             jobs.add_metric([total.job, total.outcome], total.count)
         yield from (took, age, turns, jobs)
 
-    def _power(self) -> Iterator[Metric]:
-        """What the GPUs draw at this moment."""
-        watts = GaugeMetricFamily(
-            "wattmesh_gpu_power_watts", "Board power.", labels=["gpu_uuid", "source"]
-        )
-        clocks = GaugeMetricFamily(
-            "wattmesh_gpu_sm_clock_hertz", "SM clock.", labels=["gpu_uuid", "source"]
-        )
-        sampled = self._pulse.sampled
-        for reading in sampled.sample.readings if sampled else ():
-            labels = [reading.gpu_uuid, reading.source]
-            if reading.power_w is not None:
-                watts.add_metric(labels, reading.power_w)
-            if reading.clock_mhz is not None:
-                clocks.add_metric(labels, reading.clock_mhz * 1e6)
-        yield from (watts, clocks)
-
 
 def carbon_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
     """The grid signals: value, age, and whether they may be decided on."""
@@ -155,43 +139,49 @@ def carbon_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
 
 
 def energy_metrics(figures: Figures) -> Iterator[Metric]:
-    """The ledger's sums: counters, because they are absolute and only grow."""
+    """The ledger's sums: counters where they only grow, gauges where they may be corrected."""
     joules = CounterMetricFamily(
         "wattmesh_energy_joules",
-        "Energy booked, by run and line of the ledger.",
-        labels=["run", "line", "source"],
+        "Energy booked, by run and line of the ledger; the lines add up to the cluster.",
+        labels=["run", "line"],
     )
-    unobserved = CounterMetricFamily(
+    unobserved = GaugeMetricFamily(
         "wattmesh_unobserved_seconds",
-        "Device-seconds that nobody measured.",
+        "Device-seconds that nobody measured; falls when a counter covers them afterwards.",
+        labels=["run", "line"],
+    )
+    upper = GaugeMetricFamily(
+        "wattmesh_unobserved_upper_joules",
+        "The most that can have been drawn in that time (power limit x time): an estimate.",
         labels=["run", "line"],
     )
     first = CounterMetricFamily(
-        "wattmesh_carbon_grams",
-        "Grams as first reported, by scenario (actual, baseline).",
-        labels=["run", "scenario", "signal"],
+        "wattmesh_carbon_first_reported_grams",
+        "Grams as first reported, before any revision, by scenario (actual, baseline).",
+        labels=["run", "line", "scenario", "signal"],
     )
     restated = GaugeMetricFamily(
         "wattmesh_carbon_restated_grams",
         "Grams as the newest values of the signal have them.",
-        labels=["run", "scenario", "signal"],
+        labels=["run", "line", "scenario", "signal"],
     )
     for row in figures.energy:
-        joules.add_metric([row.run, row.line, row.source], row.energy_mj / MJ_PER_J)
-    for (run, line), seconds in figures.unobserved_s.items():
-        unobserved.add_metric([run, line], seconds)
+        joules.add_metric([row.run, row.line], row.energy_mj / MJ_PER_J)
+        unobserved.add_metric([row.run, row.line], row.unobserved_ms / MS_PER_S)
+        upper.add_metric([row.run, row.line], row.upper_mj / MJ_PER_J)
     for grams in figures.grams:
-        labels = [grams.run, grams.scenario, grams.signal]
+        labels = [grams.run, grams.line, grams.scenario, grams.signal]
         first.add_metric(labels, grams.first_ug / UG_PER_G)
         restated.add_metric(labels, grams.newest_ug / UG_PER_G)
     saved = GaugeMetricFamily(
         "wattmesh_carbon_saved_grams",
-        "Grams saved so far against the point the run was submitted at, once settled.",
+        "Grams saved so far against the point the run was submitted at, once settled; may fall, "
+        "and may be negative.",
         labels=["run", "baseline"],
     )
     for (run, baseline), saved_ug in figures.saved_ug.items():
         saved.add_metric([run, baseline], saved_ug / UG_PER_G)
-    yield from (joules, unobserved, first, restated, saved)
+    yield from (joules, unobserved, upper, first, restated, saved)
 
 
 def run_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:

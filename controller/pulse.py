@@ -14,6 +14,7 @@ from wattmesh.controller.settings_model import Settings
 from wattmesh.controller.views import StatusView
 from wattmesh.policies.decision import Decision
 from wattmesh.telemetry.attribution import Claim
+from wattmesh.telemetry.exporter import DeviceExporter
 from wattmesh.telemetry.sampler import Sample
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class Pulse:
             first one, so that an outage is booked to whom it belongs and not as idle.
         newest_status: the last screen that was built while the journal answered.
         loops: the state of each loop, read live.
+        exporter: follows the devices that this process samples itself.
     """
 
     clock: Clock
@@ -115,6 +117,7 @@ class Pulse:
     clock_step: ClockStep | None = None
     newest_status: StatusView | None = None
     loops: dict[str, Callable[[], LoopState]] = field(default_factory=dict)
+    exporter: DeviceExporter = field(default_factory=DeviceExporter)
 
     def journal_failed(self, sentence: str) -> None:
         """Note that the journal did not answer; told to the log once per outage."""

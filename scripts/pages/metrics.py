@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md: every metric that the daemon serves, read off the source.
+"""docs/reference/metrics.md: every metric that daemon and agent serve, read off the source.
 
 Reading the source, and not a running daemon, finds the metrics that only some moments show.
 Invariant: a metric whose name, help or labels are not plain text in the code is an error here.
@@ -14,8 +14,12 @@ from scripts.pages.markdown import code, page, table
 SUFFIX = {"CounterMetricFamily": "_total", "GaugeMetricFamily": "", "InfoMetricFamily": "_info"}
 
 INTRODUCTION = """Served at `metrics.listen` (default `http://127.0.0.1:9464/metrics`), read-only.
-Counters are absolute values from the journal: they survive a restart of the daemon. A value that is
-unknown has no sample; it is never 0."""
+Counters of energy, time and grams are absolute values from the journal: they survive a restart. A
+value that is unknown has no sample; it is never 0. Series of single devices (`gpu_uuid`, `zone`)
+are served where the devices are read: by `wattmesh agent` on its node (`agent.metrics`), or by the
+daemon when it reads the GPUs of its own machine. How to read them: [energy](../energy.md)."""
+
+SOURCES = (("wattmesh.controller", "metrics.py"), ("wattmesh.telemetry", "exporter.py"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +34,9 @@ class MetricDoc:
 
 def metrics() -> list[MetricDoc]:
     """List every metric, by name."""
-    source = files("wattmesh.controller").joinpath("metrics.py").read_text("utf-8")
-    return sorted(_in_source(source), key=lambda metric: metric.name)
+    sources = [files(package).joinpath(name).read_text("utf-8") for package, name in SOURCES]
+    found = [metric for source in sources for metric in _in_source(source)]
+    return sorted(found, key=lambda metric: metric.name)
 
 
 def _in_source(source: str) -> Iterator[MetricDoc]:

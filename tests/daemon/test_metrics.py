@@ -76,6 +76,7 @@ def book(journal: Journal, clock: SteppedClock, energy_mj: int = 3_600_000) -> N
         g_milli_per_kwh=1_000_000,
         carbon_ug=1_000_000,
         first_carbon_ug=1_000_000,
+        line="run",
         **slot,  # type: ignore[arg-type]
     )
     journal.ledger.emit([grams])
@@ -140,8 +141,9 @@ def test_counters_are_the_ledgers_sums_and_survive_a_restart(
         served = server(journal, clock)
         samples = first_scrape(served)
         assert value(samples, "wattmesh_energy_joules_total", run="llama-8b", line="run") == 3600.0
-        assert value(samples, "wattmesh_unobserved_seconds_total", run="llama-8b") == 1.5
-        assert value(samples, "wattmesh_carbon_grams_total", scenario="actual") == 1.0
+        assert value(samples, "wattmesh_unobserved_seconds", run="llama-8b") == 1.5
+        named = {"scenario": "actual", "line": "run"}
+        assert value(samples, "wattmesh_carbon_first_reported_grams_total", **named) == 1.0
         served.stop()
     journal.close()
 

@@ -1,0 +1,64 @@
+"""What a node draws beyond its metered parts: fans, network, disks, losses. Pure.
+
+Invariant: never negative without a word. A node meter that reads less than the parts behind it is
+told as such; the residual is then unknown, not zero.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from wattmesh.telemetry.readings import Component, PowerReading
+
+SLACK_SHARE = 0.05
+"""Meters of a node average over 1 to 60 s and are good to some percent: so much less than the sum
+of the parts is still noise, and the residual is then 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual:
+    """One node at one moment.
+
+    Attributes:
+        node_w: what its meters read; None when it has none, or one did not tell.
+        parts_w: GPUs, processors and memory together; None when one of them did not tell.
+        power_w: the difference; None when it cannot be told. `trouble`: why not; "" when it can,
+            or when there is no node meter at all.
+    """
+
+    node_w: float | None = None
+    parts_w: float | None = None
+    power_w: float | None = None
+    trouble: str = ""
+
+
+def residual(readings: Iterable[PowerReading]) -> Residual:
+    """Compare a node's meters with its parts, all read at about the same time."""
+    held = list(readings)
+    meters = [each.power_w for each in held if each.component is Component.NODE]
+    if not meters:
+        return Residual()
+    node_w = _sum(meters)
+    parts_w = _sum([each.power_w for each in held if each.component is not Component.NODE])
+    if node_w is None or parts_w is None:
+        return Residual(
+            node_w=node_w,
+            parts_w=parts_w,
+            trouble="a meter of the node or of a part of it did not tell its power",
+        )
+    rest_w = node_w - parts_w
+    if rest_w < -SLACK_SHARE * parts_w:
+        return Residual(
+            node_w=node_w,
+            parts_w=parts_w,
+            trouble=(
+                f"the node's meter reads {node_w:.0f} W, its parts {parts_w:.0f} W together: it "
+                "does not cover all of them, or one is metered twice; see which supplies it is on"
+            ),
+        )
+    return Residual(node_w=node_w, parts_w=parts_w, power_w=max(0.0, rest_w))
+
+
+def _sum(powers: list[float | None]) -> float | None:
+    """Add up; None when one is not known."""
+    known = [each for each in powers if each is not None]
+    return sum(known) if len(known) == len(powers) else None
