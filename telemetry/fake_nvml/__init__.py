@@ -1,0 +1,26 @@
+"""A fake NVML: `libnvidia-ml.so.1` in C with GPUs that draw power, obey, and misbehave.
+
+nvidia-ml-py and whatever else speaks NVML run on it unmodified. `python -m
+wattmesh.telemetry.fake_nvml` makes and scripts it.
+
+The map:
+    control.py    the GPUs of a folder: make them, open them
+    gpu.py        one of them: load it, break it, see the truth
+    boards.py     which boards there are, and how power follows clock (nominal numbers)
+    native.py     the control library through ctypes
+    build.py      compiles the two libraries, once per user and version
+    __main__.py   the same from a shell
+    device.h      what a GPU is: the record in the state file, and its invariants
+    physics.c     power, clock, energy, and what the sensor tells (no I/O)
+    state.c       the state file: lock-free readers, writers under a kernel lock
+    library.c     NVML calls: the library, handles, names, MIG
+    calls.c       NVML calls: power, energy, clocks, limits, processes
+    control.c     what control.py calls
+    abi.h         the part of NVML's binary interface that is served
+"""
+
+from wattmesh.telemetry.fake_nvml.boards import BOARDS, Board, BoardModel
+from wattmesh.telemetry.fake_nvml.control import FakeNvml
+from wattmesh.telemetry.fake_nvml.gpu import FakeGpu, Truth, Work
+
+__all__ = ["BOARDS", "Board", "BoardModel", "FakeGpu", "FakeNvml", "Truth", "Work"]
