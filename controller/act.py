@@ -8,10 +8,11 @@ import logging
 import uuid
 from datetime import datetime
 
+from wattmesh.controller.clocks import Controls, due_clock, lapsed
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.states import OpenSwitch, RunNow, verdict
-from wattmesh.policies.decision import Action, Decision
+from wattmesh.policies.decision import Action, Decision, Mode
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, SwitchMode
 
@@ -43,6 +44,27 @@ def settle(journal: Journal, row: RunRow, *, now: datetime, epoch: int, timeout_
         log.log(level, "%s: switch to %s: %s", row.name, switch.to_point, ended.reason)
 
 
+def settle_clock(
+    journal: Journal,
+    row: RunRow,
+    controls: Controls,
+    *,
+    now: datetime,
+    epoch: int,
+    mode: Mode,
+    frozen: str,
+) -> None:
+    """Take back a clock that cannot be kept; let the clock follow a confirmed switch."""
+    clock_mhz: int | None = None
+    if not lapsed(row, controls, mode=mode, frozen=frozen):
+        newest = next(iter(journal.switches.history(row.run, limit=1)), None)
+        in_force = mode is Mode.ACT and not frozen and not row.frozen
+        clock_mhz = due_clock(row, newest) if in_force else row.clock_mhz
+    if clock_mhz != row.clock_mhz:
+        journal.runs.wish_clock(row.run, clock_mhz, now=now, epoch=epoch)
+        log.info("%s: the clock wished for its GPUs is now %s", row.name, clock_mhz or "none")
+
+
 def carry_out(
     journal: Journal, row: RunRow, decision: Decision, *, now: datetime, epoch: int
 ) -> None:
@@ -56,6 +78,9 @@ def carry_out(
         journal.runs.freeze(row.run, reason=decision.reason, by="wattmesh", now=now)
     elif decision.action is Action.SWITCH:
         _order(journal, row, decision, now=now, epoch=epoch)
+    elif decision.action is Action.CLOCK and row.catalogue is not None:
+        clock_mhz = row.catalogue.point(decision.target).clock_mhz
+        journal.runs.wish_clock(row.run, clock_mhz, now=now, epoch=epoch)
     elif row.ordered_point and row.ordered_point == decision.current:
         # The run is where it was asked to be: the wish is fulfilled, and binds nobody any longer.
         journal.runs.clear_ordered_point(row.run, now)

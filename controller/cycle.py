@@ -7,10 +7,11 @@ the demo; time is an argument.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
-from wattmesh.controller.act import carry_out, settle
+from wattmesh.controller.act import carry_out, settle, settle_clock
+from wattmesh.controller.clocks import Controls
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.observe import SignalFacts, observe
 from wattmesh.errors import Fenced, FixInput, JournalUnavailable
@@ -22,13 +23,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleSettings:
-    """What a reload may change between two cycles."""
+    """What a reload, or the nodes, may change between two cycles.
+
+    Attributes:
+        coverage: devices whose power was read lately, and devices expected.
+        controls: what the nodes' actuators said lately, by GPU.
+    """
 
     mode: Mode
     policy: PolicySettings
     facts: SignalFacts | None
     switch_timeout_s: float
     cycle_s: float
+    coverage: tuple[int, int] = (0, 0)
+    controls: Controls = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +82,7 @@ class Cycle:
         # Another version may have upgraded the database under us: its rows are not ours to judge.
         self._journal.check_revision()
         if epoch is not None:
-            for row in self._journal.runs.all(now):
-                settle(
-                    self._journal,
-                    row,
-                    now=now,
-                    epoch=epoch,
-                    timeout_s=settings.switch_timeout_s,
-                )
+            self._settle(settings, now, epoch)
         observation = observe(
             self._journal,
             now=now,
@@ -89,6 +90,8 @@ class Cycle:
             policy=settings.policy,
             facts=settings.facts,
             cycle_s=settings.cycle_s,
+            coverage=settings.coverage,
+            controls=settings.controls,
         )
         decisions = decide(observation)
         if epoch is not None:
@@ -99,6 +102,21 @@ class Cycle:
             decisions=decisions,
             observation=observation,
         )
+
+    def _settle(self, settings: CycleSettings, now: datetime, epoch: int) -> None:
+        """Give up on switches that cannot be confirmed and clocks that cannot be kept."""
+        frozen = self._journal.runs.frozen_all()
+        for row in self._journal.runs.all(now):
+            settle(self._journal, row, now=now, epoch=epoch, timeout_s=settings.switch_timeout_s)
+            settle_clock(
+                self._journal,
+                row,
+                settings.controls,
+                now=now,
+                epoch=epoch,
+                mode=settings.mode,
+                frozen=frozen,
+            )
 
     def _act(self, decisions: Sequence[Decision], mode: Mode, now: datetime, epoch: int) -> None:
         """Remember every decision; carry it out only in mode `act`."""

@@ -7,7 +7,9 @@ to make a decision possible.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
+from wattmesh.controller.clocks import Controls, trouble
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.switches import SwitchRow
@@ -51,6 +53,8 @@ def observe(
     policy: PolicySettings,
     facts: SignalFacts | None,
     cycle_s: float,
+    coverage: tuple[int, int] = (0, 0),
+    controls: Controls = MappingProxyType({}),
 ) -> Observation:
     """Read everything one cycle decides on.
 
@@ -61,9 +65,14 @@ def observe(
     return Observation(
         now=now,
         mode=mode,
-        runs=tuple(run_view(journal, row, now) for row in rows if row.state != "finished"),
+        runs=tuple(
+            run_view(journal, row, now, clock_trouble=trouble(row, controls, coverage))
+            for row in rows
+            if row.state != "finished"
+        ),
         carbon=carbon_view(journal, facts, now),
         frozen=journal.runs.frozen_all(),
+        coverage=coverage,
         policy=policy,
         cycle_s=cycle_s,
     )
@@ -125,7 +134,7 @@ def _trouble(
     return ""
 
 
-def run_view(journal: Journal, row: RunRow, now: datetime) -> RunView:
+def run_view(journal: Journal, row: RunRow, now: datetime, *, clock_trouble: str) -> RunView:
     """Read one run with its switches."""
     history = journal.switches.history(row.run)
     confirmed = [each for each in history if each.state is SwitchState.CONFIRMED]
@@ -153,6 +162,8 @@ def run_view(journal: Journal, row: RunRow, now: datetime) -> RunView:
         frozen=row.frozen,
         open_switch=_open_view(journal.switches.open(row.run), now),
         ordered_point=row.ordered_point,
+        clock_trouble=clock_trouble,
+        since_clock_s=_age_s(row.clock_at, now) if row.clock_at else None,
         failed_switches=journal.switches.failures_in_a_row(row.run),
         switches_today=sum(each.state is not SwitchState.ABANDONED for each in today),
         since_switch_s=_age_s(confirmed[0].updated_at, now) if confirmed else None,

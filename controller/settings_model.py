@@ -232,6 +232,8 @@ class PolicySection(Section):
 
     dwell_s: float = Field(default=4 * 3600.0, ge=0)
     """Least seconds between two layout changes of one run."""
+    clock_dwell_s: float = Field(default=900.0, ge=0)
+    """Least seconds between two clock changes of one run."""
     gain_factor: float = Field(default=2.0, ge=1)
     """A switch must save at least this many times what it costs."""
     guard_margin: float = Field(default=0.02, ge=0, lt=1)
@@ -251,6 +253,7 @@ class PolicySection(Section):
         """Give the part that the pure policy reads."""
         return PolicySettings(
             dwell_s=self.dwell_s,
+            clock_dwell_s=self.clock_dwell_s,
             gain_factor=self.gain_factor,
             guard_margin=self.guard_margin,
             max_switches_per_day=self.max_switches_per_day,

@@ -56,6 +56,8 @@ def _wanted(view: Outlook) -> list[Vertex]:
 def _limits(case: Case, view: Outlook, target: Vertex) -> Decision | None:
     """Hold for the operator's limits on how often a run may change."""
     run, policy = case.run, case.seen.policy
+    if target.point.layout == run.layout:
+        return _clock_limit(case, view, target)
     if run.since_switch_s is not None and run.since_switch_s < policy.dwell_s:
         why = reasons.dwell(view, target, run.since_switch_s, policy.dwell_s)
         return case.hold("dwell", why)
@@ -65,20 +67,29 @@ def _limits(case: Case, view: Outlook, target: Vertex) -> Decision | None:
     return None
 
 
+def _clock_limit(case: Case, view: Outlook, target: Vertex) -> Decision | None:
+    """Hold while the clock was changed a moment ago."""
+    since_s, least_s = case.run.since_clock_s, case.seen.policy.clock_dwell_s
+    if since_s is None or since_s >= least_s:
+        return None
+    return case.hold("clock_dwell", reasons.clock_dwell(view, target, since_s, least_s))
+
+
 def _pays(case: Case, guard: Guard, view: Outlook, target: Vertex) -> Decision:
     """Switch if what it saves is enough times what it costs."""
-    policy = case.seen.policy
+    policy, cost = case.seen.policy, view.cost(target.point)
+    dwell_s = policy.clock_dwell_s if cost is view.clock else policy.dwell_s
     made = offer(
         view.hull,
         view.plan,
         view.here,
         place(target),
-        switch=view.switch,
-        keep_s=max(policy.dwell_s, view.switch.seconds),
+        switch=cost,
+        keep_s=max(dwell_s, cost.seconds),
     )
     if made.saved_g <= policy.gain_factor * made.cost_g:
         decision = case.hold("gain_too_small", reasons.too_small(case, target, made))
     else:
         kind, why = reasons.switch(case, guard, view, target, made)
-        decision = case.switch(kind, target.point, why)
+        decision = case.go(kind, target.point, why)
     return replace(decision, predicted_g=made.saved_g, switch_cost_g=made.cost_g)

@@ -56,8 +56,14 @@ class Case:
         """Stay, for a reason that reads on after "staying at A (tp2 on 2 GPUs): "."""
         return self.say(Action.HOLD, kind, f"staying at {self.here}: {why}.")
 
-    def switch(self, kind: str, target: OperatingPoint, why: str) -> Decision:
-        """Go to `target`, for a reason that reads on after "switching from A to B: "."""
+    def go(self, kind: str, target: OperatingPoint, why: str) -> Decision:
+        """Go to `target`, for a reason that reads on after "switching from A to B: ".
+
+        A point of the same layout needs no switch, only another clock.
+        """
+        if target.layout == self.run.layout:
+            reason = f"changing the clock from {self.here} to {named(target)}: {why}."
+            return self.say(Action.CLOCK, kind, reason, target=target.id)
         reason = f"switching from {self.here} to {named(target)}: {why}."
         return self.say(Action.SWITCH, kind, reason, target=target.id)
 

@@ -37,7 +37,7 @@ def _decide_run(seen: Observation, run: RunView) -> Decision:
     if decision:
         return decision
     order = ordered(case)
-    if order and order.action is Action.SWITCH:
+    if order and order.action is not Action.HOLD:
         return order
     return _deadline(case) or order or _unready(case) or _blind(case) or automatic(case)
 
@@ -105,7 +105,7 @@ def _deadline(case: Case) -> Decision | None:
         )
     late_s = by_switch_s - guard.time_left_s
     end = f"{duration(late_s)} late" if late_s > 0 else f"{duration(-late_s)} early"
-    return case.switch(
+    return case.go(
         "deadline",
         fastest,
         f"the deadline at {at} needs the fastest point from now on, which ends the run about {end}",

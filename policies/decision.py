@@ -84,6 +84,8 @@ class RunView:
         failed_switches: in a row, since the last confirmed one or thaw.
         switches_today: layout switches begun in the last 24 h.
         gpus_held: devices this run keeps whether it uses them or not.
+        clock_trouble: why no clock of its GPUs can be set now, as a clause; "" when all can.
+        since_clock_s: since its GPUs' clock was last changed; None when it never was.
         ordered_point: what an operator asked for and nobody has carried out yet.
     """
 
@@ -110,6 +112,8 @@ class RunView:
     ordered_point: str = ""
     failed_switches: int = 0
     switches_today: int = 0
+    clock_trouble: str = "no agent reports an actuator for its GPUs"
+    since_clock_s: float | None = None
     since_switch_s: float | None = None
     switch_s: float | None = None
     switch_energy_j: float | None = None
@@ -121,13 +125,14 @@ class PolicySettings:
     """The operator's limits on automatic switching.
 
     Attributes:
-        dwell_s: least time between two layout changes.
+        dwell_s: least time between two layout changes. `clock_dwell_s`: between two clock changes.
         gain_factor: a switch must save at least this many times what it costs.
         guard_margin: share of speed kept in reserve by the deadline guard, in [0, 1).
         equivalence: classes the operator allows.
     """
 
     dwell_s: float = 4 * 3600.0
+    clock_dwell_s: float = 900.0
     gain_factor: float = 2.0
     guard_margin: float = 0.02
     max_switches_per_day: int = 6

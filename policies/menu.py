@@ -23,8 +23,8 @@ def why_not(point: OperatingPoint, run: RunView, policy: PolicySettings) -> str:
     cannot = _cannot(point, run)
     if cannot:
         return cannot
-    if run.current is not None and point.clock_mhz != run.current.clock_mhz:
-        return f"{point.id} needs another GPU clock and no actuator sets clocks yet"
+    if run.clock_trouble and run.current and point.clock_mhz != run.current.clock_mhz:
+        return f"{point.id} needs another GPU clock and {run.clock_trouble}"
     return ""
 
 

@@ -29,7 +29,7 @@ def ordered(case: Case) -> Decision | None:
         return _refused(case, why)
     if case.missing[0] == "no_progress":
         return case.hold("no_progress", f"{case.missing[1]}; the order to {target.id} waits for it")
-    return case.switch("operator", target, f"an operator ordered it{_slack_after(case, target)}")
+    return case.go("operator", target, f"an operator ordered it{_slack_after(case, target)}")
 
 
 def _refused(case: Case, why: str) -> Decision:

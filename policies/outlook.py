@@ -36,6 +36,11 @@ class Outlook:
     bound_g: float | None
     price_mu: float
     switch: Switch
+    clock: Switch
+
+    def cost(self, target: OperatingPoint) -> Switch:
+        """Give what going to `target` takes: a switch, or only another clock."""
+        return self.clock if target.layout == self.current.layout else self.switch
 
     @property
     def now_g_per_kwh(self) -> float:
@@ -98,6 +103,9 @@ def look_ahead(
         running=plan.running(),
         bound_g=bound.bound_g if bound else None,
         price_mu=plan.mu_g_per_token / guard.counted_on,
+        clock=Switch(
+            seconds=catalogue.switch.clock_s, energy_j=here.power_w * catalogue.switch.clock_s
+        ),
         switch=Switch(
             seconds=seconds,
             wait_s=guard.lag_s(current),

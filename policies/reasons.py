@@ -73,6 +73,14 @@ def dwell(view: Outlook, target: Vertex, since_s: float, dwell_s: float) -> str:
     )
 
 
+def clock_dwell(view: Outlook, target: Vertex, since_s: float, dwell_s: float) -> str:
+    """Say that the clock was changed too short ago."""
+    return (
+        f"{target.point.id} is better at {intensity(view.now_g_per_kwh)}, but the clock was "
+        f"changed {duration(since_s)} ago and {duration(dwell_s)} must lie between two changes"
+    )
+
+
 def day_limit(view: Outlook, target: Vertex, made: int, allowed: int) -> str:
     """Say that there were enough switches for a day."""
     return (
@@ -101,8 +109,9 @@ def switch(case: Case, guard: Guard, view: Outlook, target: Vertex, made: Offer)
     """
     now = case.seen.now
     after = guard.slack_after_s(view.current, target.point)
+    act = "change" if target.point.layout == view.current.layout else "switch"
     tail = (
-        f"saves {grams(made.saved_g)} by {moment(made.until, now)}, the switch costs "
+        f"saves {grams(made.saved_g)} by {moment(made.until, now)}, the {act} costs "
         f"{grams(made.cost_g)}, "
         f"deadline slack {duration(guard.slack_s(view.current))} to at least {duration(after)}"
     )

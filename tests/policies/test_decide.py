@@ -17,11 +17,12 @@ from wattmesh.policies.decision import (
     SwitchView,
 )
 from wattmesh.reconfig.catalogue import Equivalence, Evidence
+from wattmesh.reconfig.layout import Layout
 
 STALE = CarbonView(
     signal="neso", slots=(), age_s=7200.0, trouble="neso was last heard 7200 s ago (HTTP 503)."
 )
-LAYOUT_C = point("C", 4, 700.0, 1590.0, evidence=Evidence.MEASURED)
+LAYOUT_C = point("C", 4, 700.0, 1590.0, layout=Layout(dp_shard=2, tp=2), evidence=Evidence.MEASURED)
 
 
 def one(seen: Observation | None = None, **changes: Any) -> Decision:
@@ -131,7 +132,7 @@ def test_an_order_works_without_a_deadline_and_from_an_unknown_layout() -> None:
         ),
         (
             {"catalogue": catalogue(A, replace(B, clock_mhz=1305)), "ordered_point": "B"},
-            "no actuator sets clocks",
+            "needs another GPU clock and no agent reports an actuator",
         ),
     ],
 )

@@ -1,0 +1,219 @@
+"""The clock wished for a run's GPUs: committed before anybody sets it, and taken back in time."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.cycle.test_cycle import CATALOGUE, SIGNAL, T0, UID, A, B, point, store_day
+from wattmesh.controller.clocks import LEASE_S, desired, due_clock, lapsed, trouble
+from wattmesh.controller.cycle import Cycle, CycleReport, CycleSettings
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs import RunPlan, RunRow
+from wattmesh.controller.observe import SignalFacts
+from wattmesh.errors import Fenced
+from wattmesh.migrations.upgrade import upgrade
+from wattmesh.policies.decision import Action, Mode, PolicySettings
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import Progress, Register, Transition
+from wattmesh.telemetry.desired import Desired, GpuControl
+
+GPUS = tuple(f"GPU-{n}" for n in range(4))
+CONTROLS = {gpu: GpuControl(gpu_uuid=gpu, settable=True) for gpu in GPUS}
+FAST = replace(point("A", A, 1000.0, 1600.0), clock_mhz=1980)
+SLOW = replace(point("S", A, 850.0, 1050.0), clock_mhz=1305)
+SMALL = replace(point("B", B, 300.0, 1500.0), clock_mhz=1500)
+WITH_CLOCKS = replace(CATALOGUE, points=(FAST, SLOW, SMALL))
+
+
+@pytest.fixture
+def journal(journal_url: str) -> Iterator[Journal]:
+    """A run on four GPUs, unlocked, before two dirty hours and a clean day."""
+    upgrade(journal_url)
+    opened = Journal.open(journal_url)
+    opened.runs.register(
+        Register(
+            run="r",
+            name="llm",
+            incarnation="i1",
+            attempt=1,
+            layout=A,
+            ranks=(0, 1, 2, 3),
+            world_size=4,
+            gpus=GPUS,
+            tokens_total=10_000_000,
+            boundary_every=20,
+            capabilities=("in_place", "parking"),
+        ),
+        owner_uid=UID,
+        now=T0,
+        epoch=1,
+        plan=RunPlan(catalogue=WITH_CLOCKS, deadline=T0 + timedelta(hours=5)),
+    )
+    progress(opened, seq=1, step=1)
+    store_day(opened, high_first=True)
+    yield opened
+    opened.close()
+
+
+def progress(journal: Journal, *, seq: int, step: int, at: Any = T0, layout: Any = A) -> None:
+    """Let the run report."""
+    message = Progress(
+        run="r",
+        incarnation="i1",
+        attempt=1,
+        seq=seq,
+        step=step,
+        samples=step,
+        tokens=step * 1000,
+        tokens_per_s=1000.0,
+        loss=2.0,
+        layout=layout,
+        ranks=tuple(range(layout.world_size)),
+        boundary_every=20,
+        checkpoint_step=0,
+        checkpoint_digest="",
+        phase="training",
+    )
+    journal.runs.progress(message, owner_uid=UID, now=at)
+
+
+def turn(journal: Journal, *, at: Any = T0, **changes: Any) -> CycleReport:
+    """Run one cycle of a daemon that leads and hears all actuators."""
+    epoch = journal.leadership.acquire("test", 60.0)
+    facts: dict[str, Any] = {
+        "mode": Mode.ACT,
+        "policy": PolicySettings(dwell_s=600.0),
+        "facts": SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=7200.0),
+        "switch_timeout_s": 600.0,
+        "cycle_s": 5.0,
+        "coverage": (4, 4),
+        "controls": CONTROLS,
+        **changes,
+    }
+    settings = CycleSettings(**facts)
+    return Cycle(journal, lambda: settings, lambda: epoch).run(at)
+
+
+def row(journal: Journal) -> RunRow:
+    """The run as the journal has it."""
+    found = journal.runs.find("r", T0)
+    assert found is not None
+    return found
+
+
+def wished(journal: Journal, mode: Mode = Mode.ACT, frozen: str = "") -> Desired:
+    """What the node would hear."""
+    rows = journal.runs.all(T0)
+    return desired("n1", GPUS, rows, epoch=7, mode=mode, frozen=frozen)
+
+
+def test_a_dirty_hour_lowers_the_clock_of_every_gpu_of_the_run(journal: Journal) -> None:
+    """The intent is a row; the wish follows from it, for all GPUs of the run alike."""
+    report = turn(journal)
+    assert report.decisions[0].action is Action.CLOCK
+    assert row(journal).clock_mhz == 1305
+    found = row(journal).point
+    assert found is not None
+    assert found.id == "S"
+    wishes = wished(journal).wishes
+    assert [(wish.gpu_uuid, wish.clock_mhz, wish.lease_s) for wish in wishes] == [
+        (gpu, 1305, LEASE_S) for gpu in GPUS
+    ]
+    assert Desired.from_json(wished(journal).to_json()) == wished(journal)
+
+
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.ADVISE])
+def test_outside_act_nothing_is_wished(journal: Journal, mode: Mode) -> None:
+    """Neither committed nor, from before, still heard by a node."""
+    turn(journal, mode=mode)
+    assert row(journal).clock_mhz is None
+    turn(journal)
+    assert wished(journal).wishes
+    assert not wished(journal, mode=mode).wishes
+    turn(journal, mode=mode)
+    assert row(journal).clock_mhz is None
+
+
+def test_a_freeze_takes_the_clock_back(journal: Journal) -> None:
+    """Hands off means that nothing of ours stays on the GPUs."""
+    turn(journal)
+    journal.runs.freeze("r", reason="look", by="op", now=T0)
+    assert not wished(journal).wishes
+    turn(journal)
+    assert row(journal).clock_mhz is None
+
+
+def test_one_gpu_that_cannot_be_held_frees_all(journal: Journal) -> None:
+    """The ranks of one run wait for each other."""
+    turn(journal)
+    broken = CONTROLS | {"GPU-2": GpuControl(gpu_uuid="GPU-2", trouble="somebody else set it")}
+    report = turn(journal, controls=broken)
+    assert row(journal).clock_mhz is None
+    assert "GPU GPU-2 cannot be set: somebody else set it" in report.decisions[0].reason
+    turn(journal)
+    assert row(journal).clock_mhz is None  # the clock was changed a moment ago
+    later = T0 + timedelta(seconds=901)
+    progress(journal, seq=2, step=2, at=later)
+    turn(journal, at=later)
+    assert row(journal).clock_mhz == 1305
+
+
+def test_below_full_coverage_no_clock_is_set_but_one_that_stands_is_kept(journal: Journal) -> None:
+    """Nobody could say what a new one does; taking one back would be an act as well."""
+    report = turn(journal, coverage=(63, 64))
+    assert row(journal).clock_mhz is None
+    assert "the power of only 63 of 64 GPUs is seen" in report.decisions[0].reason
+    turn(journal)
+    turn(journal, coverage=(63, 64))
+    assert row(journal).clock_mhz == 1305
+
+
+def test_a_daemon_that_lost_its_epoch_wishes_nothing(journal: Journal) -> None:
+    """The intent is committed under the leader's epoch or not at all."""
+    journal.leadership.acquire("test", 60.0)
+    with pytest.raises(Fenced):
+        journal.runs.wish_clock("r", 1305, now=T0, epoch=999)
+    assert row(journal).clock_mhz is None
+
+
+def test_the_clock_follows_a_confirmed_switch(journal: Journal) -> None:
+    """Layout first, clock when the run has said that it trains there."""
+    journal.runs.order_point("r", "B", reason="", by="op", now=T0)
+    turn(journal)
+    switch = journal.switches.open("r")
+    assert switch is not None
+    assert due_clock(row(journal), switch) is None
+    journal.switches.record(
+        Transition(
+            run="r",
+            incarnation="i1",
+            attempt=1,
+            plan=switch.plan,
+            epoch=switch.epoch,
+            state=SwitchState.CONFIRMED,
+            step=20,
+            elapsed_s=1.0,
+        ),
+        owner_uid=UID,
+        now=T0 + timedelta(seconds=30),
+    )
+    progress(journal, seq=2, step=21, at=T0 + timedelta(seconds=30), layout=B)
+    turn(journal, at=T0 + timedelta(seconds=31))
+    assert row(journal).clock_mhz == 1500
+    found = row(journal).point
+    assert found is not None
+    assert found.id == "B"
+
+
+def test_what_keeps_a_clock_from_being_set_is_said_in_order(journal: Journal) -> None:
+    """The most basic lack first."""
+    run = row(journal)
+    assert trouble(run, CONTROLS, (4, 4)) == ""
+    assert "did not say which GPUs" in trouble(replace(run, gpus=("",)), CONTROLS, (4, 4))
+    assert "for 4 of its 4 GPUs" in trouble(run, {}, (4, 4))
+    idle = {gpu: GpuControl(gpu_uuid=gpu) for gpu in GPUS}
+    assert "do not act" in trouble(run, idle, (4, 4))
+    assert not lapsed(run, {}, mode=Mode.OBSERVE, frozen="")

@@ -1,0 +1,85 @@
+"""Points that differ by their clock only: reached without a switch, when clocks can be set."""
+
+from typing import Any
+
+import pytest
+
+from tests.policies.build import A, B, catalogue, observation, point, run, slots
+from wattmesh.policies.decide import decide
+from wattmesh.policies.decision import Action, Decision
+
+FAST = point("A", 4, 1000.0, 1600.0, clock_mhz=1980)
+SLOW = point("S", 4, 850.0, 1050.0, clock_mhz=1305)
+CLOCKS = catalogue(FAST, SLOW)
+
+
+def one(**changes: Any) -> Decision:
+    """The decision about a run whose catalogue is two clocks of one layout."""
+    facts = {"catalogue": CLOCKS, "clock_trouble": "", **changes}
+    (decision,) = decide(observation(run(**facts)))
+    return decision
+
+
+def test_a_better_clock_is_set_without_a_switch() -> None:
+    """No boundary, no cost of a switch; the sentence says clock."""
+    decision = one()
+    assert (decision.action, decision.target) == (Action.CLOCK, "S")
+    assert decision.reason.startswith(
+        "changing the clock from A (dp4 @1980 MHz on 4 GPUs) to S (dp4 @1305 MHz on 4 GPUs): "
+    )
+    assert "the change costs 0 g" in decision.reason
+    assert decision.switch_cost_g == 0.0
+
+
+def test_without_an_actuator_no_clock_is_chosen_and_the_reason_says_so() -> None:
+    """The twin of the test above: the same grid, but nobody who could set it."""
+    decision = one(clock_trouble="the power of only 56 of 64 GPUs is seen")
+    assert (decision.action, decision.kind) == (Action.HOLD, "no_choice")
+    assert (
+        "S needs another GPU clock and the power of only 56 of 64 GPUs is seen" in decision.reason
+    )
+
+
+def test_a_clock_that_was_just_changed_stays() -> None:
+    """Its own, shorter dwell: the one between layouts does not hold it."""
+    held = one(since_clock_s=60.0)
+    assert (held.action, held.kind) == (Action.HOLD, "clock_dwell")
+    assert "the clock was changed 1 min ago and 15 min must lie between" in held.reason
+    assert one(since_clock_s=901.0).action is Action.CLOCK
+    assert one(since_switch_s=60.0).action is Action.CLOCK
+
+
+def test_an_operator_may_order_a_clock() -> None:
+    """The same way as a layout, and refused for the same kind of reason."""
+    assert one(ordered_point="S").action is Action.CLOCK
+    refused = one(ordered_point="S", clock_trouble="no agent reports an actuator")
+    assert (refused.action, refused.kind) == (Action.HOLD, "order_refused")
+
+
+def test_a_deadline_takes_the_clock_back() -> None:
+    """The guard outranks grams, for clocks too, whatever the dwell."""
+    late = one(
+        current=SLOW, layout=SLOW.layout, tokens_total=1_000_000 + 50_000_000, since_clock_s=1.0
+    )
+    assert (late.action, late.kind, late.target) == (Action.CLOCK, "deadline", "A")
+
+
+def test_another_layout_with_another_clock_is_a_switch() -> None:
+    """The layout goes first; the clock follows when the run has confirmed it."""
+    small = point("B", 2, 600.0, 800.0, clock_mhz=1305)
+    decision = one(catalogue=catalogue(FAST, small), ordered_point="B")
+    assert (decision.action, decision.target) == (Action.SWITCH, "B")
+
+
+@pytest.mark.parametrize("trouble", ["", "no agent reports an actuator"])
+def test_points_without_clocks_need_no_actuator(trouble: str) -> None:
+    """A catalogue of layouts alone is what it was."""
+    (decision,) = decide(observation(run(catalogue=catalogue(A, B), clock_trouble=trouble)))
+    assert (decision.action, decision.target) == (Action.SWITCH, "B")
+
+
+def test_a_flat_grid_still_prefers_the_clock_that_needs_fewer_joules() -> None:
+    """And calls it energy, not carbon."""
+    view = run(catalogue=CLOCKS, clock_trouble="")
+    (decision,) = decide(observation(view, grid=slots([200.0] * 14)))
+    assert (decision.action, decision.kind) == (Action.CLOCK, "energy")
