@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Mapping
 
 from wattmesh.reconfig import reached
 from wattmesh.reconfig.attempt import Claim
@@ -28,6 +29,15 @@ CAPABILITIES = ("in_place", "parking")
 
 FIXED_DATA_PARALLEL = "fixed_data_parallel"
 """The run keeps its data parallel degree: its loader cannot seek by global sample."""
+
+
+def scheduler_key(environment: Mapping[str, str]) -> str:
+    """Name the job as its scheduler does, and as its nodes find it in their processes' cgroups.
+
+    `slurm:<job id>`, `pod:<uid>` (the pod's own, through the downward API), or "" outside both.
+    """
+    job, pod = environment.get("SLURM_JOB_ID", ""), environment.get("POD_UID", "")
+    return f"slurm:{job}" if job else f"pod:{pod}" if pod else ""
 
 
 class Chair:
@@ -81,6 +91,7 @@ class Chair:
                 world_size=self._board.launched,
                 gpus=tuple(peers),
                 supersedes=identity.supersedes,
+                scheduler_key=scheduler_key(os.environ),
                 step=generation.step,
                 tokens=generation.tokens,
                 tokens_total=job.tokens_total,
