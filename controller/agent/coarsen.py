@@ -1,0 +1,63 @@
+"""Joining ledger slots when there is no room for all of them. Pure.
+
+Invariant: the amounts of what is joined add up to what they were, to the millijoule: time gets
+coarser, nothing gets lost.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from wattmesh.telemetry.ledger import EnergyRow
+from wattmesh.telemetry.readings import Quality
+
+Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A row as it is kept, by its key, and what of it was not sent yet."""
+
+    key: Key
+    unsent: EnergyRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """A longer slot in the place of others. `row`: all of it is unsent."""
+
+    row: EnergyRow
+    replaces: tuple[Key, ...]
+
+
+def coarser(rows: Iterable[Kept]) -> tuple[Joined, ...]:
+    """Join each two neighbouring slots of one device, run and line; the rest stays as it is."""
+    lines: dict[tuple[str, str, str], list[Kept]] = {}
+    for each in sorted(rows, key=lambda each: each.unsent.slot_start):
+        row = each.unsent
+        lines.setdefault((row.gpu_uuid, row.run, row.line), []).append(each)
+    return tuple(
+        _joined(same[at : at + 2]) for same in lines.values() for at in range(0, len(same) - 1, 2)
+    )
+
+
+def _joined(pair: Sequence[Kept]) -> Joined:
+    """Join two slots into the one from where the first begins to where the last ends."""
+    one, two = (each.unsent for each in pair)
+    known = [each for each in (one.energy_mj, two.energy_mj) if each is not None]
+    weakest = min(one.quality, two.quality, key=_strength)
+    row = replace(
+        two,
+        slot_start=one.slot_start,
+        slot_end=max(one.slot_end, two.slot_end),
+        energy_mj=sum(known) if known else None,
+        unobserved_ms=one.unobserved_ms + two.unobserved_ms,
+        upper_mj=one.upper_mj + two.upper_mj,
+        quality=weakest,
+    )
+    return Joined(row=row, replaces=tuple(each.key for each in pair))
+
+
+def _strength(quality: str) -> int:
+    """Order qualities: a sum is worth what its weakest part is."""
+    weak = (str(Quality.SIMULATED), str(Quality.ESTIMATED))
+    return weak.index(quality) if quality in weak else len(weak)

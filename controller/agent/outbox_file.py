@@ -1,0 +1,183 @@
+"""The SQLite file of an agent's outbox: opened by one process, durable, never half written.
+
+Invariant: a transaction that ended without an error is on disk (WAL, synchronous FULL). A file
+that SQLite cannot read is put aside, never written over. Every failure surfaces as
+`JournalUnavailable`, in one sentence with the next step.
+"""
+
+import fcntl
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from wattmesh.errors import FixInput, JournalUnavailable
+from wattmesh.telemetry.readings import utc_now
+
+log = logging.getLogger(__name__)
+
+MIB = 1 << 20
+PAGE_BYTES = 4096
+ROOM = 1.25
+"""The file may grow by so much beyond its limit while rows are joined; then it is full."""
+
+BUSY_S = 5.0
+
+_SCHEMA = """
+CREATE TABLE rows (
+    gpu_uuid TEXT NOT NULL, run TEXT NOT NULL, slot_start INTEGER NOT NULL,
+    slot_end INTEGER NOT NULL, incarnation TEXT NOT NULL, energy_mj INTEGER,
+    unobserved_ms INTEGER NOT NULL, upper_mj INTEGER NOT NULL, source TEXT NOT NULL,
+    quality TEXT NOT NULL, line TEXT NOT NULL, sent_energy_mj INTEGER,
+    sent_unobserved_ms INTEGER NOT NULL DEFAULT 0, sent_upper_mj INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (gpu_uuid, run, slot_start)) WITHOUT ROWID;
+CREATE TABLE counters (
+    gpu_uuid TEXT PRIMARY KEY, energy_mj INTEGER NOT NULL, at INTEGER NOT NULL,
+    monotonic_s REAL NOT NULL, boot_id TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE flight (seq INTEGER PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+
+class OutboxFile:
+    """One file, one process, one thread at a time."""
+
+    def __init__(self, path: Path, limit_mib: int) -> None:
+        """Open the file, or begin a new one; one that is damaged is put aside.
+
+        Raises:
+            FixInput: another agent has it open, or its folder cannot be used.
+            JournalUnavailable: the disk does not take it.
+        """
+        self.pages = max(64, limit_mib * MIB // PAGE_BYTES)
+        self._lock = threading.Lock()
+        self._held = _hold(path)
+        try:
+            self._database = self._open(path)
+        except BaseException:
+            os.close(self._held)
+            raise
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Give the connection for single statements.
+
+        Raises:
+            JournalUnavailable: SQLite cannot.
+        """
+        with self._lock:
+            try:
+                yield self._database
+            except sqlite3.Error as error:
+                raise JournalUnavailable(
+                    f"the outbox does not take what was measured ({error}); it waits in memory, "
+                    "and the hardware counters cover it: free some space"
+                ) from error
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Give the connection for one transaction: committed at the end, undone by an error.
+
+        Raises:
+            JournalUnavailable: SQLite cannot; nothing was written.
+        """
+        with self.reading() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+
+    def used(self) -> int:
+        """Count the pages that hold something."""
+        with self.reading() as connection:
+            pages, free = (
+                connection.execute(f"PRAGMA {name}").fetchone()[0]
+                for name in ("page_count", "freelist_count")
+            )
+        return int(pages) - int(free)
+
+    def close(self) -> None:
+        """Close the file, and let others have it."""
+        with self._lock:
+            self._database.close()
+            os.close(self._held)
+
+    def _open(self, path: Path) -> sqlite3.Connection:
+        """Open the file; one that SQLite cannot read is put aside, and a new one begun."""
+        try:
+            return self._connected(path)
+        except sqlite3.OperationalError as error:
+            raise JournalUnavailable(
+                f"the outbox {path} cannot be opened ({error}); free some space, or look at its "
+                "folder"
+            ) from error
+        except sqlite3.DatabaseError as error:
+            aside = path.with_name(f"{path.name}.damaged-{utc_now():%Y%m%dT%H%M%S}")
+            log.error("the outbox %s is damaged (%s); it is kept as %s", path, error, aside)
+            path.rename(aside)
+            for ending in ("-wal", "-shm"):
+                with suppress(FileNotFoundError):
+                    path.with_name(path.name + ending).unlink()
+            return self._connected(path)
+
+    def _connected(self, path: Path) -> sqlite3.Connection:
+        """Open the file, with its tables."""
+        connection = sqlite3.connect(
+            path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
+        try:
+            connection.row_factory = sqlite3.Row
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA wal_autocheckpoint = 200")
+            connection.execute(f"PRAGMA max_page_count = {int(ROOM * self.pages) + 16}")
+            if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+                raise sqlite3.DatabaseError("its pages do not fit together")
+            _create(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _hold(path: Path) -> int:
+    """Take the file for this process alone; the kernel lets go of it when the process ends.
+
+    Raises:
+        FixInput: another agent has it, or its folder cannot be used.
+    """
+    name = path.with_name(f"{path.name}.lock")
+    try:
+        held = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise FixInput(
+            f"the outbox's folder {path.parent} cannot be used ({error.strerror}); make it, or "
+            "name another file in agent.outbox"
+        ) from error
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(held)
+        raise FixInput(
+            f"another agent uses the outbox {path}; stop it first, or give this one its own "
+            "agent.outbox"
+        ) from error
+    return held
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    """Make the tables of a new file, in one transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    known = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'facts'").fetchone()
+    if known is None:
+        for statement in _SCHEMA.split(";"):
+            connection.execute(statement)
+        connection.execute("INSERT INTO facts VALUES ('fresh', '1')")
+    connection.execute("COMMIT")
