@@ -34,11 +34,16 @@ class Worker:
         self._pending: Future[Any] | None = None
         self._began_s = 0.0
 
-    def call(self, work: Callable[[], T], limit_s: float) -> T:
-        """Make a call and wait for its answer, at most `limit_s`.
+    @property
+    def idle(self) -> bool:
+        """Whether no call is under way."""
+        return self._pending is None or self._pending.done()
+
+    def begin(self, work: Callable[[], T]) -> Future[T]:
+        """Begin a call and do not wait: `concurrent.futures.wait` does, for many workers at once.
 
         Raises:
-            Overdue: no answer in time, or an earlier call still hangs; else what `work` raises.
+            Overdue: an earlier call still hangs.
         """
         if self._pending is not None and not self._pending.done():
             raise Overdue(time.monotonic() - self._began_s)
@@ -48,6 +53,15 @@ class Worker:
         answer: Future[T] = Future()
         self._pending, self._began_s = answer, time.monotonic()
         self._calls.put((work, answer))
+        return answer
+
+    def call(self, work: Callable[[], T], limit_s: float) -> T:
+        """Make a call and wait for its answer, at most `limit_s`.
+
+        Raises:
+            Overdue: no answer in time, or an earlier call still hangs; else what `work` raises.
+        """
+        answer = self.begin(work)
         try:
             return answer.result(limit_s)
         except TimeoutError:

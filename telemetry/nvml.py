@@ -297,7 +297,11 @@ class Nvml:
         Raises:
             NvmlFailed: see the tree; the message names the device.
         """
-        return told(f"read {what} of {uuid}", name, self.handle(uuid), *arguments)
+        try:
+            return told(f"read {what} of {uuid}", name, self.handle(uuid), *arguments)
+        except DeviceLost:
+            self._handles.pop(uuid, None)  # when it is back it may have another
+            raise
 
     def handle(self, uuid: str) -> Any:
         """Give NVML's handle of a device; it is void after `reopen`.
