@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from examples.pretrain.config import DTYPES, TrainConfig, check_layout, micro_batch
 from examples.pretrain.experts import MixtureOfExperts
-from examples.pretrain.model import LanguageModel, Where
+from examples.pretrain.model import Block, LanguageModel, Where
 from wattmesh.integrations.pytorch.context_parallel import Context
 from wattmesh.integrations.pytorch.data_parallel import shard_data, sum_gradients
 from wattmesh.integrations.pytorch.expert_parallel import ExpertParallel, split_experts
@@ -28,14 +28,7 @@ from wattmesh.integrations.pytorch.pipeline import (
     stage_count,
     stages_of,
 )
-from wattmesh.integrations.pytorch.tensor_parallel import (
-    Plan,
-    apply_plan,
-    block_plan,
-    embedding_plan,
-    head_plan,
-    norm_plan,
-)
+from wattmesh.integrations.pytorch.tensor_parallel import TensorParallel
 from wattmesh.reconfig.boxes import box_of
 
 
@@ -111,19 +104,21 @@ def cut(stage: LanguageModel, meshes: Meshes) -> None:
 
 def _cut_tensors(stage: LanguageModel, meshes: Meshes) -> None:
     """Cut heads, hidden features and vocabulary over tp, and sequences between them."""
-    mesh = meshes.parameters["tp"]
+    parallel = TensorParallel(meshes.parameters["tp"])
     if stage.embedding is not None:
-        apply_plan(stage, mesh, embedding_plan("embedding"))
-    if stage.head is not None:
-        apply_plan(stage, mesh, head_plan("norm", "head"))
+        parallel.cut_embedding(stage.embedding)
+    if stage.norm is not None and stage.head is not None:
+        parallel.keep_whole(stage.norm)
+        parallel.cut_head(stage.head)
     for layer in stage.layers.values():
-        attention = block_plan("attention", inputs=2, columns=("query", "key", "value"), row="out")
-        plan: Plan = {**norm_plan("attention_norm"), **norm_plan("feed_forward_norm"), **attention}
-        if isinstance(layer.feed_forward, MixtureOfExperts):
-            plan |= norm_plan("feed_forward.router")
+        assert isinstance(layer, Block)
+        parallel.keep_whole(layer.attention_norm, layer.feed_forward_norm)
+        mix, feed = layer.attention, layer.feed_forward
+        parallel.cut_block(mix, columns=(mix.query, mix.key, mix.value), row=mix.out)
+        if isinstance(feed, MixtureOfExperts):
+            parallel.keep_whole(feed.router)
         else:
-            plan |= block_plan("feed_forward", inputs=1, columns=("gate", "up"), row="down")
-        apply_plan(layer, mesh, plan)
+            parallel.cut_block(feed, columns=(feed.gate, feed.up), row=feed.down)
 
 
 def _cut_experts(mixture: MixtureOfExperts, meshes: Meshes) -> None:

@@ -1,4 +1,4 @@
-"""The two collectives that gradients flow through, on torch.distributed's public calls."""
+"""The collectives that gradients flow through, on torch.distributed's public calls."""
 
 from typing import Any
 
@@ -17,6 +17,21 @@ def gather(x: Tensor, group: ProcessGroup) -> Tensor:
     return gathered
 
 
+def gather_equal(x: Tensor, group: ProcessGroup) -> Tensor:
+    """Give every rank's tensor of a group, side by side along the last dim. Collective.
+
+    For what every rank then does alike: each has the whole gradient, and takes its own part of it.
+    """
+    gathered: Tensor = _GatherEqual.apply(x, group)  # type: ignore[no-untyped-call]
+    return gathered
+
+
+def scatter_sum(x: Tensor, group: ProcessGroup) -> Tensor:
+    """Sum a tensor over a group and give each rank `r` the part `x[r]` of it. Collective."""
+    own: Tensor = _ScatterSum.apply(x, group)  # type: ignore[no-untyped-call]
+    return own
+
+
 def exchange(rows: Tensor, send: list[int], receive: list[int], group: ProcessGroup) -> Tensor:
     """Send `send[r]` rows to each rank r of a group and receive `receive[r]`. Collective.
 
@@ -32,16 +47,37 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
         ctx.group = group
-        ranks = dist.get_world_size(group)
-        gathered = x.new_empty(ranks * x.shape[0], *x.shape[1:])
-        dist.all_gather_into_tensor(gathered, x.contiguous(), group=group)
-        return gathered.view(ranks, *x.shape)
+        return _all_gather(x, group)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        own = gradient.new_empty(gradient.shape[1:])
-        dist.reduce_scatter_tensor(own, gradient.flatten(0, 1).contiguous(), group=ctx.group)
-        return own, None
+        return _reduce_scatter(gradient, ctx.group), None
+
+
+class _ScatterSum(torch.autograd.Function):
+    """Reduce-scatter; every rank's gradient is what the others made of its part of the sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        return _reduce_scatter(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _all_gather(gradient, ctx.group), None
+
+
+class _GatherEqual(torch.autograd.Function):
+    """All-gather along the last dim; its gradient is this rank's part, for all have the same."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.rank, ctx.ranks = dist.get_rank(group), dist.get_world_size(group)
+        return torch.cat(_all_gather(x, group).unbind(), dim=-1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.chunk(ctx.ranks, dim=-1)[ctx.rank], None
 
 
 class _Exchange(torch.autograd.Function):
@@ -58,6 +94,19 @@ class _Exchange(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         back = _all_to_all(gradient, ctx.receive, ctx.send, ctx.group)
         return back, None, None, None
+
+
+def _all_gather(x: Tensor, group: ProcessGroup) -> Tensor:
+    ranks = dist.get_world_size(group)
+    gathered = x.new_empty(ranks * x.shape[0], *x.shape[1:])
+    dist.all_gather_into_tensor(gathered, x.contiguous(), group=group)
+    return gathered.view(ranks, *x.shape)
+
+
+def _reduce_scatter(x: Tensor, group: ProcessGroup) -> Tensor:
+    own = x.new_empty(x.shape[1:])
+    dist.reduce_scatter_tensor(own, x.flatten(0, 1).contiguous(), group=group)
+    return own
 
 
 def _all_to_all(rows: Tensor, send: list[int], receive: list[int], group: ProcessGroup) -> Tensor:

@@ -1,72 +1,185 @@
-"""Tensor parallel with sequence parallel, as plans for PyTorch's `parallelize_module`.
+"""Tensor parallel with sequence parallel: matrices are cut over ranks, and between them sequences.
 
-Between matrices every rank holds a part of each sequence (dim 1), so that norms, residuals and
-routers are computed once and not once per rank. Module names are the caller's; what is shared here
-is which style each *kind* of module gets.
+Parameters are DTensors, so that whoever shards, clips or saves them sees what they are. What a
+forward computes with are this rank's local parts, and every exchange is an explicit one: operators
+on DTensors are planned in Python anew for every mesh, which costs the first step after a switch
+more than its arithmetic, and every later step a good part of it.
 
-Invariant: a tensor-parallel rank's residual stream is the `tp`-th contiguous part of its sequence.
+Invariant: a tensor-parallel rank's residual stream is the `tp`-th contiguous part of its sequence,
+so that norms, residuals and routers are computed once and not once per rank.
+
+Shape suffixes: B batch, S this rank's positions, T all positions of the group, D model width,
+F this rank's features, V all words, W this rank's words.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    PrepareModuleInput,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.nn import functional
 
-Plan = dict[str, ParallelStyle]
+from wattmesh.errors import InputInvalid
+from wattmesh.integrations.pytorch.collectives import gather, gather_equal, scatter_sum
+
+_M = TypeVar("_M", bound=nn.Module)
 
 
-def embedding_plan(name: str) -> Plan:
-    """Cut an embedding by vocabulary; its output comes out in parts of the sequence."""
-    return {name: RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))}
+@dataclass(frozen=True, slots=True)
+class TensorParallel:
+    """Cuts modules over the ranks of a one-axis mesh; each keeps its part, nothing is sent.
 
-
-def head_plan(norm: str, head: str) -> Plan:
-    """Cut the output projection by vocabulary; every rank gets all logits of its samples.
-
-    They come as a DTensor, which `token_loss` unwraps: a view as a module's output would lose
-    FSDP's hooks to whoever changes it in place.
+    The parameters must be the same on every rank, or have no content yet (meta device). A module
+    keeps its names, settings and hooks, and computes in another way from then on.
     """
-    whole = ColwiseParallel(
-        input_layouts=Shard(1), output_layouts=Replicate(), use_local_output=False
-    )
-    return {norm: SequenceParallel(), head: whole}
+
+    mesh: DeviceMesh
+
+    @property
+    def group(self) -> ProcessGroup:
+        """The ranks that share what is cut."""
+        return self.mesh.get_group()
+
+    def cut_block(self, block: nn.Module, columns: Sequence[nn.Linear], row: nn.Linear) -> None:
+        """Cut a module by heads or hidden features: gather the sequence, work, scatter the sum.
+
+        Args:
+            block: takes (B, S, D) first and gives (B, S, D); other arguments are left alone.
+            columns: those of its matrices whose outputs are cut.
+            row: that whose inputs are cut; without a bias, which every rank would add.
+        """
+        block.register_forward_pre_hook(_GatherFirst(self.group))
+        for each in columns:
+            self._cut(each, ColumnLinear, Shard(0))
+        self._cut(row, RowLinear, Shard(1)).group = self.group
+
+    def cut_embedding(self, embedding: nn.Embedding) -> None:
+        """Cut an embedding by words; it takes tokens (B, T) and gives (B, S, D)."""
+        cut = self._cut(embedding, CutEmbedding, Shard(0))
+        cut.group, cut.rank = self.group, self.mesh.get_local_rank()
+
+    def cut_head(self, head: nn.Linear) -> None:
+        """Cut the output projection by words; it takes (B, S, D), every rank gets (B, T, V)."""
+        self._cut(head, CutHead, Shard(0)).group = self.group
+
+    def keep_whole(self, *modules: nn.Linear | nn.RMSNorm) -> None:
+        """Let layers that see one position at a time work on this rank's positions."""
+        for each in modules:
+            self._cut(each, WholeNorm if isinstance(each, nn.RMSNorm) else WholeLinear, Replicate())
+
+    def _cut(self, module: nn.Module, kind: type[_M], placement: Placement) -> _M:
+        """Leave this rank its parts, and let the module be of a kind that computes with them."""
+        rank, ranks = self.mesh.get_local_rank(), self.mesh.size()
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            local = parameter.detach()
+            if isinstance(placement, Shard):
+                if placement.dim >= local.dim() or local.shape[placement.dim] % ranks:
+                    raise InputInvalid(
+                        f"tensor parallel: {name} of shape {tuple(local.shape)} cannot be cut by "
+                        f"dim {placement.dim} over {ranks} ranks."
+                    )
+                local = local.chunk(ranks, placement.dim)[rank].clone()
+            whole = DTensor.from_local(local, self.mesh, [placement], run_check=False)
+            module.register_parameter(name, nn.Parameter(whole))
+        module.__class__ = kind
+        assert isinstance(module, kind)
+        return module
 
 
-def norm_plan(name: str) -> Plan:
-    """Apply a norm, or any layer that sees one position at a time, to this rank's positions."""
-    return {name: SequenceParallel(use_local_output=True)}
+class ColumnLinear(nn.Linear):
+    """Gives this rank's features of whole positions: (B, T, D) to (B, T, F)."""
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Apply this rank's rows of the matrix."""
+        bias_F = None if self.bias is None else _local(self.bias)
+        return functional.linear(x_BTD, _local(self.weight), bias_F)
 
 
-def block_plan(name: str, *, inputs: int, columns: tuple[str, ...], row: str) -> Plan:
-    """Cut a module by heads or hidden features: gather the sequence, work, scatter the sum.
+class RowLinear(nn.Linear):
+    """Sums over the group what every rank makes of its features: (B, T, F) to (B, S, D)."""
 
-    Args:
-        name: of the module that takes (B, S / tp, D) and gives (B, S / tp, D).
-        inputs: how many positional arguments it takes; only the first is gathered.
-        columns: names within it of the matrices whose outputs are cut.
-        row: name within it of the matrix whose inputs are cut.
-    """
-    rest = (None,) * (inputs - 1)
-    gather = PrepareModuleInput(
-        input_layouts=(Shard(1), *rest), desired_input_layouts=(Replicate(), *rest)
-    )
-    cut: Plan = {f"{name}.{each}": ColwiseParallel() for each in columns}
-    return {name: gather, **cut, f"{name}.{row}": RowwiseParallel(output_layouts=Shard(1))}
+    group: ProcessGroup
+
+    def forward(self, x_BTF: Tensor) -> Tensor:
+        """Apply this rank's columns of the matrix, and keep the sum at its positions."""
+        return _scatter_sequence(functional.linear(x_BTF, _local(self.weight)), self.group)
 
 
-def apply_plan(module: nn.Module, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle]) -> None:
-    """Cut a module's parameters after `plan`.
+class CutEmbedding(nn.Embedding):
+    """Looks up this rank's words; what others have is zero here, and comes with the sum."""
 
-    The parameters must be the same on every rank, or have no content yet (meta device): each rank
-    keeps its part, and nothing is sent.
-    """
-    parallelize_module(module, mesh, dict(plan), src_data_rank=None)
+    group: ProcessGroup
+    rank: int
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        """Give the embeddings at this rank's positions, (B, S, D)."""
+        weight_WD = _local(self.weight)
+        words_BT = tokens_BT - self.rank * len(weight_WD)
+        strange_BT = (words_BT < 0) | (words_BT >= len(weight_WD))
+        found_BTD = functional.embedding(words_BT.masked_fill(strange_BT, 0), weight_WD)
+        return _scatter_sequence(found_BTD.masked_fill(strange_BT[..., None], 0), self.group)
+
+
+class CutHead(nn.Linear):
+    """Gives all logits of all positions to every rank: (B, S, D) to (B, T, V)."""
+
+    group: ProcessGroup
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """Apply this rank's words to the group's positions, and exchange what came out."""
+        logits_BTW = functional.linear(_gather_sequence(x_BSD, self.group), _local(self.weight))
+        return gather_equal(logits_BTW, self.group)
+
+
+class WholeLinear(nn.Linear):
+    """A matrix that every rank has whole and applies to its own positions."""
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """Apply it: (B, S, D) in, (B, S, features) out."""
+        bias = None if self.bias is None else _shared(self.bias)
+        return functional.linear(x_BSD, _shared(self.weight), bias)
+
+
+class WholeNorm(nn.RMSNorm):
+    """A norm that every rank has whole and applies to its own positions."""
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """Apply it: (B, S, D) in and out."""
+        return functional.rms_norm(x_BSD, self.normalized_shape, _shared(self.weight), self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class _GatherFirst:
+    """A hook before a module's forward: its first argument is gathered along the sequence."""
+
+    group: ProcessGroup
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Give the arguments that the forward sees."""
+        return _gather_sequence(args[0], self.group), *args[1:]
+
+
+def _gather_sequence(x_BSD: Tensor, group: ProcessGroup) -> Tensor:
+    """Bring the parts of the sequence together, (B, T, D); gradients are summed on the way back."""
+    return gather(x_BSD, group).movedim(0, 1).flatten(1, 2)
+
+
+def _scatter_sequence(x_BTD: Tensor, group: ProcessGroup) -> Tensor:
+    """Sum over the group, and keep the part of the sequence that is this rank's, (B, S, D)."""
+    return scatter_sum(torch.stack(x_BTD.chunk(group.size(), dim=1)), group)
+
+
+def _local(parameter: Tensor) -> Tensor:
+    """This rank's part of a parameter; its gradient is that part's."""
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+
+def _shared(parameter: Tensor) -> Tensor:
+    """A whole parameter; its gradient is this rank's summand, which FSDP sums over the group."""
+    if not isinstance(parameter, DTensor):
+        return parameter
+    return parameter.to_local(grad_placements=[Partial()])
