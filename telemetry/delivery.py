@@ -164,6 +164,10 @@ def baseline(data: object) -> CounterBaseline:
         at=_moment(values, "at"),
         monotonic_s=float(seconds),
         boot_id=_text(values, "boot_id"),
+        source=_text(values, "source"),
+        booked_mj=_whole(values, "booked_mj", lowest=0),
+        unobserved_ms=_whole(values, "unobserved_ms", lowest=0),
+        recovered_ms=_whole(values, "recovered_ms", lowest=0),
     )
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from wattmesh.telemetry.ledger import EnergyRow
 from wattmesh.telemetry.readings import Quality
 
-Key = tuple[str, str, int]
+Key = tuple[str, str, int, str]
+"""GPU, run, slot start in microseconds, line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,12 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from wattmesh.controller.agent.coarsen import Kept, coarser
+from wattmesh.controller.agent.coarsen import Kept, Key, coarser
 from wattmesh.controller.agent.outbox_file import OutboxFile
 from wattmesh.errors import JournalUnavailable
 from wattmesh.telemetry.delivery import MOST_ROWS, Batch
@@ -35,16 +36,13 @@ _BOOK = f"""
 INSERT INTO rows ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET slot_end = excluded.slot_end, incarnation = excluded.incarnation,
     energy_mj = excluded.energy_mj, unobserved_ms = excluded.unobserved_ms,
-    upper_mj = excluded.upper_mj, source = excluded.source, quality = excluded.quality,
-    line = excluded.line
+    upper_mj = excluded.upper_mj, source = excluded.source, quality = excluded.quality
 """
 _UNSENT = (
     "(energy_mj IS NOT sent_energy_mj OR unobserved_ms <> sent_unobserved_ms "
     "OR upper_mj <> sent_upper_mj)"
 )
-_KEY = "gpu_uuid = ? AND run = ? AND slot_start = ?"
-
-Key = tuple[str, str, int]
+_KEY = "gpu_uuid = ? AND run = ? AND slot_start = ? AND line = ?"
 
 
 def boot_us() -> int:
@@ -121,7 +119,7 @@ class Outbox:
             connection.executemany(_BOOK, values)
             _put_counters(connection, baselines)
         newest = max((each[2] for each in values), default=0)
-        booked = {each[:3] for each in values}
+        booked = {(each[0], each[1], each[2], each[-1]) for each in values}
         # The sampler remembers these as they are here: until it forgets them too, they must stay.
         self._remembered = booked | {each for each in self._remembered if each[2] >= newest}
         self._keep_small()
@@ -150,7 +148,7 @@ class Outbox:
         query = f"SELECT {_COLUMNS} FROM rows WHERE slot_start >= ? AND slot_start < ?"
         with self._file.reading() as connection:
             found = connection.execute(query, (first, last)).fetchall()
-            self._remembered.update((row[0], row[1], row[2]) for row in found)
+            self._remembered.update(map(_key, found))
         rows = tuple(map(_row, found))
         return rows if run is None else tuple(row for row in rows if row.run == run)
 
@@ -197,7 +195,7 @@ class Outbox:
             "sent_energy_mj = energy_mj, sent_unobserved_ms = unobserved_ms, "
             "sent_upper_mj = upper_mj"
         )
-        keys = [(row["gpu_uuid"], row["run"], row["slot_start"]) for row in found[:MOST_ROWS]]
+        keys = [_key(row) for row in found[:MOST_ROWS]]
         connection.executemany(f"UPDATE rows SET {sent} WHERE {_KEY}", keys)
         body = json.dumps(batch.to_json(), separators=(",", ":"))
         connection.execute("INSERT INTO flight VALUES (?, ?)", (batch.seq, body))
@@ -224,8 +222,8 @@ class Outbox:
 
     def _let_go(self, connection: sqlite3.Connection) -> bool:
         """Delete the oldest rows that were sent whole; say whether there were any."""
-        query = f"SELECT gpu_uuid, run, slot_start FROM rows WHERE NOT {_UNSENT}"
-        keys = [tuple(row) for row in connection.execute(f"{query} ORDER BY slot_start")]
+        query = f"SELECT gpu_uuid, run, slot_start, line FROM rows WHERE NOT {_UNSENT}"
+        keys = [_key(row) for row in connection.execute(f"{query} ORDER BY slot_start")]
         free = [key for key in keys if key not in self._remembered]
         connection.executemany(f"DELETE FROM rows WHERE {_KEY}", free[: len(free) // 2 + 1])
         return bool(free)
@@ -233,10 +231,7 @@ class Outbox:
     def _coarsen(self, connection: sqlite3.Connection) -> bool:
         """Join neighbouring slots of one device and line; say whether there were any."""
         query = f"SELECT * FROM rows WHERE {_UNSENT} ORDER BY slot_start"
-        found = [
-            Kept(key=(row["gpu_uuid"], row["run"], row["slot_start"]), unsent=_change(row))
-            for row in connection.execute(query)
-        ]
+        found = [Kept(key=_key(row), unsent=_change(row)) for row in connection.execute(query)]
         joined = coarser([each for each in found if each.key not in self._remembered])
         if not joined:
             return False
@@ -260,11 +255,19 @@ def _put_fact(connection: sqlite3.Connection, name: str, value: str) -> None:
     connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
 
+_COUNTER = tuple(each.name for each in fields(CounterBaseline))
+_COUNTER_MARKS = ", ".join("?" * len(_COUNTER))
+
+
+def _key(row: sqlite3.Row) -> Key:
+    return row["gpu_uuid"], row["run"], row["slot_start"], row["line"]
+
+
 def _put_counters(connection: sqlite3.Connection, baselines: Iterable[CounterBaseline]) -> None:
     connection.executemany(
-        "INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?)",
+        f"INSERT OR REPLACE INTO counters ({', '.join(_COUNTER)}) VALUES ({_COUNTER_MARKS})",
         [
-            (each.gpu_uuid, each.energy_mj, _to_us(each.at), each.monotonic_s, each.boot_id)
+            tuple(({**asdict(each), "at": _to_us(each.at)})[name] for name in _COUNTER)
             for each in baselines
         ],
     )

@@ -33,10 +33,12 @@ CREATE TABLE rows (
     unobserved_ms INTEGER NOT NULL, upper_mj INTEGER NOT NULL, source TEXT NOT NULL,
     quality TEXT NOT NULL, line TEXT NOT NULL, sent_energy_mj INTEGER,
     sent_unobserved_ms INTEGER NOT NULL DEFAULT 0, sent_upper_mj INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (gpu_uuid, run, slot_start)) WITHOUT ROWID;
+    PRIMARY KEY (gpu_uuid, run, slot_start, line)) WITHOUT ROWID;
 CREATE TABLE counters (
     gpu_uuid TEXT PRIMARY KEY, energy_mj INTEGER NOT NULL, at INTEGER NOT NULL,
-    monotonic_s REAL NOT NULL, boot_id TEXT NOT NULL) WITHOUT ROWID;
+    monotonic_s REAL NOT NULL, boot_id TEXT NOT NULL, source TEXT NOT NULL,
+    booked_mj INTEGER NOT NULL, unobserved_ms INTEGER NOT NULL,
+    recovered_ms INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE flight (seq INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """

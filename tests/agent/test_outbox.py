@@ -120,10 +120,11 @@ def test_a_new_file_waits_for_what_the_controller_has(tmp_path: Path) -> None:
     assert outbox.fresh
     with pytest.raises(JournalUnavailable, match="not yet said"):
         outbox.baselines()
-    outbox.adopt([counter(4711)])
+    known = counter(4711, source="nvml", booked_mj=5, unobserved_ms=6, recovered_ms=7)
+    outbox.adopt([known])
     assert not outbox.fresh
     outbox.adopt([counter(1)])  # once
-    assert outbox.baselines() == {"G0": counter(4711)}
+    assert outbox.baselines() == {"G0": known}
 
 
 def test_more_rows_than_one_batch_takes_are_delivered_in_several(tmp_path: Path) -> None:
@@ -284,7 +285,9 @@ ROWS = st.lists(
 def test_joined_slots_add_up_to_what_they_were(rows: list[Any]) -> None:
     """Per device and run, again and again, until each has one slot; weak quality spreads."""
     index = timedelta(microseconds=1)
-    kept = [Kept(key=(r.gpu_uuid, r.run, (r.slot_start - T0) // index), unsent=r) for r in rows]
+    kept = [
+        Kept(key=(r.gpu_uuid, r.run, (r.slot_start - T0) // index, r.line), unsent=r) for r in rows
+    ]
     for _ in range(6):
         joined = coarser(kept)
         gone = {key for each in joined for key in each.replaces}
@@ -299,3 +302,15 @@ def test_joined_slots_add_up_to_what_they_were(rows: list[Any]) -> None:
         assert (after[0].energy_mj is None) == all(each.energy_mj is None for each in before)
         if "simulated" in {each.quality for each in before}:
             assert after[0].quality == "simulated"
+
+
+def test_a_slot_whose_line_changed_has_a_row_for_each(tmp_path: Path) -> None:
+    """Idle, then unattributed: both are kept, both are delivered."""
+    outbox, controller = opened(tmp_path), Controller()
+    idle, odd = row(run="", line="idle"), row(run="", line="unattributed", energy_mj=5)
+    outbox.book([idle, odd], [])
+    deliver(outbox, controller)
+    assert {each.line: each.energy_mj for each in controller.rows} == {
+        "idle": 1000,
+        "unattributed": 5,
+    }
