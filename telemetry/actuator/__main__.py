@@ -1,0 +1,102 @@
+"""The life of the actuator's process: `python -m wattmesh.telemetry.actuator --config FILE`.
+
+Exit codes: 0 stopped, 1 failed, 2 settings that a person must mend.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from wattmesh.errors import FixInput, WattmeshError
+from wattmesh.telemetry.actuator import settings as settings_file
+from wattmesh.telemetry.actuator.device import NvmlDevice
+from wattmesh.telemetry.actuator.engine import Engine
+from wattmesh.telemetry.actuator.journal import Journal
+from wattmesh.telemetry.actuator.restore import restore_all
+from wattmesh.telemetry.actuator.server import Server
+from wattmesh.telemetry.actuator.settings import ActuatorSettings
+
+log = logging.getLogger(__name__)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the actuator, or give everything back once."""
+    asked = _parser().parse_args(words)
+    logging.basicConfig(
+        level=logging.DEBUG if asked.debug else logging.INFO,
+        format="%(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        settings = settings_file.load(asked.config)
+        if asked.restore:
+            return _give_back(settings)
+        _live(settings, restore_at_stop=asked.restore_at_stop)
+    except WattmeshError as error:
+        print(f"wattmesh: {error}", file=sys.stderr)
+        return 2 if isinstance(error, FixInput) else 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Say what can be typed."""
+    parser = argparse.ArgumentParser(prog="wattmesh actuator", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE")
+    parser.add_argument(
+        "--restore", action="store_true", help="give everything back and end (ExecStopPost)"
+    )
+    parser.add_argument(
+        "--restore-at-stop",
+        action="store_true",
+        help="give everything back at SIGTERM, where no ExecStopPost does it",
+    )
+    parser.add_argument("--debug", action="store_true")
+    return parser
+
+
+def _give_back(settings: ActuatorSettings) -> int:
+    """Give everything back but obligations; 1 when a GPU does not obey."""
+    troubled = [each["trouble"] for each in restore_all(settings) if each["trouble"]]
+    for each in troubled:
+        print(f"wattmesh: {each}", file=sys.stderr)
+    return 1 if troubled else 0
+
+
+def _live(settings: ActuatorSettings, *, restore_at_stop: bool) -> None:
+    """Take over what an earlier life left, then serve until SIGTERM or SIGINT."""
+    with (
+        closing(Journal.open(settings.journal)) as journal,
+        closing(NvmlDevice(settings.library)) as device,
+    ):
+        engine = Engine(journal=journal, device=device, settings=settings)
+        for each in engine.start():
+            if each.before != each.after:
+                log.info("%s: given back after the last life", each.gpu_uuid)
+        with closing(Server(engine, settings.socket, settings.group)) as server:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: server.stop())
+            server.serve(lambda: _ready(settings))
+        if restore_at_stop:
+            engine.restore()
+
+
+def _ready(settings: ActuatorSettings) -> None:
+    """Tell the log, and the service manager that started us (sd_notify(3))."""
+    log.info("the actuator listens on %s, mode %s", settings.socket, settings.mode)
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    name = "\0" + address[1:] if address.startswith("@") else address
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.connect(name)
+        channel.sendall(b"READY=1")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,311 @@
+"""The actuator without its socket: hears wishes, looks at the GPUs, decides, writes.
+
+Level-triggered: every beat reads everything and decides anew (`rules`), so a lost beat, a crash or
+a wish heard twice changes nothing about where it ends.
+
+Invariant: one lock guards it all; a GPU is written only by `Writer`, which announces it on disk.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from wattmesh.errors import Fenced, JournalUnavailable, WattmeshError
+from wattmesh.telemetry.actuator import rules
+from wattmesh.telemetry.actuator.clock import moment
+from wattmesh.telemetry.actuator.device import Device
+from wattmesh.telemetry.actuator.facts import Act, Cause, GpuFacts, Held
+from wattmesh.telemetry.actuator.journal import Journal
+from wattmesh.telemetry.actuator.leases import Heard, Moment
+from wattmesh.telemetry.actuator.recovery import recovered
+from wattmesh.telemetry.actuator.refusals import Gpu
+from wattmesh.telemetry.actuator.rules import Decision
+from wattmesh.telemetry.actuator.settings import ActuatorMode, ActuatorSettings
+from wattmesh.telemetry.actuator.watching import look
+from wattmesh.telemetry.actuator.wire import Claim
+from wattmesh.telemetry.actuator.writing import Writer, sentence
+from wattmesh.telemetry.desired import Applied, Desired, GpuControl
+
+log = logging.getLogger(__name__)
+
+_IDLE = Decision(acts=(), troubles={}, settable=frozenset())
+_NO_HAND = {
+    ActuatorMode.OBSERVE: "this node's actuator only observes: nothing is set (actuator.mode)",
+    ActuatorMode.DRY_RUN: "this node's actuator only says what it would do (actuator.mode)",
+}
+_PAUSED = (
+    "everything was given back by `wattmesh restore-all`; nothing is set until "
+    "`wattmesh restore-all --resume` or the actuator's next start"
+)
+
+
+class Paused(StrEnum):
+    """What is not obeyed until somebody says so."""
+
+    NOTHING = "nothing"
+    ECONOMY = "economy"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """One GPU before and after everything was given back.
+
+    Attributes:
+        limit_w: the requested limit now. `trouble`: why something of ours is still there; "".
+        obligation: the operator's cap that keeps it; "".
+    """
+
+    gpu_uuid: str
+    before: Held
+    after: Held
+    limit_w: float | None
+    trouble: str = ""
+    obligation: str = ""
+
+
+class Engine:
+    """Everything the actuator does. Thread safe."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        device: Device,
+        settings: ActuatorSettings,
+        clock: Callable[[], Moment] = moment,
+    ) -> None:
+        """Prepare; `start` comes first."""
+        self._journal = journal
+        self._device = device
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._heard = Heard()
+        self._claims: Mapping[str, Claim] = {}
+        self._decision = _IDLE
+        self._paused = Paused.NOTHING
+        self._said: set[str] = set()
+        self._writer = Writer(
+            journal=journal,
+            device=device,
+            baseline_lock_mhz=settings.baseline_lock_mhz,
+            boot_s=lambda: clock().boot_s,
+        )
+
+    def start(self, *, obligations: bool = True) -> tuple[Returned, ...]:
+        """Give back what an earlier life left behind, but obligations that have not ended.
+
+        Args:
+            obligations: keep them; the modes that set nothing never do.
+        """
+        with self._lock:
+            now = self._clock()
+            memory = self._journal.memory
+            keep = obligations and self._settings.mode is ActuatorMode.ENFORCE
+            known = {*memory.held, *(uuid for uuid, _ in memory.heard.leases)}
+            facts = self._device.facts(known)
+            found = recovered(memory, facts, now, obligations=keep)
+            for note in found.notes:
+                log.warning("%s", note)
+            try:
+                self._journal.rewrite(found.memory)
+            except JournalUnavailable as error:
+                # What is ours is known all the same, and giving back needs no announcement.
+                log.warning("%s", error)
+                self._journal.assume(found.memory)
+            self._heard = found.memory.heard
+            before = dict(found.memory.held)
+            self._beat(now, facts, at_once=True)
+            return self._returned({**memory.held, **before}, facts)
+
+    def restore(self, *, obligations: bool = False) -> tuple[Returned, ...]:
+        """Give everything back at once and obey nobody until `resume`.
+
+        Args:
+            obligations: give those back as well (the operator's own decision).
+        """
+        with self._lock:
+            self._paused = Paused.ALL if obligations else Paused.ECONOMY
+            now = self._clock()
+            before = dict(self._journal.memory.held)
+            if obligations:
+                self._heard = replace(self._heard, leases={})
+                self._remember(self._heard)
+            facts = self._device.facts(self._known())
+            self._beat(now, facts, at_once=True)
+            return self._returned(before, facts)
+
+    def resume(self) -> None:
+        """Obey again, and forget whom we found to write GPUs beside us."""
+        with self._lock:
+            self._paused = Paused.NOTHING
+            self._writer.watches.clear()
+            self.beat()
+
+    def hear(self, desired: Desired, claims: Mapping[str, Claim]) -> Applied:
+        """Take over the whole wish for this node; the same again only renews the leases.
+
+        Raises:
+            Fenced: a newer controller was heard. JournalUnavailable: it cannot be remembered.
+        """
+        with self._lock:
+            if self._settings.mode is ActuatorMode.OBSERVE:
+                return self.state()
+            now = self._clock()
+            known = self._heard.live(now)
+            if desired.epoch < known.epoch:
+                raise Fenced(
+                    f"epoch {desired.epoch} of the wish is older than {known.epoch}, which this "
+                    "node has heard: another controller leads now"
+                )
+            heard = known.hear(desired, now)
+            if self._settings.mode is ActuatorMode.ENFORCE:
+                self._journal.hear(heard)
+            same = _wishes(known) == _wishes(heard) and dict(claims) == dict(self._claims)
+            self._heard, self._claims = heard, dict(claims)
+            if not same:
+                self.beat()
+            return self.state()
+
+    def beat(self) -> None:
+        """Look, decide, write: once."""
+        with self._lock:
+            now = self._clock()
+            self._heard = self._heard.live(now)
+            self._beat(now, self._device.facts(self._known()))
+
+    def state(self) -> Applied:
+        """Say what is in force on every GPU."""
+        with self._lock:
+            uuids = {**dict.fromkeys(self._writer.watches), **dict.fromkeys(self._known())}
+            trouble = _NO_HAND.get(
+                self._settings.mode, _PAUSED if self._paused is not Paused.NOTHING else ""
+            )
+            return Applied(
+                mode=self._settings.mode.value,
+                epoch=max(0, self._heard.epoch),
+                gpus=tuple(self._control(uuid, able=not trouble) for uuid in sorted(uuids)),
+                trouble=trouble,
+            )
+
+    def _control(self, uuid: str, *, able: bool) -> GpuControl:
+        """Say what is in force on one GPU."""
+        held = self._journal.held(uuid)
+        return GpuControl(
+            gpu_uuid=uuid,
+            clock_mhz=held.lock_mhz,
+            cap_w=held.set_w,
+            trouble=self._decision.troubles.get(uuid, ""),
+            settable=able and uuid in self._decision.settable,
+        )
+
+    def _known(self) -> set[str]:
+        """List the GPUs that are wished for or have something of ours."""
+        return {*self._journal.memory.held, *(uuid for uuid, _ in self._heard.leases)}
+
+    def _beat(
+        self, now: Moment, facts: Mapping[str, GpuFacts | None], *, at_once: bool = False
+    ) -> None:
+        """Decide on what was read, and write it."""
+        repeats = self._look(facts, now)
+        gpus = {
+            uuid: Gpu(
+                gpu_uuid=uuid,
+                facts=seen,
+                held=self._journal.held(uuid),
+                watch=self._writer.watch(uuid),
+                failed=self._writer.failed(uuid),
+            )
+            for uuid, seen in facts.items()
+        }
+        self._decision = rules.decide(
+            gpus, self._obeyed(), self._claims, self._settings, now.boot_s, at_once=at_once
+        )
+        self._writer.carry_out(self._allowed([*repeats, *self._decision.acts]))
+
+    def _obeyed(self) -> Heard:
+        """Leave out what nobody may have now."""
+        if self._paused is Paused.ALL:
+            return replace(self._heard, leases={})
+        return self._heard.obligations() if self._paused is Paused.ECONOMY else self._heard
+
+    def _remember(self, heard: Heard) -> None:
+        """Keep the obligations on disk where it takes them; an end needs no disk to come."""
+        try:
+            self._journal.hear(heard)
+        except JournalUnavailable as error:
+            log.warning("%s", error)
+
+    def _look(self, facts: Mapping[str, GpuFacts | None], now: Moment) -> list[Act]:
+        """Find out whether what we wrote is still in force; give the locks to write again."""
+        repeats: list[Act] = []
+        for uuid, seen in facts.items():
+            if seen is None:
+                continue
+            held = self._journal.held(uuid)
+            seen_now = look(held, self._writer.watch(uuid), seen, now.boot_s)
+            self._writer.watches[uuid] = seen_now.watch
+            if seen_now.note:
+                log.warning("%s", seen_now.note)
+            try:
+                self._journal.hold(seen_now.held)
+            except JournalUnavailable as error:
+                log.warning("%s", error)
+            if seen_now.repeat and held.lock_mhz is not None:
+                repeats.append(
+                    Act(gpu_uuid=uuid, cause=Cause.REPEAT, clock=True, clock_mhz=held.lock_mhz)
+                )
+        return repeats
+
+    def _allowed(self, acts: Sequence[Act]) -> list[Act]:
+        """Keep what the mode allows: giving back always; the rest is said, once each."""
+        if self._settings.mode is ActuatorMode.ENFORCE:
+            return list(acts)
+        for act in acts:
+            text = sentence(act)
+            if act.cause is not Cause.RESTORE and text not in self._said:
+                self._said.add(text)
+                log.info("dry-run, would do: %s", text)
+        return [act for act in acts if act.cause is Cause.RESTORE]
+
+    def _returned(
+        self, before: Mapping[str, Held], facts: Mapping[str, GpuFacts | None]
+    ) -> tuple[Returned, ...]:
+        """Say of each GPU of the machine what was and what is."""
+        duties = {
+            uuid: lease.wish for (uuid, _), lease in self._obeyed().obligations().leases.items()
+        }
+        told = []
+        for uuid in sorted({*before, *facts}):
+            after, duty = self._journal.held(uuid), duties.get(uuid)
+            trouble = self._writer.failed(uuid)
+            if facts.get(uuid) is None and not after.nothing:
+                trouble = f"{uuid} does not answer: what is set there stays; run this again"
+            told.append(
+                Returned(
+                    gpu_uuid=uuid,
+                    before=before.get(uuid) or Held(gpu_uuid=uuid),
+                    after=after,
+                    limit_w=self._limit_w(uuid),
+                    trouble=trouble,
+                    obligation=f"{duty.holder} until {duty.until:%Y-%m-%dT%H:%M:%SZ}"
+                    if duty
+                    else "",
+                )
+            )
+        return tuple(told)
+
+    def _limit_w(self, uuid: str) -> float | None:
+        """Read the requested limit; None: the GPU does not answer."""
+        with suppress(WattmeshError):
+            return self._device.requested_w(uuid)
+        return None
+
+
+def _wishes(heard: Heard) -> dict[object, object]:
+    """Give the wishes without their ends."""
+    return {key: lease.wish for key, lease in heard.leases.items()}

@@ -1,0 +1,170 @@
+"""What the actuator sees of one GPU, what it holds there, and what it decides to do. Pure types.
+
+Invariant: unknown is None, never zero; what is None allows nothing that needs to know it.
+"""
+
+from dataclasses import dataclass, replace
+from enum import IntFlag, StrEnum
+
+
+class Reasons(IntFlag):
+    """NVML's clocks event reason bits that matter here (nvml.h, nvmlClocksEventReason*)."""
+
+    GPU_IDLE = 0x1
+    APPLICATION_CLOCKS = 0x2
+    SW_POWER_CAP = 0x4
+    HW_SLOWDOWN = 0x8
+    SYNC_BOOST = 0x10
+    SW_THERMAL = 0x20
+    HW_THERMAL = 0x40
+    HW_POWER_BRAKE = 0x80
+    DISPLAY = 0x100
+
+
+TROUBLED = Reasons.HW_SLOWDOWN | Reasons.SW_THERMAL | Reasons.HW_THERMAL | Reasons.HW_POWER_BRAKE
+"""The board defends itself: nothing is lowered to save grams meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A compute process that the driver lists. `uid` None: it could not be told."""
+
+    pid: int
+    uid: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFacts:
+    """One GPU at one moment.
+
+    Attributes:
+        board: its name, as the driver spells it.
+        min_w, max_w, default_w: the board's limits in watts. `requested_w`: the limit last asked
+            for through NVML (field 192), by anybody; `enforced_w`: the one in force, which an
+            out-of-band cap may hold lower (field 190).
+        lowest_mhz, highest_mhz: range of SM clocks that the board supports.
+        reasons: `Reasons` bits. `energy_mj`: energy counter; it falls when the driver is loaded
+            again.
+        processes: compute processes that live (a zombie does not); None: not known.
+        shared: why the GPU cannot belong to one run alone ("mig", "vgpu"), "" when it can.
+        profile: a workload power profile is active.
+    """
+
+    gpu_uuid: str
+    board: str
+    min_w: float
+    max_w: float
+    default_w: float
+    requested_w: float
+    enforced_w: float | None
+    lowest_mhz: int | None
+    highest_mhz: int | None
+    sm_mhz: int | None
+    reasons: int | None
+    energy_mj: int | None
+    persistence: bool | None
+    profile: bool
+    shared: str
+    processes: tuple[Process, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What is ours on one GPU. This is what the journal keeps.
+
+    Attributes:
+        found_w: the requested limit before our first cap; None: no cap is ours.
+        set_w: the cap that was written, or was about to be; `prior_w`: the one before it. After a
+            crash the board has one of the two, or still `found_w`.
+        lock_mhz: the SM clock that was locked, or was about to be; None: no lock is ours.
+    """
+
+    gpu_uuid: str
+    found_w: float | None = None
+    set_w: float | None = None
+    prior_w: float | None = None
+    lock_mhz: int | None = None
+
+    @property
+    def nothing(self) -> bool:
+        """Say whether nothing is ours."""
+        return self.found_w is None and self.lock_mhz is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What is remembered of one GPU between looks, in memory only.
+
+    Attributes:
+        wrote_s: when it was last written, seconds since boot; None: not since our start.
+        energy_mj: the counter at the last look.
+        above, below: looks in a row at which the SM clock stood above, or far below, our lock.
+        blocked: why nothing is done here any more ("" when it is): someone else writes it.
+        hands_off: someone else's lock may be in force: ours is not even taken back meanwhile.
+    """
+
+    wrote_s: float | None = None
+    energy_mj: int | None = None
+    above: int = 0
+    below: int = 0
+    blocked: str = ""
+    hands_off: bool = False
+
+
+class Cause(StrEnum):
+    """Why a GPU is written."""
+
+    ECONOMY = "economy"
+    OBLIGATION = "obligation"
+    RESTORE = "restore"
+    REPEAT = "repeat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """The next state of one GPU: both levers as they are to be.
+
+    Attributes:
+        group: acts of one group succeed together or are taken back together; "" stands alone.
+        clock_mhz: SM clock to lock; None with `clock`: the lock is taken away.
+        clock, cap: whether that lever is written at all.
+        cap_w: limit to set. `found_w`: the limit to go back to one day; None: `cap_w` is it, and
+            from then on no cap is ours. `seen_w`: the limit that stood there when this was decided.
+    """
+
+    gpu_uuid: str
+    cause: Cause
+    group: str = ""
+    clock: bool = False
+    clock_mhz: int | None = None
+    cap: bool = False
+    cap_w: float | None = None
+    found_w: float | None = None
+    seen_w: float | None = None
+
+    def before(self, held: Held) -> Held:
+        """Say what may be ours from the moment this act begins: what the journal is told first.
+
+        A lock that is being taken away is still ours; a cap may be the old or the new one.
+        """
+        lock = held.lock_mhz
+        if self.clock and self.clock_mhz is not None:
+            lock = self.clock_mhz
+        if not self.cap or self.found_w is None:
+            return replace(held, lock_mhz=lock)
+        return replace(
+            held, lock_mhz=lock, found_w=self.found_w, set_w=self.cap_w, prior_w=self.seen_w
+        )
+
+    def after(self, held: Held, *, baseline_lock_mhz: int | None) -> Held:
+        """Say what is ours once this act is done."""
+        now = held
+        if self.clock:
+            ours = self.clock_mhz != baseline_lock_mhz
+            now = replace(now, lock_mhz=self.clock_mhz if ours else None)
+        if self.cap:
+            ours = self.found_w is not None
+            now = replace(
+                now, found_w=self.found_w, set_w=self.cap_w if ours else None, prior_w=None
+            )
+        return now

@@ -1,0 +1,374 @@
+"""What must be known after a crash, on disk before any GPU is written.
+
+A file of JSON lines, each with its checksum and number, each written twice and fsynced before the
+act that it announces; compacted by `wattmesh.durable`. One process has it, by a lock that the
+kernel releases.
+
+Invariant: reading never believes a damaged line. One damaged spot loses nothing (the second copy);
+a tail that was never finished announced no act; anything else sets `Memory.damaged`, and whoever
+reads that gives back every GPU it may have written (`engine`).
+"""
+
+import errno
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+from zlib import crc32
+
+from wattmesh import durable
+from wattmesh.errors import JournalUnavailable, Refused, WattmeshError
+from wattmesh.telemetry.actuator.facts import Held
+from wattmesh.telemetry.actuator.leases import Heard, Lease
+from wattmesh.telemetry.actuator.wire import parse
+from wattmesh.telemetry.desired import LeaseKind, Wish
+
+COMPACT_BYTES = 1 << 20
+MOST_BYTES = 64 << 20
+_CRC = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What survives.
+
+    Attributes:
+        boot_id: the boot in which `held` was written; another one has reset every GPU.
+        found_w: by GPU, the requested limit when the actuator last started with nothing of its own
+            there: what a GPU goes back to whose own record is lost.
+        held: by GPU, what is ours.
+        heard: the highest epoch, and the obligations.
+        damaged: some of it may be missing.
+    """
+
+    boot_id: str = ""
+    found_w: Mapping[str, float] = field(default_factory=dict)
+    held: Mapping[str, Held] = field(default_factory=dict)
+    heard: Heard = field(default_factory=Heard)
+    damaged: bool = False
+
+    def with_held(self, held: Held) -> "Memory":
+        """Give the memory with another record of one GPU."""
+        rest = {uuid: each for uuid, each in self.held.items() if uuid != held.gpu_uuid}
+        return replace(self, held=rest if held.nothing else {**rest, held.gpu_uuid: held})
+
+
+def encode(memory: Memory) -> bytes:
+    """Give the file that says exactly `memory` (without `damaged`)."""
+    records = [start_record(memory), heard_record(memory.heard)]
+    records += [held_record(each) for each in memory.held.values()]
+    return b"".join(_twice(number, record) for number, record in enumerate(records, 1))
+
+
+def decode(data: bytes) -> Memory:
+    """Read a file as it was found; never raises, see the module's invariant."""
+    *lines, tail = data.split(b"\n")
+    good: dict[int, dict[str, Any]] = {}
+    copies = bad = 0
+    for text in lines:
+        numbered = _read_line(text)
+        if numbered is None:
+            bad += 1
+        else:
+            copies += 1
+            good.setdefault(*numbered)
+    if (last := _read_line(tail)) is not None:
+        copies += 1
+        good.setdefault(*last)
+    single = 2 * len(good) - copies
+    damaged = not good or sorted(good) != list(range(1, len(good) + 1)) or bad > max(single, 0)
+    memory = Memory()
+    for number in sorted(good):
+        try:
+            memory = _take(memory, good[number])
+        except (WattmeshError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            damaged = True
+    return replace(memory, damaged=damaged)
+
+
+def start_record(memory: Memory) -> dict[str, Any]:
+    """Say in which boot we are and what limits were found."""
+    return {"kind": "start", "boot_id": memory.boot_id, "found_w": dict(memory.found_w)}
+
+
+def heard_record(heard: Heard) -> dict[str, Any]:
+    """Say the highest epoch and every obligation."""
+    leases = [
+        {
+            "wish": each.wish.to_json(),
+            "ends_s": each.ends_s,
+            "boot_id": each.boot_id,
+            "left_s": each.left_s,
+        }
+        for each in heard.obligations().leases.values()
+    ]
+    return {"kind": "heard", "epoch": heard.epoch, "obligations": leases}
+
+
+def held_record(held: Held) -> dict[str, Any]:
+    """Say what is ours on one GPU."""
+    return {
+        "kind": "held",
+        "gpu_uuid": held.gpu_uuid,
+        "found_w": held.found_w,
+        "set_w": held.set_w,
+        "prior_w": held.prior_w,
+        "lock_mhz": held.lock_mhz,
+    }
+
+
+class Journal:
+    """The file, held open and locked. Not thread safe: the engine's lock guards it."""
+
+    def __init__(self, path: Path, lock: int, memory: Memory) -> None:
+        """Use `open`."""
+        self._path = path
+        self._lock = lock
+        self._file = -1
+        self._size = 0
+        self._next = 1
+        self.memory = memory
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Take the lock and read what is there.
+
+        Raises:
+            Refused: another process has it, or it is not ours to write.
+            JournalUnavailable: the disk does not take it.
+        """
+        lock = _lock(path)
+        try:
+            return cls(path, lock, _read(path))
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def close(self) -> None:
+        """Let go of file and lock."""
+        if self._file >= 0:
+            os.close(self._file)
+        os.close(self._lock)
+        self._file = self._lock = -1
+
+    def rewrite(self, memory: Memory) -> None:
+        """Replace the whole file by `memory`, durably and in one step.
+
+        Raises:
+            JournalUnavailable: the disk does not take it; the file is as it was.
+        """
+        data = encode(memory)
+        try:
+            durable.write_bytes(self._path, data, mode=0o600)
+            opened = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            raise _unavailable(self._path, error) from error
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._size = opened, len(data)
+        self._next = 3 + len(memory.held)
+        self.memory = replace(memory, damaged=False)
+
+    def assume(self, memory: Memory) -> None:
+        """Go on with `memory` while the disk does not take it; the file stays as it was."""
+        self.memory = memory
+
+    def hold(self, *held: Held) -> None:
+        """Remember what is, or is about to be, ours on some GPUs; durable when it returns.
+
+        Raises:
+            JournalUnavailable: the disk does not take it; then nothing may be written to a GPU.
+        """
+        changed = [each for each in held if self.held(each.gpu_uuid) != each]
+        memory = self.memory
+        for each in changed:
+            memory = memory.with_held(each)
+        self._append([held_record(each) for each in changed], memory)
+
+    def hear(self, heard: Heard) -> None:
+        """Remember the epoch and the obligations; durable when it returns.
+
+        Raises:
+            JournalUnavailable: the disk does not take it.
+        """
+        kept = heard.obligations()
+        if kept == self.memory.heard:
+            return
+        self._append([heard_record(kept)], replace(self.memory, heard=kept))
+
+    def held(self, gpu_uuid: str) -> Held:
+        """Give what is ours on a GPU."""
+        return self.memory.held.get(gpu_uuid) or Held(gpu_uuid=gpu_uuid)
+
+    def _append(self, records: list[dict[str, Any]], memory: Memory) -> None:
+        """Write records and wait for the disk; a failure leaves no half line behind."""
+        if not records:
+            return
+        if self._file < 0 or self._size > COMPACT_BYTES:
+            self.rewrite(memory)
+            return
+        data = b"".join(_twice(self._next + i, record) for i, record in enumerate(records))
+        try:
+            if (written := os.write(self._file, data)) != len(data):
+                raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes were taken")
+            os.fsync(self._file)
+        except OSError as error:
+            self._undo()
+            raise _unavailable(self._path, error) from error
+        self._size += len(data)
+        self._next += len(records)
+        self.memory = memory
+
+    def _undo(self) -> None:
+        """Cut off what a failed write left; where even that fails, write the file anew next."""
+        try:
+            os.ftruncate(self._file, self._size)
+        except OSError:
+            os.close(self._file)
+            self._file = -1
+
+
+def _twice(number: int, record: Mapping[str, Any]) -> bytes:
+    """Give both copies of a record."""
+    text = json.dumps({"n": number, **record}, separators=(",", ":"), allow_nan=False).encode()
+    return 2 * (f"{crc32(text):0{_CRC}x} ".encode() + text + b"\n")
+
+
+def _read_line(text: bytes) -> tuple[int, dict[str, Any]] | None:
+    """Read one copy; None when it is damaged."""
+    body = text[_CRC + 1 :]
+    if text[: _CRC + 1] != f"{crc32(body):0{_CRC}x} ".encode():
+        return None
+    try:
+        record = parse(body)
+    except WattmeshError:
+        return None
+    number = record.pop("n", None) if isinstance(record, dict) else None
+    return (number, record) if isinstance(number, int) and number > 0 else None
+
+
+def _take(memory: Memory, record: dict[str, Any]) -> Memory:
+    """Apply one record.
+
+    Raises:
+        WattmeshError, KeyError, TypeError, ValueError: it is not one of ours.
+    """
+    kind = record.get("kind")
+    if kind == "start":
+        found = {str(uuid): _watts(value) or 0.0 for uuid, value in record["found_w"].items()}
+        return replace(memory, boot_id=str(record["boot_id"]), found_w=found)
+    if kind == "heard":
+        leases = [_lease(each) for each in record["obligations"]]
+        return replace(
+            memory,
+            heard=Heard(
+                epoch=int(record["epoch"]),
+                leases={(each.wish.gpu_uuid, each.wish.kind): each for each in leases},
+            ),
+        )
+    if kind == "held":
+        return memory.with_held(_held(record))
+    raise ValueError(f"unknown record {kind!r}")
+
+
+def _held(record: Mapping[str, Any]) -> Held:
+    """Read what is ours on a GPU."""
+    lock = record["lock_mhz"]
+    held = Held(
+        gpu_uuid=str(record["gpu_uuid"]),
+        found_w=_watts(record["found_w"]),
+        set_w=_watts(record["set_w"]),
+        prior_w=_watts(record["prior_w"]),
+        lock_mhz=None if lock is None else int(lock),
+    )
+    if (held.found_w is None) != (held.set_w is None):
+        raise ValueError(f"half a cap: {held}")
+    return held
+
+
+def _lease(data: Mapping[str, Any]) -> Lease:
+    """Read an obligation."""
+    wish = Wish.from_json(data["wish"])
+    if wish.kind is not LeaseKind.OBLIGATION:
+        raise ValueError("only obligations are kept")
+    return Lease(
+        wish=wish,
+        ends_s=float(data["ends_s"]),
+        boot_id=str(data["boot_id"]),
+        left_s=float(data["left_s"]),
+    )
+
+
+def _watts(value: object) -> float | None:
+    """Read watts above 0, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e6:
+        raise ValueError(f"{value!r} is not a power")
+    return float(value)
+
+
+def _lock(path: Path) -> int:
+    """Take the lock beside the journal.
+
+    Raises:
+        Refused: another process has it, or this user may not.
+        JournalUnavailable: the folder is missing or the disk fails.
+    """
+    name = path.with_name(path.name + ".lock")
+    try:
+        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except PermissionError as error:
+        raise Refused(
+            f"uid {os.geteuid()} may not write {name}: only the actuator's own user (root) may "
+            "change GPUs; run this as root"
+        ) from error
+    except OSError as error:
+        raise _unavailable(name, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise Refused(
+            f"{path} is in use by process {holder}, the actuator: ask that one, or stop it first "
+            "(systemctl stop wattmesh-actuator, which gives every GPU back)"
+        ) from error
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def _read(path: Path) -> Memory:
+    """Read the file; none yet is an empty memory.
+
+    Raises:
+        Refused: it is not a plain file of ours. JournalUnavailable: the disk does not give it.
+    """
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return Memory()
+    except OSError as error:
+        raise _unavailable(path, error) from error
+    with os.fdopen(opened, "rb") as file:
+        status = os.fstat(opened)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
+            raise Refused(f"{path} is not a plain file of ours: move it away, it is not believed")
+        try:
+            data = file.read(MOST_BYTES + 1)
+        except OSError as error:
+            raise _unavailable(path, error) from error
+    memory = decode(data[:MOST_BYTES])
+    return replace(memory, damaged=True) if len(data) > MOST_BYTES else memory
+
+
+def _unavailable(path: Path, error: OSError) -> JournalUnavailable:
+    """Say that nothing can be remembered."""
+    return JournalUnavailable(
+        f"{path} cannot be used ({error.strerror or error}): no GPU is changed until it can"
+    )

@@ -1,0 +1,70 @@
+"""Everything back: what ExecStopPost, the next start and `wattmesh restore-all` do.
+
+Invariant: it needs neither daemon nor agent nor actuator; where an actuator runs, that one does it,
+because two writers would fight.
+"""
+
+from contextlib import closing
+from typing import Any
+
+from wattmesh.errors import Refused, RetryLater
+from wattmesh.telemetry.actuator.client import ActuatorClient
+from wattmesh.telemetry.actuator.device import NvmlDevice
+from wattmesh.telemetry.actuator.engine import Engine, Returned
+from wattmesh.telemetry.actuator.facts import Held
+from wattmesh.telemetry.actuator.journal import Journal
+from wattmesh.telemetry.actuator.settings import ActuatorSettings
+
+
+def restore_all(settings: ActuatorSettings, *, obligations: bool = False) -> list[dict[str, Any]]:
+    """Give every GPU back, by the running actuator or else by ourselves.
+
+    Args:
+        settings: the `[actuator]` table.
+        obligations: also what an operator's cap still asks for.
+
+    Returns:
+        one object per GPU of the machine: gpu_uuid, was, now, obligation, trouble.
+
+    Raises:
+        Refused: this user may not. RetryLater: the disk or the running actuator does not answer.
+    """
+    try:
+        journal = Journal.open(settings.journal)
+    except Refused as busy:
+        if "is in use" not in str(busy):
+            raise
+        return _by_the_running_one(settings, obligations, busy)
+    with closing(journal), closing(NvmlDevice(settings.library)) as device:
+        engine = Engine(journal=journal, device=device, settings=settings)
+        return [returned_json(each) for each in engine.start(obligations=not obligations)]
+
+
+def _by_the_running_one(
+    settings: ActuatorSettings, obligations: bool, busy: Refused
+) -> list[dict[str, Any]]:
+    """Ask the actuator that has the journal.
+
+    Raises:
+        Refused: this user may not. RetryLater: it does not answer.
+    """
+    try:
+        return ActuatorClient(settings.socket).restore(obligations=obligations)
+    except RetryLater as silent:
+        raise RetryLater(f"{busy}; it does not answer: {silent}") from silent
+
+
+def returned_json(returned: Returned) -> dict[str, Any]:
+    """Give the JSON object of one GPU."""
+    return {
+        "gpu_uuid": returned.gpu_uuid,
+        "was": _levers(returned.before),
+        "now": {**_levers(returned.after), "limit_w": returned.limit_w},
+        "obligation": returned.obligation,
+        "trouble": returned.trouble,
+    }
+
+
+def _levers(held: Held) -> dict[str, Any]:
+    """Give what is ours on a GPU."""
+    return {"clock_mhz": held.lock_mhz, "cap_w": held.set_w, "found_w": held.found_w}

@@ -1,0 +1,232 @@
+"""The actuator's socket and heartbeat.
+
+A Unix socket of mode 0660 and the group of the settings; who connects is known by SO_PEERCRED and
+must be root, our own user or a member of that group. One line of JSON each way.
+
+Invariant: whatever a client sends, or fails to send, no other client and no heartbeat waits for it.
+"""
+
+import grp
+import logging
+import os
+import pwd
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from wattmesh.errors import Fenced, InputInvalid, Refused, RetryLater, WattmeshError
+from wattmesh.telemetry.actuator.engine import Engine
+from wattmesh.telemetry.actuator.restore import returned_json
+from wattmesh.telemetry.actuator.wire import LONGEST_LINE, Op, Request, line, read_request
+from wattmesh.telemetry.desired import Applied
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 0.5
+"""Between two looks at the GPUs; what must be given back is given back within 2 s."""
+
+CLIENT_S = 10.0
+"""A client that says nothing so long is dropped."""
+
+MOST_CLIENTS = 32
+_UCRED = struct.Struct("3i")
+
+
+class Server:
+    """Serves one engine until `stop`."""
+
+    def __init__(self, engine: Engine, path: Path, group: str) -> None:
+        """Bind the socket; `serve` does the rest.
+
+        Raises:
+            Refused: another actuator listens there. InputInvalid: the group does not exist.
+        """
+        self._engine = engine
+        self._path = path
+        self._group = _group_id(group)
+        self._stop = threading.Event()
+        self._slots = threading.BoundedSemaphore(MOST_CLIENTS)
+        self._listener = _listen(path, self._group)
+
+    def serve(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Take clients in threads of their own; beat in this one, until `stop`."""
+        threading.Thread(target=self._accept, name="actuator-accept", daemon=True).start()
+        ready()
+        while not self._stop.wait(BEAT_S):
+            try:
+                self._engine.beat()
+            except WattmeshError as error:
+                log.warning("%s", error)
+            except Exception:
+                log.exception("a bug in the actuator; the next heartbeat tries again")
+
+    def stop(self) -> None:
+        """End `serve`; safe in a signal handler."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Take the socket away."""
+        self._stop.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._path.unlink(missing_ok=True)
+
+    def _accept(self) -> None:
+        """Give every client a thread, as far as there are any."""
+        while not self._stop.is_set():
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                if self._stop.wait(0.05):
+                    return
+                continue
+            if not self._slots.acquire(blocking=False):
+                client.close()
+                continue
+            threading.Thread(
+                target=self._talk, args=(client,), name="actuator-client", daemon=True
+            ).start()
+
+    def _talk(self, client: socket.socket) -> None:
+        """Answer one client until it leaves or says nothing."""
+        try:
+            with client:
+                client.settimeout(CLIENT_S)
+                with client.makefile("rb") as lines, suppress(OSError):
+                    while data := lines.readline(LONGEST_LINE + 1):
+                        client.sendall(self._answer(client, data))
+                        if not data.endswith(b"\n"):
+                            return
+        except OSError as error:
+            log.debug("a client left: %s", error)
+        finally:
+            self._slots.release()
+
+    def _answer(self, client: socket.socket, data: bytes) -> bytes:
+        """Carry out one request; every failure is an answer."""
+        try:
+            uid = self._check(client)
+            if len(data) > LONGEST_LINE or not data.endswith(b"\n"):
+                raise InputInvalid(f"a request is one line of at most {LONGEST_LINE} bytes")
+            return line({"ok": True, **self._carry_out(read_request(data), uid)})
+        except WattmeshError as error:
+            return line({"ok": False, "error": _kind(error), "sentence": str(error)})
+        except Exception as error:
+            log.exception("a bug in the actuator")
+            text = f"a bug in the actuator: {type(error).__name__}: {error}"
+            return line({"ok": False, "error": "bug", "sentence": text})
+
+    def _carry_out(self, request: Request, uid: int) -> dict[str, object]:
+        """Do what is asked.
+
+        Raises:
+            Refused: only root may lift an operator's cap, or let us obey again.
+        """
+        if (request.obligations or request.op is Op.RESUME) and uid not in (0, os.geteuid()):
+            raise Refused(f"uid {uid} may not do that: obligations and --resume are for root")
+        if request.op is Op.RESTORE:
+            returned = self._engine.restore(obligations=request.obligations)
+            return {"gpus": [returned_json(each) for each in returned]}
+        if request.op is Op.RESUME:
+            self._engine.resume()
+        applied: Applied
+        if request.desired is not None:
+            applied = self._engine.hear(request.desired, request.claims or {})
+        else:
+            applied = self._engine.state()
+        return {"applied": applied.to_json()}
+
+    def _check(self, client: socket.socket) -> int:
+        """Give the uid of a client that may speak to us.
+
+        Raises:
+            Refused: neither root, nor our user, nor a member of the group.
+        """
+        data = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        _, uid, gid = _UCRED.unpack(data)
+        if uid in (0, os.geteuid()) or self._group in (gid, *_groups(uid)):
+            return int(uid)
+        raise Refused(
+            f"uid {uid} may not speak to the actuator: it must be root or a member of "
+            f"{_group_name(self._group)} (actuator.group)"
+        )
+
+
+def _listen(path: Path, group: int | None) -> socket.socket:
+    """Bind the socket; nobody but us may use it before its group is set.
+
+    Raises:
+        Refused: another actuator answers there.
+    """
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(1.0)
+            try:
+                probe.connect(str(path))
+            except (ConnectionRefusedError, FileNotFoundError):
+                path.unlink(missing_ok=True)
+            else:
+                raise Refused(f"another actuator answers on {path}: one node has one")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    except OSError as error:
+        listener.close()
+        raise InputInvalid(
+            f"{path} cannot be bound ({error.strerror}): correct actuator.socket"
+        ) from error
+    finally:
+        os.umask(before)
+    if group is not None:
+        os.chown(path, -1, group)
+        path.chmod(0o660)
+    listener.listen(MOST_CLIENTS)
+    return listener
+
+
+def _group_id(name: str) -> int | None:
+    """Find the group; "" is none: only root and our own user may connect.
+
+    Raises:
+        InputInvalid: it does not exist.
+    """
+    if not name:
+        return None
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise InputInvalid(
+            f"there is no group {name!r} (actuator.group): `groupadd --system {name}`"
+        ) from None
+
+
+def _group_name(gid: int | None) -> str:
+    """Name a group for a sentence."""
+    with suppress(KeyError):
+        return f"group {grp.getgrgid(gid).gr_name}" if gid is not None else "no group"
+    return f"group {gid}"
+
+
+def _groups(uid: int) -> list[int]:
+    """List the groups of a user."""
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return []
+    return os.getgrouplist(user.pw_name, user.pw_gid)
+
+
+def _kind(error: WattmeshError) -> str:
+    """Name an error for the client, which raises the same."""
+    kinds: dict[type[WattmeshError], str] = {
+        Fenced: "fenced",
+        Refused: "refused",
+        InputInvalid: "invalid",
+        RetryLater: "retry",
+    }
+    return next((name for kind, name in kinds.items() if isinstance(error, kind)), "failed")

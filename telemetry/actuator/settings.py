@@ -1,0 +1,144 @@
+"""The `[actuator]` table of the one settings file, read with the standard library alone.
+
+The privileged process does not load what the daemon loads; keys, defaults and ranges are those of
+`wattmesh.controller.settings_model.ActuatorSection` (a test holds the two equal).
+"""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from wattmesh.errors import SettingsInvalid
+
+
+class ActuatorMode(StrEnum):
+    """How far the actuator may go."""
+
+    OBSERVE = "observe"
+    DRY_RUN = "dry-run"
+    ENFORCE = "enforce"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActuatorSettings:
+    """What the operator allows; units and meaning as in `ActuatorSection`."""
+
+    mode: ActuatorMode = ActuatorMode.OBSERVE
+    socket: Path = Path("/run/wattmesh-actuator/actuator.sock")
+    group: str = "wattmesh"
+    journal: Path = Path("/var/lib/wattmesh-actuator/journal")
+    library: Path | None = None
+    baseline_lock_mhz: int | None = None
+    cap_floor_share: float = 0.5
+    write_every_s: float = 60.0
+    step_share: float = 0.1
+    boards: tuple[str, ...] = ()
+
+
+def load(path: Path) -> ActuatorSettings:
+    """Read a settings file; a file without the table gives the defaults.
+
+    Raises:
+        SettingsInvalid: it cannot be read, or the table has mistakes; all of them are named.
+    """
+    try:
+        raw = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsInvalid(str(path), [("file", f"cannot be read: {error}")]) from error
+    table = raw.get("actuator", {})
+    if not isinstance(table, dict):
+        raise SettingsInvalid(str(path), [("actuator", "must be a table")])
+    return parse(table, where=path)
+
+
+def parse(table: Mapping[str, Any], *, where: Path) -> ActuatorSettings:
+    """Check the table; relative paths in it count from `where`'s folder.
+
+    Raises:
+        SettingsInvalid: every mistake, with its key and what is allowed.
+    """
+    readers = _readers(where.absolute().parent)
+    values: dict[str, Any] = {}
+    mistakes: list[tuple[str, str]] = []
+    for key, value in table.items():
+        reader = readers.get(key)
+        if reader is None:
+            mistakes.append((f"actuator.{key}", "is not a key of this table"))
+            continue
+        try:
+            values[key] = reader(value)
+        except (TypeError, ValueError) as error:
+            mistakes.append((f"actuator.{key}", f"{value!r} {error}"))
+    if mistakes:
+        raise SettingsInvalid(str(where), mistakes)
+    return ActuatorSettings(**values)
+
+
+def _readers(folder: Path) -> dict[str, Callable[[Any], Any]]:
+    """Say how each key is read."""
+
+    def path(value: Any) -> Path:
+        return folder / Path(_text(value)).expanduser()
+
+    found: dict[str, Callable[[Any], Any]] = {
+        "mode": _mode,
+        "socket": path,
+        "group": _text,
+        "journal": path,
+        "library": path,
+        "baseline_lock_mhz": _whole_above_zero,
+        "cap_floor_share": _share,
+        "write_every_s": _seconds,
+        "step_share": _share,
+        "boards": _texts,
+    }
+    if set(found) != {each.name for each in fields(ActuatorSettings)}:
+        raise AssertionError("a key of ActuatorSettings has no reader")
+    return found
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("must be text")
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError("must be a list of texts")
+    return tuple(_text(each) for each in value)
+
+
+def _mode(value: Any) -> ActuatorMode:
+    if value not in set(ActuatorMode):
+        raise ValueError("must be one of " + ", ".join(ActuatorMode))
+    return ActuatorMode(value)
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError("must be a number")
+    return float(value)
+
+
+def _whole_above_zero(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise ValueError("must be a whole number above 0")
+    return value
+
+
+def _share(value: Any) -> float:
+    share = _number(value)
+    if not 0 < share <= 1:
+        raise ValueError("must be above 0 and at most 1")
+    return share
+
+
+def _seconds(value: Any) -> float:
+    seconds = _number(value)
+    if not 0 <= seconds < float("inf"):
+        raise ValueError("must be 0 or more")
+    return seconds

@@ -1,0 +1,156 @@
+"""What is said on the actuator's socket: one JSON object a line, each way. Pure.
+
+Invariant: what is not exactly understood is refused whole; an unknown key is not understood.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from wattmesh.errors import InputInvalid
+from wattmesh.telemetry.desired import Desired
+
+VERSION = 1
+LONGEST_LINE = 1 << 20
+"""Bytes; 1,024 wishes take about a quarter of it."""
+
+MOST_CLAIMED = 4096
+
+
+class Op(StrEnum):
+    """What can be asked.
+
+    APPLY: here is everything that is wished for this node, and whose processes the holders' are.
+    STATE: say what is in force. RESTORE: give everything back but obligations (with `obligations`,
+    those too) and do nothing until RESUME or the next start. RESUME: obey again, and forget whom
+    was found to write GPUs beside us.
+    """
+
+    APPLY = "apply"
+    STATE = "state"
+    RESTORE = "restore"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Whose compute processes belong to a holder: any of these users', and any of these pids."""
+
+    uids: frozenset[int] = frozenset()
+    pids: frozenset[int] = frozenset()
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the JSON object."""
+        return {"uids": sorted(self.uids), "pids": sorted(self.pids)}
+
+    @classmethod
+    def from_json(cls, data: object) -> "Claim":
+        """Read a claim.
+
+        Raises:
+            InputInvalid: it is not one.
+        """
+        fields = _object(data, "claim", {"uids", "pids"})
+        return cls(uids=_numbers(fields, "uids"), pids=_numbers(fields, "pids"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request."""
+
+    op: Op
+    desired: Desired | None = None
+    claims: Mapping[str, Claim] | None = None
+    obligations: bool = False
+
+
+def write_request(request: Request) -> bytes:
+    """Give the line of a request."""
+    body: dict[str, Any] = {"v": VERSION, "op": request.op.value}
+    if request.desired is not None:
+        body["desired"] = request.desired.to_json()
+        body["claims"] = {name: each.to_json() for name, each in (request.claims or {}).items()}
+    if request.obligations:
+        body["obligations"] = True
+    return line(body)
+
+
+def read_request(data: bytes) -> Request:
+    """Read a request.
+
+    Raises:
+        InputInvalid: any part of it is not understood; nothing of it may be obeyed.
+    """
+    fields = _object(parse(data), "request", {"v", "op", "desired", "claims", "obligations"})
+    if fields.get("v") != VERSION:
+        raise InputInvalid(f"request: version {fields.get('v')!r} is not {VERSION}"[:200])
+    op = fields.get("op")
+    if not isinstance(op, str) or op not in set(Op):
+        raise InputInvalid(f"request: op {op!r} is not one of {', '.join(Op)}"[:200])
+    allowed = {Op.APPLY: {"desired", "claims"}, Op.RESTORE: {"obligations"}}.get(Op(op), set())
+    if extra := set(fields) - {"v", "op"} - allowed:
+        raise InputInvalid(f"request: {op} has no {', '.join(sorted(extra))}")
+    if op != Op.APPLY:
+        obligations = fields.get("obligations", False)
+        if not isinstance(obligations, bool):
+            raise InputInvalid("request: obligations must be true or false")
+        return Request(op=Op(op), obligations=obligations)
+    claims = fields.get("claims")
+    if not isinstance(claims, dict):
+        raise InputInvalid("request: claims must be an object from holder to claim")
+    return Request(
+        op=Op.APPLY,
+        desired=Desired.from_json(fields.get("desired")),
+        claims={name: Claim.from_json(each) for name, each in claims.items()},
+    )
+
+
+def line(body: Mapping[str, Any]) -> bytes:
+    """Give one line: JSON without line ends, and one line end."""
+    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def parse(data: bytes) -> Any:
+    """Read the JSON of one line.
+
+    Raises:
+        InputInvalid: it is not JSON, nests too deep, or says a key twice.
+    """
+    try:
+        return json.loads(data, object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise InputInvalid(f"not one line of JSON: {error}"[:200]) from None
+
+
+def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object; two values for one key would let two readers obey two things."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"key {key!r} stands twice")
+        found[key] = value
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _object(data: object, what: str, keys: set[str]) -> Mapping[str, Any]:
+    if not isinstance(data, dict):
+        raise InputInvalid(f"{what}: expected a JSON object, got {type(data).__name__}")
+    if extra := set(data) - keys:
+        raise InputInvalid(f"{what}: unknown keys {', '.join(sorted(extra))}"[:200])
+    return data
+
+
+def _numbers(fields: Mapping[str, Any], key: str) -> frozenset[int]:
+    values = fields.get(key, [])
+    whole = isinstance(values, list) and all(
+        isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in values
+    )
+    if not whole or len(values) > MOST_CLAIMED:
+        raise InputInvalid(f"claim: {key} must be at most {MOST_CLAIMED} whole numbers, 0 or more")
+    return frozenset(values)

@@ -1,0 +1,174 @@
+"""Acts become writes: announced in the journal, read back, a group whole or not at all.
+
+Invariant: before a GPU is written, the disk says what it may have from then on; whatever is
+interrupted here, `recovery` finds it.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from wattmesh.errors import JournalUnavailable, SourceUnavailable, WattmeshError
+from wattmesh.telemetry.actuator.device import Device
+from wattmesh.telemetry.actuator.facts import Act, Cause, Held, Watch
+from wattmesh.telemetry.actuator.journal import Journal
+from wattmesh.telemetry.actuator.watching import same
+from wattmesh.telemetry.nvml_library import NvmlFailed
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 5.0
+"""After a write failed, the GPU is left alone so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why the last write to a GPU failed, and when it is tried again (seconds since boot)."""
+
+    sentence: str
+    retry_s: float
+
+
+class Writer:
+    """Carries out what the rules decided. Not thread safe: the engine's lock guards it."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        device: Device,
+        baseline_lock_mhz: int | None,
+        boot_s: Callable[[], float],
+    ) -> None:
+        """Write to a device; `boot_s` gives the seconds since boot."""
+        self._journal = journal
+        self._device = device
+        self._baseline_lock_mhz = baseline_lock_mhz
+        self._boot_s = boot_s
+        self._failures: dict[str, Failure] = {}
+        self.watches: dict[str, Watch] = {}
+
+    def watch(self, gpu_uuid: str) -> Watch:
+        """Give what is remembered of a GPU between looks."""
+        return self.watches.get(gpu_uuid) or Watch()
+
+    def failed(self, gpu_uuid: str) -> str:
+        """Say why the last write to a GPU failed, until it may be tried again; else ""."""
+        failure = self._failures.get(gpu_uuid)
+        return failure.sentence if failure and self._boot_s() < failure.retry_s else ""
+
+    def carry_out(self, acts: Sequence[Act]) -> None:
+        """Write everything; a failure of one group, or of one GPU, stops no other."""
+        groups: dict[str, list[Act]] = {}
+        for act in acts:
+            if act.group:
+                groups.setdefault(act.group, []).append(act)
+            else:
+                self._carry_out((act,))
+        for members in groups.values():
+            self._carry_out(tuple(members))
+
+    def _carry_out(self, acts: tuple[Act, ...]) -> None:
+        """Write one group: all of it, or nothing."""
+        held = {act.gpu_uuid: self._journal.held(act.gpu_uuid) for act in acts}
+        announced, after = dict(held), dict(held)
+        for act in acts:
+            announced[act.gpu_uuid] = act.before(announced[act.gpu_uuid])
+            after[act.gpu_uuid] = act.after(
+                after[act.gpu_uuid], baseline_lock_mhz=self._baseline_lock_mhz
+            )
+        done: list[Act] = []
+        try:
+            self._journal.hold(*announced.values())
+            for act in acts:
+                self._write(act)
+                done.append(act)
+            self._journal.hold(*after.values())
+        except WattmeshError as error:
+            self._note(acts, len(done), error)
+            if acts[0].cause is not Cause.RESTORE and not isinstance(error, JournalUnavailable):
+                self._take_back(done, acts[len(done)], held, error)
+            return
+        for act in acts:
+            self._failures.pop(act.gpu_uuid, None)
+            log.info("%s", sentence(act))
+
+    def _write(self, act: Act) -> None:
+        """Write one lever of one GPU and read it back.
+
+        Raises:
+            SourceUnavailable: it was refused, did not answer, or took something else.
+        """
+        uuid = act.gpu_uuid
+        if act.clock:
+            self._device.lock_clock(uuid, act.clock_mhz)
+        if act.cap and act.cap_w is not None:
+            self._device.set_limit(uuid, act.cap_w)
+            taken_w = self._device.requested_w(uuid)
+            if not same(taken_w, act.cap_w):
+                raise SourceUnavailable(
+                    f"{uuid} was told {act.cap_w:g} W and says {taken_w:g} W: it does not obey, or "
+                    "someone else writes it"
+                )
+        self.watches[uuid] = replace(self.watch(uuid), wrote_s=self._boot_s(), above=0, below=0)
+
+    def _note(self, acts: Sequence[Act], done: int, error: WattmeshError) -> None:
+        """Remember a failure: the GPU that failed, or all of them when the disk did."""
+        whole = isinstance(error, JournalUnavailable) or done == len(acts)
+        now_s = self._boot_s()
+        for act in acts if whole else acts[done : done + 1]:
+            self._failures[act.gpu_uuid] = Failure(sentence=str(error), retry_s=now_s + RETRY_S)
+        for act in acts:
+            self.watches[act.gpu_uuid] = replace(self.watch(act.gpu_uuid), wrote_s=now_s)
+        log.warning("%s: failed: %s", sentence(acts[min(done, len(acts) - 1)]), error)
+
+    def _take_back(
+        self, done: Sequence[Act], failed: Act, held: dict[str, Held], error: WattmeshError
+    ) -> None:
+        """Undo the part of a group that was written, and what failed as far as it went.
+
+        What cannot be undone stays announced: it is ours until a later beat brings it back.
+        """
+        lost = {failed.gpu_uuid} if not self._unwritten(failed, error) else set()
+        for act in reversed(done):
+            try:
+                self._write(_inverse(act, held[act.gpu_uuid], self._baseline_lock_mhz))
+            except WattmeshError as worse:
+                lost.add(act.gpu_uuid)
+                log.warning("%s could not be taken back: %s", act.gpu_uuid, worse)
+        try:
+            self._journal.hold(*(each for uuid, each in held.items() if uuid not in lost))
+        except JournalUnavailable as worse:
+            log.warning("%s", worse)
+
+    def _unwritten(self, act: Act, error: WattmeshError) -> bool:
+        """Make sure that a write that failed left nothing behind; False: it is not known."""
+        if act.clock:
+            return isinstance(error, NvmlFailed)  # an answer, so it was not done
+        try:
+            if act.seen_w is None or same(self._device.requested_w(act.gpu_uuid), act.seen_w):
+                return True
+            self._device.set_limit(act.gpu_uuid, act.seen_w)
+            return same(self._device.requested_w(act.gpu_uuid), act.seen_w)
+        except WattmeshError:
+            return False
+
+
+def sentence(act: Act) -> str:
+    """Say what an act does, for the log."""
+    what = []
+    if act.clock:
+        clock = f"SM clock locked to {act.clock_mhz} MHz" if act.clock_mhz else "SM clock unlocked"
+        what.append(clock)
+    if act.cap:
+        what.append(f"power limit {act.cap_w:g} W")
+    whose = f" for {act.group}" if act.group else ""
+    return f"{act.gpu_uuid}: {', '.join(what)} ({act.cause}{whose})"
+
+
+def _inverse(act: Act, held: Held, baseline_lock_mhz: int | None) -> Act:
+    """Give the act that leads back to `held`."""
+    lock = baseline_lock_mhz if held.lock_mhz is None else held.lock_mhz
+    return replace(
+        act, cause=Cause.RESTORE, clock_mhz=lock if act.clock else None, cap_w=act.seen_w
+    )
