@@ -10,6 +10,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +20,8 @@ LIBRARY = "libnvidia-ml.so.1"
 CONTROL = "libfake-nvml-control.so"
 
 _SOURCE = Path(__file__).parent
-_SHARED = ("state.c", "physics.c")
-_FLAGS = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra")
-_FLAGS_STRICT = ("-Werror", "-Wpedantic")
+_FLAGS = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
+_WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
 _TARGETS = {LIBRARY: ("library.c", "calls.c"), CONTROL: ("control.c",)}
 
 
@@ -92,7 +92,8 @@ def _build(folder: Path) -> None:
     staging = Path(tempfile.mkdtemp(prefix="building-", dir=folder.parent))
     try:
         for target, own in _TARGETS.items():
-            compile_library(compiler, [*own, *_SHARED], staging / target)
+            sources = [_SOURCE / name for name in own]
+            compile_library(compiler, [*sources, _SOURCE / "state.c"], staging / target)
         try:
             staging.rename(folder)
         except OSError:
@@ -102,16 +103,14 @@ def _build(folder: Path) -> None:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def compile_library(
-    compiler: str, sources: list[str], target: Path, *, extra: tuple[str, ...] = _FLAGS_STRICT
-) -> None:
-    """Compile `sources` of this folder into one shared library.
+def compile_library(compiler: str, sources: Sequence[Path], target: Path) -> None:
+    """Compile `sources` with the physics into one shared library.
 
     Raises:
         InputInvalid: the compiler refuses; the message has the end of what it says.
     """
-    command = [compiler, *_FLAGS, *extra, f"-Wl,-soname,{target.name}", "-o", str(target)]
-    command += [str(_SOURCE / name) for name in sources]
+    command = [compiler, *_FLAGS, *_WARNINGS, f"-I{_SOURCE}", f"-Wl,-soname,{target.name}"]
+    command += ["-o", str(target), *map(str, sources), str(_SOURCE / "physics.c")]
     command += ["-ldl", "-lpthread"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

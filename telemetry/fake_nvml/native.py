@@ -126,7 +126,7 @@ class NativeTruth(ctypes.Structure):
 _PROCESS_BYTES = 24
 
 
-def _native_board(board: BoardModel) -> NativeBoard:
+def native_board(board: BoardModel) -> NativeBoard:
     """Give a board as C wants it: milliwatts and bytes."""
     return NativeBoard(
         name=board.name.encode()[:63],
@@ -194,7 +194,7 @@ def create_state(
         InputInvalid: the file cannot be written, or a number is out of range.
     """
     library = control_library()
-    native = _native_board(board)
+    native = native_board(board)
     code = library.fake_create(os.fsencode(path), native, gpus, uuids, driver.encode(), update_ms)
     _check(code, str(path))
 
