@@ -1,0 +1,223 @@
+"""What a Prometheus server's answer says of GPUs: names and units of exporters, age, blanks. Pure.
+
+Invariant: a figure keeps the moment at which it was scraped, not the one at which it was asked for;
+and what cannot be a figure (a blank, NaN, a negative one) is none.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from wattmesh.errors import SourceUnavailable
+
+INT64_BLANK = 0x7FFF_FFFF_FFFF_FFF0
+FP64_BLANK = 2.0**47
+"""DCGM's words for "no value" (dcgm_structs.h: DCGM_INT64_BLANK, DCGM_FP64_BLANK, and three more
+after each); older exporters pass them on."""
+
+HIGHEST_POWER_W = 100_000.0
+OTHERWISE_EVERY_S = 15.0
+"""Scrape interval of a series with a single sample."""
+
+LIVE_PERIODS, LEAST_LIVE_S = 2.5, 30.0
+"""A series is live for so many of its scrape intervals, at least so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exporter:
+    """How one exporter names things.
+
+    Attributes:
+        energy, power: its series. `mj_per_unit`: of the former; power is in watts.
+        uuid_labels: where the device's name is, the first one that is there.
+        matchers: more of them, so that a series is named once.
+    """
+
+    energy: str
+    power: str
+    mj_per_unit: float
+    uuid_labels: tuple[str, ...]
+    matchers: Mapping[str, str] = field(default_factory=dict)
+
+
+EXPORTERS: Mapping[str, Exporter] = {
+    # Its host label was called Hostname until May 2026; neither is needed beside the UUID.
+    "dcgm": Exporter(
+        energy="DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+        power="DCGM_FI_DEV_POWER_USAGE",
+        mj_per_unit=1.0,
+        uuid_labels=("UUID", "uuid"),
+    ),
+    "kepler": Exporter(
+        energy="kepler_node_gpu_joules_total",
+        power="kepler_node_gpu_watts",
+        mj_per_unit=1000.0,
+        uuid_labels=("gpu_uuid",),
+    ),
+    "wattmesh": Exporter(
+        energy="wattmesh_gpu_energy_joules_total",
+        power="wattmesh_gpu_power_watts",
+        mj_per_unit=1000.0,
+        uuid_labels=("gpu_uuid",),
+        matchers={"window": "instant"},
+    ),
+}
+"""zeusd is not here: up to 0.5 it serves JSON, and nothing that Prometheus could scrape."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scraped:
+    """The newest of one device.
+
+    Attributes:
+        at_s: when it was scraped, seconds since 1970 by the server's clock.
+        every_s: the scrape interval. `host`: as the exporter names it; "" when it does not.
+        shared: "mig" when the series is of an instance: its figures are the whole board's.
+    """
+
+    gpu_uuid: str
+    at_s: float
+    energy_mj: int | None
+    power_w: float | None
+    every_s: float
+    host: str = ""
+    shared: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Series:
+    """One series of the answer, samples in time order, blanks left out."""
+
+    labels: Mapping[str, str]
+    times_s: tuple[float, ...]
+    newest: float
+
+    @property
+    def every_s(self) -> float:
+        """The shortest time between two samples."""
+        gaps = [b - a for a, b in zip(self.times_s, self.times_s[1:], strict=False) if b > a]
+        return min(gaps, default=OTHERWISE_EVERY_S)
+
+    def live(self, now_s: float) -> bool:
+        """Say whether more can be expected of it."""
+        oldest_s = max(LEAST_LIVE_S, LIVE_PERIODS * self.every_s)
+        return now_s - self.times_s[-1] <= oldest_s
+
+
+def query(exporter: Exporter, selector: str, window_s: int) -> str:
+    """Give the query: both series with their raw samples, for only those tell their age."""
+    said = [f'__name__=~"{exporter.energy}|{exporter.power}"']
+    if selector.strip(" ,"):
+        said.append(selector.strip(" ,"))
+    return f"{{{','.join(said)}}}[{window_s}s]"
+
+
+def newest(answer: object, exporter: Exporter, now_s: float) -> list[Scraped]:
+    """Read the server's answer to `query`.
+
+    Args:
+        answer: the JSON body.
+        exporter: whose series they are.
+        now_s: the moment of the query, seconds since 1970.
+
+    Returns:
+        each device once, by its UUID: a board that is scraped twice, or once per MIG instance,
+        shows the same figures each time, and they are never added.
+
+    Raises:
+        SourceUnavailable: it is no such answer.
+    """
+    energies = _by_device(answer, exporter, exporter.energy, now_s)
+    powers = _by_device(answer, exporter, exporter.power, now_s)
+    return [
+        _joined(uuid, energies.get(uuid), powers.get(uuid), exporter)
+        for uuid in sorted({*energies, *powers})
+    ]
+
+
+def _joined(
+    uuid: str, energy: _Series | None, power: _Series | None, exporter: Exporter
+) -> Scraped:
+    """Put a device's two series together, at the moment of the energy, else of the power."""
+    main = energy or power
+    if main is None:
+        raise ValueError(f"{uuid} has no series")
+    near = power is not None and abs(power.times_s[-1] - main.times_s[-1]) <= main.every_s
+    labels = main.labels
+    return Scraped(
+        gpu_uuid=uuid,
+        at_s=main.times_s[-1],
+        energy_mj=None if energy is None else round(energy.newest * exporter.mj_per_unit),
+        power_w=power.newest if power is not None and near else None,
+        every_s=main.every_s,
+        host=labels.get("hostname") or labels.get("Hostname") or labels.get("node_name") or "",
+        shared="mig" if labels.get("GPU_I_ID") else "",
+    )
+
+
+def _by_device(answer: object, exporter: Exporter, name: str, now_s: float) -> dict[str, _Series]:
+    """Give each device's live series of one name; of several always the same one."""
+    found: dict[str, _Series] = {}
+    chosen: dict[str, list[tuple[str, str]]] = {}
+    for labels, samples in _results(answer):
+        uuid = next((labels[each] for each in exporter.uuid_labels if labels.get(each)), "")
+        if labels.get("__name__") != name or not uuid:
+            continue
+        if any(labels.get(key, value) != value for key, value in exporter.matchers.items()):
+            continue
+        series = _series(labels, samples, energy=name == exporter.energy)
+        if series is None or not series.live(now_s):
+            continue
+        order = sorted(labels.items())
+        if uuid not in found or order < chosen[uuid]:
+            found[uuid], chosen[uuid] = series, order
+    return found
+
+
+def _series(labels: Mapping[str, str], samples: Iterable[Any], *, energy: bool) -> _Series | None:
+    """Give a series without its blanks; None when nothing is left."""
+    kept = []
+    for at, text in samples:
+        value = float(text)
+        if _is_figure(value) and (energy or value <= HIGHEST_POWER_W):
+            kept.append((float(at), value))
+    if not kept:
+        return None
+    return _Series(labels=labels, times_s=tuple(at for at, _ in kept), newest=kept[-1][1])
+
+
+def _is_figure(value: float) -> bool:
+    """Tell a figure from a blank, NaN or nonsense."""
+    if not math.isfinite(value) or value < 0 or value >= INT64_BLANK:
+        return False
+    return not FP64_BLANK <= value <= FP64_BLANK + 3
+
+
+def _results(answer: object) -> list[tuple[dict[str, str], list[Any]]]:
+    """Give (labels, samples) of every series.
+
+    Raises:
+        SourceUnavailable: it is not the answer to a query of raw samples.
+    """
+    try:
+        if not isinstance(answer, dict) or answer.get("status") != "success":
+            raise ValueError(_said(answer))
+        data = answer["data"]
+        if data["resultType"] != "matrix":
+            raise ValueError(f"a {data['resultType']} came instead of a matrix")
+        results = []
+        for each in data["result"]:
+            labels = {str(key): str(value) for key, value in each["metric"].items()}
+            results.append((labels, [(float(at), str(text)) for at, text in each["values"]]))
+            _ = [float(text) for _, text in results[-1][1]]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise SourceUnavailable(f"Prometheus answered something else: {error!s}"[:300]) from None
+    return results
+
+
+def _said(answer: object) -> str:
+    """Give the server's own words about an error."""
+    if isinstance(answer, dict) and answer.get("error"):
+        return str(answer["error"])
+    return "no answer to a query"

@@ -1,0 +1,179 @@
+"""Processors and their memory through RAPL: the energy counters of Linux's powercap tree.
+
+Read are the packages and the DRAM beside them, and nothing else: `core` and `uncore` are parts of
+their package, and `psys` holds all of them, so that adding those would count twice. The counters
+go back to zero at `max_energy_range_uj`, after minutes on a big machine; the ledger's rules know
+(`PowerReading.wraps_mj`).
+
+Layout: https://docs.kernel.org/power/powercap/powercap.html
+"""
+
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattmesh.errors import SourceUnavailable
+from wattmesh.telemetry.readings import Component, PowerReading, Quality, utc_now
+
+ROOT = Path("/sys/class/powercap")
+UJ_PER_MJ = 1000
+LONGEST_MEAN_S = 60.0
+"""A mean power over more than this says nothing about now, and its counter may have wrapped."""
+
+WAY_OUT = (
+    "since Linux 5.10 only root may: let the service read it, e.g. AmbientCapabilities="
+    "CAP_DAC_READ_SEARCH in its unit, or a udev rule that gives energy_uj to its group"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zone:
+    """One counter.
+
+    Attributes:
+        name: as rows know it, e.g. "cpu:n1:package-0".
+        wraps_uj: where it goes back to zero. `limit_w`: the long-term limit; None: not told.
+    """
+
+    name: str
+    component: Component
+    folder: Path
+    wraps_uj: int
+    limit_w: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What a counter showed, and when (monotonic)."""
+
+    energy_uj: int
+    at_s: float
+
+
+class RaplSource:
+    """The counters of one machine (`PowerSource`); one thread reads it."""
+
+    def __init__(self, root: Path = ROOT, host: str = "") -> None:
+        """Read below `root`; zones are found anew with each reading, for they may be unloaded.
+
+        Args:
+            root: the powercap tree.
+            host: in the names of devices; default this machine's.
+        """
+        self._root = root
+        self._host = host or platform.node()
+        self._before: dict[str, _Look] = {}
+
+    @property
+    def name(self) -> str:
+        """What screens and rows call this source."""
+        return "rapl"
+
+    def gpu_uuids(self) -> Sequence[str]:
+        """List the zones' names."""
+        return [zone.name for zone in zones(self._root, self._host)]
+
+    def read(self) -> Sequence[PowerReading]:
+        """Read every zone once; one that cannot be read is left out.
+
+        Raises:
+            SourceUnavailable: there is none, or none may be read.
+        """
+        found = zones(self._root, self._host)
+        if not found:
+            raise SourceUnavailable(
+                f"no RAPL zone in {self._root}: the machine has none, or the kernel module "
+                "intel_rapl_msr is not loaded (it serves AMD too); set power.rapl to false"
+            )
+        readings, troubles = [], []
+        for zone in found:
+            try:
+                readings.append(self._reading(zone))
+            except (OSError, ValueError) as error:
+                troubles.append(error)
+        if not readings:
+            raise SourceUnavailable(_refused(found[0], troubles[0]))
+        return readings
+
+    def _reading(self, zone: Zone) -> PowerReading:
+        """Read one zone; its power is the mean since the reading before."""
+        energy_uj = _number(zone.folder / "energy_uj")
+        now_s = time.monotonic()
+        before = self._before.get(zone.name)
+        self._before[zone.name] = now = _Look(energy_uj=energy_uj, at_s=now_s)
+        return PowerReading(
+            gpu_uuid=zone.name,
+            at=utc_now(),
+            monotonic_s=now_s,
+            power_w=mean_power_w(before, now, zone.wraps_uj) if before else None,
+            energy_mj=energy_uj // UJ_PER_MJ,
+            clock_mhz=None,
+            power_limit_w=zone.limit_w,
+            source=self.name,
+            quality=Quality.MEASURED,
+            component=zone.component,
+            wraps_mj=zone.wraps_uj // UJ_PER_MJ,
+        )
+
+
+def mean_power_w(before: _Look, now: _Look, wraps_uj: int) -> float | None:
+    """Give the mean power between two looks; None when they are too near or too far."""
+    length_s = now.at_s - before.at_s
+    if not 0 < length_s <= LONGEST_MEAN_S:
+        return None
+    return (now.energy_uj - before.energy_uj) % wraps_uj / 1e6 / length_s
+
+
+def zones(root: Path, host: str) -> list[Zone]:
+    """Find the packages and their DRAM below `root`; what does not look like a zone is left out."""
+    each = (_zone(folder, host) for folder in sorted(root.glob("intel-rapl:*")))
+    return [zone for zone in each if zone is not None]
+
+
+def _zone(folder: Path, host: str) -> Zone | None:
+    """Give the zone in a folder; None when it is none that is counted."""
+    try:
+        said = (folder / "name").read_text().strip()
+        wraps_uj = _number(folder / "max_energy_range_uj")
+        if said.startswith("package"):
+            component, place = Component.CPU, said
+        elif said == "dram":
+            package = folder.parent / folder.name.rpartition(":")[0]
+            component, place = Component.DRAM, (package / "name").read_text().strip()
+        else:
+            return None
+    except (OSError, ValueError):
+        return None
+    if wraps_uj <= 0:
+        return None
+    return Zone(
+        name=f"{component}:{host}:{place}",
+        component=component,
+        folder=folder,
+        wraps_uj=wraps_uj,
+        limit_w=_limit_w(folder),
+    )
+
+
+def _limit_w(folder: Path) -> float | None:
+    """Read the long-term power limit; None where there is none."""
+    try:
+        limit_uw = _number(folder / "constraint_0_power_limit_uw")
+    except (OSError, ValueError):
+        return None
+    return limit_uw / 1e6 if limit_uw > 0 else None
+
+
+def _number(path: Path) -> int:
+    """Read a whole number."""
+    return int(path.read_text())
+
+
+def _refused(zone: Zone, error: Exception) -> str:
+    """Say why nothing could be read, and the way out."""
+    path = zone.folder / "energy_uj"
+    if isinstance(error, PermissionError):
+        return f"{path} may not be read: {WAY_OUT}"
+    return f"{path} cannot be read ({error})"
