@@ -143,9 +143,9 @@ struct sensed sense(const struct record *gpu, uint64_t now_ns, uint64_t wall) {
     uint64_t window = partial ? (uint64_t)gpu->window_ms * NS_PER_MS : period;
     uint64_t end = now_ns;
     struct sensed out = {.power_mw = gpu->power_mw};
-    if (period && now_ns > window) {
-        uint64_t start = (now_ns - window) / period * period;
-        end = start + window;
+    if (period) {
+        uint64_t start = now_ns >= window ? (now_ns - window) / period * period : 0;
+        end = now_ns >= window ? start + window : 0; /* nothing yet in the first window since boot */
         out.power_mw = mean_mw(gpu, start, end, true);
     }
     out.wall_us = wall - (now_ns - end) / 1000;
