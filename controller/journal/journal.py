@@ -9,6 +9,7 @@ from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.events import EventStore
 from wattmesh.controller.journal.leadership import Leadership
 from wattmesh.controller.journal.ledger import LedgerStore
+from wattmesh.controller.journal.nodes import NodeStore
 from wattmesh.controller.journal.retention import Retention
 from wattmesh.controller.journal.runs import RunStore
 from wattmesh.controller.journal.switches import SwitchStore
@@ -26,6 +27,7 @@ class Journal:
         self.decisions = DecisionStore(database)
         self.carbon = CarbonStore(database)
         self.ledger = LedgerStore(database)
+        self.nodes = NodeStore(database, self.ledger.added)
         self.leadership = Leadership(database)
         self.events = EventStore(database)
         self.retention = Retention(database)

@@ -248,6 +248,10 @@ class LedgerStore:
         with self._database.reading() as connection:
             return from_us(connection.execute(query).scalar())
 
+    def added(self, slot_starts_us: Iterable[int]) -> None:
+        """Hear that a delivery of a node added to these slots."""
+        self._sums.changed(slot_starts_us)
+
     def _written(self, *groups: Sequence[Mapping[str, Any]]) -> None:
         """Tell the sums which slots were written, once that is committed."""
         self._sums.changed(row["slot_start"] for rows in groups for row in rows)

@@ -68,6 +68,7 @@ class RunRow:
     """One run as it last reported. `state`: live, lost or finished.
 
     Attributes:
+        released: GPUs it gave back when it was started again on fewer of them.
         incarnation_at: when the newest launch registered. `outage_from`: since when the one before
             had been silent, when we did not cause that; None when we did, or there was none.
         clock_mhz: lock that is wished for its GPUs, since `clock_at`; None: none.
@@ -111,6 +112,7 @@ class RunRow:
     host: str
     pid: int
     scheduler_key: str
+    released: tuple[str, ...] = ()
 
     @property
     def point(self) -> OperatingPoint | None:
@@ -300,6 +302,7 @@ class RunStore:
             "layout": to_layout(row.layout),
             "ranks": tuple(json.loads(row.ranks)),
             "gpus": tuple(json.loads(row.gpus)),
+            "released": tuple(json.loads(row.released)),
             "capabilities": tuple(json.loads(row.capabilities)),
             "registered_at": from_us(row.registered_at),
             "last_seen_at": last_seen_at,
@@ -422,6 +425,7 @@ def _succeed(connection: Connection, row: Row[Any], message: Register, now: date
     values = {
         **_registered_values(message, now),
         "outage_from": None if ours else row.last_seen_at,
+        "released": to_text(_given_back(row, message) if ours else ()),
     }
     connection.execute(update(RUNS).where(RUNS.c.run == message.run).values(**values))
     connection.execute(
@@ -431,6 +435,12 @@ def _succeed(connection: Connection, row: Row[Any], message: Register, now: date
         .values(ended_at=row.last_seen_at, end_reason="superseded")
     )
     upsert(connection, INCARNATIONS, [_incarnation(message, now)])
+
+
+def _given_back(row: Row[Any], message: Register) -> list[str]:
+    """Name the GPUs that a run we restarted no longer has, those of earlier restarts too."""
+    before = {*json.loads(row.gpus), *json.loads(row.released)} - {""}
+    return sorted(before.difference(message.gpus))
 
 
 def _seen(connection: Connection, message: Register, now: datetime) -> None:

@@ -51,6 +51,7 @@ RUNS = Table(
     Column("host", String(255), nullable=False, default=""),
     Column("pid", Integer, nullable=False, default=0),
     Column("scheduler_key", String(255), nullable=False, default=""),
+    Column("released", Text, nullable=False, default="[]"),
 )
 
 INCARNATIONS = Table(
@@ -170,6 +171,36 @@ COUNTERS = Table(
     Column("booked_mj", BigInteger, nullable=False),
     Column("unobserved_ms", BigInteger, nullable=False),
     Column("recovered_ms", BigInteger, nullable=False),
+)
+
+NODES = Table(
+    "nodes",
+    METADATA,
+    Column("node", String(255), primary_key=True),
+    Column("boot_id", String(64), nullable=False),
+    Column("last_seen_at", BigInteger, nullable=False),
+    Column("devices", Text, nullable=False),
+    Column("facts", Text, nullable=False),
+    Column("retired_at", BigInteger),
+)
+
+DELIVERIES = Table(
+    "deliveries",
+    METADATA,
+    Column("node", String(255), primary_key=True),
+    Column("boot_id", String(64), primary_key=True),
+    Column("seq", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)
+
+NODE_COUNTERS = Table(
+    "node_counters",
+    METADATA,
+    Column("node", String(255), primary_key=True),
+    *(
+        Column(each.name, each.type, primary_key=each.primary_key, nullable=False)
+        for each in COUNTERS.c
+    ),
 )
 
 TOKEN_MARKS = Table(

@@ -63,6 +63,14 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_decisions_run"), "decisions", ["run"], unique=False)
     op.create_table(
+        "deliveries",
+        sa.Column("node", sa.String(length=255), nullable=False),
+        sa.Column("boot_id", sa.String(length=64), nullable=False),
+        sa.Column("seq", sa.BigInteger(), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("node", "boot_id"),
+    )
+    op.create_table(
         "emissions",
         sa.Column("scenario", sa.String(length=16), nullable=False),
         sa.Column("run", sa.String(length=64), nullable=False),
@@ -133,6 +141,30 @@ def upgrade() -> None:
         sa.Column("epoch", sa.Integer(), nullable=False),
         sa.Column("expires_at", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
+        "node_counters",
+        sa.Column("node", sa.String(length=255), nullable=False),
+        sa.Column("gpu_uuid", sa.String(length=64), nullable=False),
+        sa.Column("energy_mj", sa.BigInteger(), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.Column("monotonic_s", sa.Float(), nullable=False),
+        sa.Column("boot_id", sa.String(length=64), nullable=False),
+        sa.Column("source", sa.String(length=32), nullable=False),
+        sa.Column("booked_mj", sa.BigInteger(), nullable=False),
+        sa.Column("unobserved_ms", sa.BigInteger(), nullable=False),
+        sa.Column("recovered_ms", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("node", "gpu_uuid"),
+    )
+    op.create_table(
+        "nodes",
+        sa.Column("node", sa.String(length=255), nullable=False),
+        sa.Column("boot_id", sa.String(length=64), nullable=False),
+        sa.Column("last_seen_at", sa.BigInteger(), nullable=False),
+        sa.Column("devices", sa.Text(), nullable=False),
+        sa.Column("facts", sa.Text(), nullable=False),
+        sa.Column("retired_at", sa.BigInteger(), nullable=True),
+        sa.PrimaryKeyConstraint("node"),
     )
     op.create_table(
         "operating_points",
@@ -206,6 +238,7 @@ def upgrade() -> None:
         sa.Column("host", sa.String(length=255), nullable=False),
         sa.Column("pid", sa.Integer(), nullable=False),
         sa.Column("scheduler_key", sa.String(length=255), nullable=False),
+        sa.Column("released", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("run"),
     )
     op.create_table(
