@@ -1,0 +1,98 @@
+"""Other tools over the same GPUs, each in a process of its own (`benchmarks.energy` starts them).
+
+    python -m benchmarks.energy_peers TOOL GPUS
+
+Prints {"first": monotonic seconds} when it measures, and when asked to end (SIGTERM)
+{"last": monotonic seconds, "joules": [one per GPU]}. Each tool is used as its own manual says, all
+with their defaults but for CodeCarbon's period (1 s instead of 15 s).
+"""
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+
+PEERS = {"ZeusMonitor": "zeus", "zeus PowerMonitor": "zeus", "CodeCarbon": "codecarbon"}
+"""The tools, and the module each comes in."""
+
+J_PER_KWH = 3.6e6
+
+Stop = Callable[[], list[float]]
+"""Ends a measurement and gives joules by GPU."""
+
+
+def zeus_monitor(gpus: int) -> Stop:
+    """Measure one window over everything."""
+    monitor = import_module("zeus.monitor").ZeusMonitor(
+        gpu_indices=list(range(gpus)), cpu_indices=[]
+    )
+    monitor.begin_window("all", sync_execution=False)
+
+    def stop() -> list[float]:
+        found = monitor.end_window("all", sync_execution=False).gpu_energy
+        return [float(found[index]) for index in range(gpus)]
+
+    return stop
+
+
+def power_monitor(gpus: int) -> Stop:
+    """Let the background process integrate power."""
+    monitor = import_module("zeus.monitor").PowerMonitor(gpu_indices=list(range(gpus)))
+    began_s = time.time()
+
+    def stop() -> list[float]:
+        found = monitor.get_energy(began_s, time.time()) or {}
+        return [float(found.get(index, 0.0)) for index in range(gpus)]
+
+    return stop
+
+
+def codecarbon(gpus: int) -> Stop:
+    """Track each GPU by a tracker of its own: one tracker tells only the sum."""
+    tracker_class = import_module("codecarbon").OfflineEmissionsTracker
+    trackers = [
+        tracker_class(
+            country_iso_code="GBR",
+            measure_power_secs=1,
+            gpu_ids=[index],
+            save_to_file=False,
+            allow_multiple_runs=True,
+            log_level="error",
+        )
+        for index in range(gpus)
+    ]
+    for tracker in trackers:
+        tracker.start()
+
+    def stop() -> list[float]:
+        for tracker in trackers:
+            tracker.stop()
+        return [float(each.final_emissions_data.gpu_energy) * J_PER_KWH for each in trackers]
+
+    return stop
+
+
+TOOLS: dict[str, Callable[[int], Stop]] = {
+    "ZeusMonitor": zeus_monitor,
+    "zeus PowerMonitor": power_monitor,
+    "CodeCarbon": codecarbon,
+}
+
+
+def main(tool: str, gpus: int) -> int:
+    """Measure until told to end."""
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    stop = TOOLS[tool](gpus)
+    print(json.dumps({"first": time.monotonic()}), flush=True)
+    over.wait()
+    last_s = time.monotonic()
+    print(json.dumps({"last": last_s, "joules": stop()}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))
