@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 from wattmesh.controller.settings_model import (
     CarbonSourceSection,
     JournalSection,
+    PowerSection,
     RunSection,
     Settings,
 )
@@ -24,6 +25,14 @@ from wattmesh.reconfig import catalogue_file
 SOCKET_PATH_LIMIT = 107
 """Bytes that fit into sun_path (unix(7): 108 with the closing zero)."""
 NESO_ONLY = ("base_url",)
+POWER_READERS = {
+    "folder": ("simulated",),
+    "library": ("nvml",),
+    "rapl": ("nvml",),
+    "prometheus": ("nvml", "none"),
+    "static": ("nvml", "none"),
+}
+"""Keys of [power], and the sources that read them."""
 CSV_ONLY = ("file", "starts_at", "plays_at", "compress")
 
 
@@ -31,7 +40,7 @@ def cross_check(settings: Settings) -> Iterator[Mistake]:
     """Name every mistake that no single key shows."""
     yield from _journal(settings.journal)
     yield from _addresses(settings)
-    yield from _power(settings)
+    yield from _power(settings.power)
     yield from _site(settings)
     if settings.carbon is not None:
         yield from _carbon("carbon.accounting", settings.carbon.accounting)
@@ -108,13 +117,23 @@ def _addresses(settings: Settings) -> Iterator[Mistake]:
         yield "metrics.listen", str(error)
 
 
-def _power(settings: Settings) -> Iterator[Mistake]:
-    """Simulated GPUs live in a folder."""
-    power = settings.power
+def _power(power: PowerSection) -> Iterator[Mistake]:
+    """Check what each kind of power source needs, and what it does not know."""
     if power.source == "simulated" and power.folder is None:
         yield "power.folder", 'is missing: source = "simulated" needs the folder of its GPUs'
-    if power.source == "none" and power.folder is not None:
-        yield "power.folder", 'is only read when source = "simulated"'
+    if power.library is not None and not power.library.is_file():
+        yield "power.library", f"{power.library} is no file; default the driver's own library"
+    if power.prometheus is not None and power.prometheus.exporter == "zeusd":
+        yield (
+            "power.prometheus.exporter",
+            '"zeusd" serves JSON and nothing that Prometheus can scrape (up to 0.5); use dcgm, '
+            "kepler or wattmesh",
+        )
+    for name, readers in POWER_READERS.items():
+        given = getattr(power, name) != PowerSection.model_fields[name].default
+        if given and power.source not in readers:
+            allowed = " or ".join(f'"{each}"' for each in readers)
+            yield f"power.{name}", f"is only read when source = {allowed}"
 
 
 def _site(settings: Settings) -> Iterator[Mistake]:

@@ -27,6 +27,7 @@ from wattmesh.controller.views import (
     SwitchLine,
 )
 from wattmesh.reconfig.switch import position
+from wattmesh.telemetry.attribution import is_gpu
 from wattmesh.telemetry.readings import Quality
 from wattmesh.telemetry.sampler import Sample
 
@@ -146,16 +147,19 @@ def power_line(pulse: Pulse) -> PowerLine:
     sampled, coverage = pulse.sampled, pulse.coverage
     sample = sampled.sample if sampled else Sample()
     source = pulse.settings.power.source
+    answering = {each.gpu_uuid for each in sample.readings if is_gpu(each.gpu_uuid) and each.tells}
+    missing = {each for each in sample.missing if is_gpu(each)}
     return PowerLine(
         source="" if source == "none" else source,
         total_w=sample.power_w,
-        gpus=len(sample.readings),
-        expected=len(sample.readings) + len(sample.missing),
+        gpus=len(answering),
+        expected=len(answering | missing),
         age_s=pulse.clock.monotonic() - sampled.monotonic_s if sampled else None,
         unobserved_share=(
             coverage.unobserved_s / coverage.device_s if coverage.device_s > 0 else None
         ),
-        simulated=source == "simulated",
+        simulated=source == "simulated"
+        or any(each.quality is Quality.SIMULATED for each in sample.readings),
         trouble=sample.trouble,
     )
 

@@ -33,6 +33,7 @@ from wattmesh.controller.lease import Lease, boot_id, holder_name
 from wattmesh.controller.loops import Clock, Loop, LoopState
 from wattmesh.controller.metrics import MetricsServer
 from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.power import power_source
 from wattmesh.controller.pulse import Pulse, Signals
 from wattmesh.controller.scheduler import Jobs
 from wattmesh.controller.schema import bring_up_to_date
@@ -42,9 +43,8 @@ from wattmesh.errors import FixInput, JournalUnavailable, WattmeshError
 from wattmesh.integrations.carbon.sources import carbon_source
 from wattmesh.reconfig import catalogue_file
 from wattmesh.telemetry.ledger import SlotGrid
-from wattmesh.telemetry.readings import CarbonSource, PowerSource, Signal
+from wattmesh.telemetry.readings import CarbonSource, Signal
 from wattmesh.telemetry.sampler import Sampler
-from wattmesh.telemetry.simulated import SimulatedSource
 
 log = logging.getLogger(__name__)
 
@@ -123,14 +123,6 @@ def run_plans(settings: Settings) -> dict[str, RunPlan]:
             deadline_after_s=section.deadline_after_s,
         )
     return plans
-
-
-def power_source(settings: Settings) -> PowerSource | None:
-    """Open the power source; None when power is not read."""
-    power = settings.power
-    if power.source == "simulated" and power.folder is not None:
-        return SimulatedSource(power.folder)
-    return None
 
 
 def journal_url(settings: Settings) -> str:

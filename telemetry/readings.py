@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 J_PER_KWH = 3_600_000
 
@@ -100,6 +100,15 @@ class PowerSource(Protocol):
         Raises:
             SourceUnavailable: nothing could be read at all.
         """
+        ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """A source that holds something open."""
+
+    def close(self) -> None:
+        """Let go of it."""
         ...
 
 

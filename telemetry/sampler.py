@@ -25,7 +25,7 @@ from wattmesh.telemetry.ledger import (
 )
 from wattmesh.telemetry.meter import Meter, Piece, micros
 from wattmesh.telemetry.pending import MICROSECOND, Cell, Pending, cells
-from wattmesh.telemetry.readings import PowerReading, PowerSource
+from wattmesh.telemetry.readings import Closes, PowerReading, PowerSource
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,8 @@ class Sample:
     """What one step saw.
 
     Attributes:
-        readings: newest readings. `missing`: devices known from before that did not answer.
+        readings: newest readings. `missing`: devices known from before that did not answer, or told
+            neither power nor energy.
         clock_step_s: how far the wall clock was stepped since the step before; 0 when it was not.
         trouble: why nothing was read; "" when something was.
         notes: (device, why) of every counter that was not believed in this step, as `Piece.note`.
@@ -168,7 +169,7 @@ class Sampler:
             held = claims if self._claims is None else self._claims
             self._claims = claims
             self._meter(self._clocks, readings, held)
-        seen = {reading.gpu_uuid for reading in readings}
+        seen = {reading.gpu_uuid for reading in readings if reading.tells}
         return Sample(
             readings=tuple(readings),
             missing=tuple(gpu for gpu in self._meters if gpu not in seen),
@@ -211,6 +212,8 @@ class Sampler:
     def close(self) -> None:
         """Let go of the source; what waits is covered by the counters."""
         self._reader.close()
+        if isinstance(self._source, Closes):
+            self._source.close()
 
     def _read(self) -> tuple[Sequence[PowerReading], str]:
         """Read the source, so that a hung driver stalls nothing; give (readings, trouble)."""

@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.deadline import Overdue, Worker
-from wattmesh.telemetry.readings import PowerReading, PowerSource
+from wattmesh.telemetry.readings import Closes, PowerReading, PowerSource
 
 DEADLINE_S = 1.5
 PATIENCE_S = 3.0
@@ -25,15 +25,6 @@ class SeesProcesses(Protocol):
 
     def compute_pids(self) -> Mapping[str, tuple[int, ...]]:
         """List processes per device; a device that cannot be asked is left out."""
-        ...
-
-
-@runtime_checkable
-class Closes(Protocol):
-    """A source that holds something open."""
-
-    def close(self) -> None:
-        """Let go of it."""
         ...
 
 
