@@ -13,6 +13,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,9 @@ from wattmesh.telemetry.desired import LeaseKind, Wish
 
 COMPACT_BYTES = 1 << 20
 MOST_BYTES = 64 << 20
-_CRC = 8
+_HEAD = re.compile(rb"([0-9a-f]{8}) ([0-9]{6}) ")
+_HEAD_BYTES = 16
+_HEAD_SAMPLE = b"00000000 000000 "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,20 +70,21 @@ def encode(memory: Memory) -> bytes:
 def decode(data: bytes) -> Memory:
     """Read a file as it was found; never raises, see the module's invariant."""
     *lines, tail = data.split(b"\n")
+    sound = _unfinished(tail)
+    if _read_line(tail) is not None:
+        lines.append(tail)
+        sound = True
     good: dict[int, dict[str, Any]] = {}
-    copies = bad = 0
+    sizes: dict[int, int] = {}
     for text in lines:
         numbered = _read_line(text)
-        if numbered is None:
-            bad += 1
-        else:
-            copies += 1
+        if numbered is not None:
             good.setdefault(*numbered)
-    if (last := _read_line(tail)) is not None:
-        copies += 1
-        good.setdefault(*last)
-    single = 2 * len(good) - copies
-    damaged = not good or sorted(good) != list(range(1, len(good) + 1)) or bad > max(single, 0)
+            sizes[numbered[0]] = len(text) + 1
+    whole = 2 * sum(sizes.values())
+    sizes_sound = (whole, whole - sizes.get(len(good), 0))  # the very last copy may be missing
+    damaged = not good or not sound or sorted(good) != list(range(1, len(good) + 1))
+    damaged |= sum(len(text) + 1 for text in lines) not in sizes_sound
     memory = Memory()
     for number in sorted(good):
         try:
@@ -235,20 +239,26 @@ class Journal:
 def _twice(number: int, record: Mapping[str, Any]) -> bytes:
     """Give both copies of a record."""
     text = json.dumps({"n": number, **record}, separators=(",", ":"), allow_nan=False).encode()
-    return 2 * (f"{crc32(text):0{_CRC}x} ".encode() + text + b"\n")
+    return 2 * (f"{crc32(text):08x} {len(text):06d} ".encode() + text + b"\n")
 
 
 def _read_line(text: bytes) -> tuple[int, dict[str, Any]] | None:
     """Read one copy; None when it is damaged."""
-    body = text[_CRC + 1 :]
-    if text[: _CRC + 1] != f"{crc32(body):0{_CRC}x} ".encode():
+    head, body = _HEAD.match(text), text[_HEAD_BYTES:]
+    if head is None or int(head[1], 16) != crc32(body) or int(head[2]) != len(body):
         return None
     try:
         record = parse(body)
     except WattmeshError:
         return None
     number = record.pop("n", None) if isinstance(record, dict) else None
-    return (number, record) if isinstance(number, int) and number > 0 else None
+    return (number, record) if type(number) is int and number > 0 else None
+
+
+def _unfinished(tail: bytes) -> bool:
+    """Say whether the end of the file is one line whose writing was cut short, and no more."""
+    head = _HEAD.match((tail + _HEAD_SAMPLE[len(tail) :])[:_HEAD_BYTES])
+    return head is not None and (len(tail) <= _HEAD_BYTES or len(tail) < _HEAD_BYTES + int(head[2]))
 
 
 def _take(memory: Memory, record: dict[str, Any]) -> Memory:

@@ -14,10 +14,8 @@ from wattmesh.telemetry.actuator.watching import SAME_W
 from wattmesh.telemetry.actuator.wire import Claim
 from wattmesh.telemetry.desired import Wish
 
-KNOWN_BOARDS = frozenset(
-    ("V100", "A30", "A40", "A100", "A800", "L4", "L40", "L40S", "H100", "H200", "H800", "GH200")
-    + ("B200", "B300", "GB200", "GB300")
-)
+KNOWN_BOARDS = {"V100", "A30", "A40", "A100", "A800", "L4", "L40", "L40S"}
+KNOWN_BOARDS |= {"H100", "H200", "H800", "GH200", "B200", "B300", "GB200", "GB300"}
 """Models whose locks and limits behave as docs/safety.md says; matched as a word of the name."""
 
 
