@@ -97,7 +97,7 @@ class PrometheusSection(Section):
 
     url: str = Field(examples=["http://prometheus.example:9090"], pattern="^https?://.+$")
     """Address of the Prometheus server."""
-    exporter: Literal["dcgm", "kepler", "zeusd", "wattmesh"] = Field(examples=["dcgm"])
+    exporter: Literal["dcgm", "kepler", "wattmesh"] = Field(examples=["dcgm"])
     """Whose series: says their names, their units and which label is the GPU."""
     selector: str = Field(default="", examples=['cluster="a"'])
     """More label matchers, put into every query."""
@@ -271,6 +271,10 @@ class SiteSection(Section):
     """`it`: GPUs and hosts; `facility`: the same times `pue`."""
     pue: float = Field(default=1.0, ge=1, le=3)
     """Power usage effectiveness; read only when energy_boundary is `facility`."""
+
+    def pue_milli(self) -> int:
+        """Give the joules of the boundary for 1000 measured ones."""
+        return round(self.pue * 1000) if self.energy_boundary == "facility" else 1000
 
 
 class RunSection(Section):
