@@ -80,7 +80,7 @@ PERFECT = Sensor()
 
 def probe(events: Sequence[Event], board: BoardModel, sensor: Sensor = PERFECT) -> list[Answer]:
     """Let events happen to a GPU that begins idle at moment 0."""
-    native = (_Event * len(events))(*events)
+    native = (_Event * len(events))(*(_Event(*each) for each in events))
     answers = (_Answer * len(events))()
     numbers = (ctypes.c_uint32 * 3)(*sensor)
     _library().probe(ctypes.byref(native_board(board)), numbers, len(events), native, answers)
