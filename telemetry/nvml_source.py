@@ -114,9 +114,10 @@ class NvmlSource:
 
     def close(self) -> None:
         """Let go of the threads and the library; a call that hangs is left to itself."""
-        quiet = self._driver.idle and all(gpu.worker.idle for gpu in self._gpus.values())
-        for worker in (self._driver, *(gpu.worker for gpu in self._gpus.values())):
+        workers = (self._driver, *(gpu.worker for gpu in self._gpus.values()))
+        for worker in workers:
             worker.close()
+        quiet = all([worker.ended(self._deadline_s / len(workers)) for worker in workers])
         if self._nvml is not None and quiet:  # shutting down under a call would hang as it does
             self._nvml.close()
             self._nvml = None
