@@ -212,7 +212,7 @@ class Boundary:
         problem = ""
         try:
             named = name_all(state)
-            pieces, facts = pieces_of(named.tensors), checkpoint.facts_of(state)
+            pieces, facts = pieces_of(named.boxes), checkpoint.facts_of(state)
         except InputInvalid as error:
             problem = str(error)
         told = group.agree_on_problem(problem)

@@ -145,7 +145,7 @@ def save(
     layout = Layout.from_dict(header.layout)
     try:
         parts = _together(lambda: _begin(staging, named, state, inside, layout))
-        held = _alone(lambda: boxes_of({**named.tensors, **inside}))
+        held = _alone(lambda: {**named.boxes, **boxes_of(inside)})
         share = direct.own_share(held)
         rank = dist.get_rank()
         told = _alone(lambda: direct.write(staging, rank, held, share, durable=not staged))
@@ -219,7 +219,7 @@ def load(
 
     def fill() -> None:
         _prepare(checkpoint, named, state)
-        direct.read(checkpoint, named.tensors)
+        direct.read(checkpoint, named.boxes)
         value, trainer = direct.Values(checkpoint), checkpoint.trainer
         for key in named.plain:
             named.plain[key] = value(_told(trainer, "values", key, path))

@@ -10,7 +10,7 @@ boxes that count cover each tensor exactly, and replicas that differ are an erro
 """
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -43,6 +43,12 @@ class Piece:
     whole_count: int
     value: int
 
+    @property
+    def row(self) -> tuple[int, ...]:
+        """The numbers in their order, as they travel (`astuple` would copy each deeply)."""
+        ids = (self.box_id, self.key_id, self.tensor_id)
+        return (*ids, self.count, self.whole_count, self.value)
+
 
 def logical_digest(tensors: Mapping[str, torch.Tensor], facts: str) -> str:
     """Digest the state of all ranks of the process group; a collective call.
@@ -58,16 +64,12 @@ def logical_digest(tensors: Mapping[str, torch.Tensor], facts: str) -> str:
         InputInvalid: on the rank that holds a tensor which cannot be digested.
         CallHuman: see `combine`.
     """
-    return combine(pieces_of(tensors), facts)
+    return combine(pieces_of(boxes_of(tensors)), facts)
 
 
-def pieces_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Piece]:
-    """Digest this rank's pieces, by name; no communication.
-
-    Raises:
-        InputInvalid: a tensor that cannot be digested (partial, complex, oddly sharded).
-    """
-    return {key: _piece(box) for key, box in boxes_of(dict(sorted(tensors.items()))).items()}
+def pieces_of(boxes: Mapping[str, Box]) -> dict[str, Piece]:
+    """Digest this rank's pieces, by name; no communication."""
+    return {key: _piece(box) for key, box in sorted(boxes.items())}
 
 
 def combine(pieces: Mapping[str, Piece], facts: str) -> str:
@@ -77,8 +79,8 @@ def combine(pieces: Mapping[str, Piece], facts: str) -> str:
         CallHuman: on every rank: ranks hold different values under one name, or the pieces of a
             tensor leave a gap or overlap.
     """
-    mine = [astuple(each) for each in pieces.values()]
-    rows = torch.cat(gather_rows(torch.tensor(mine, dtype=torch.int64).reshape(-1, 6)))
+    mine = torch.tensor([each.row for each in pieces.values()], dtype=torch.int64).reshape(-1, 6)
+    rows = torch.cat(gather_rows(mine))
     first, different = _first_of_each(rows)
     if different:
         names = [key for key, piece in pieces.items() if piece.box_id in different]
@@ -96,7 +98,7 @@ def combine(pieces: Mapping[str, Piece], facts: str) -> str:
 
 def local_digest(tensors: Mapping[str, torch.Tensor]) -> int:
     """Digest one process's whole tensors, as the oracle of tests and tools."""
-    return sum(each.value for each in pieces_of(tensors).values()) & _MASK
+    return sum(each.value for each in pieces_of(boxes_of(tensors)).values()) & _MASK
 
 
 def _piece(box: Box) -> Piece:

@@ -100,16 +100,15 @@ def part_of(rank: int, told: Mapping[str, Any]) -> Part:
     return Part(rank, files, placed, [])
 
 
-def read(checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]) -> None:
+def read(checkpoint: Checkpoint, held: Boxes) -> None:
     """Fill this rank's boxes of tensors that the checkpoint holds in the same dtype and shape.
 
     Raises:
         CheckpointDamaged: bytes are missing.
-        InputInvalid: a piece whose size differs from what its sharding says.
     """
     with Files(checkpoint.folder) as files:
         reader, staging = Reader(checkpoint.index, files), Staging()
-        for key, box in boxes.boxes_of(tensors).items():
+        for key, box in held.items():
             row = checkpoint.index.row_of(*HOOK.entry_key(key))
             staging.fill(box.local, _Filler(reader, row, box.offset))
         staging.finish()

@@ -15,6 +15,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from wattmesh.reconfig.names import canonical
+from wattmesh.reconfig.state import State
+from wattmesh.reconfig.universal.names import AVERAGE
 
 _FSDP = "torch.distributed.fsdp._fully_shard"
 """FSDP2's own hooks put parameters back that were gathered, which naming them has done."""
@@ -29,37 +31,49 @@ def filled_in_place(
     """Whether filling `tensors` filled this part of the model; `plain`: the named settings."""
     if any(_hears_of_loads(each) for each in module.modules()):
         return False
-    parameters = {canonical(name): each for name, each in module.named_parameters()}
-    own = {**_learned(parameters, optimizer), **_kept_buffers(module, tensors)}
-    filled = all(_same(value, tensors.get(key)) for key, value in own.items())
+    parameters = _parameters(module)
+    filled = all(_same(own, tensors.get(key)) for key, own in _held(module, optimizer, tensors))
     return filled and all(key in plain for _, _, key in _settings(optimizer, parameters))
+
+
+def is_state(state: State, tensors: Mapping[str, torch.Tensor]) -> bool:
+    """Whether named tensors are, as memory, all that a state holds now, and nothing else."""
+    parts = zip(state.modules, state.optimizers, strict=True)
+    own = [each for part in parts for each in _held(*part, tensors)]
+    own += [
+        (f"{AVERAGE}{slot}.{canonical(name)}", average)
+        for slot, averages in state.averages.items()
+        for name, average in averages.items()
+    ]
+    same = all(_same(each, tensors.get(key)) for key, each in own)
+    return same and {key for key, _ in own} == tensors.keys()
+
+
+def _held(
+    module: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]
+) -> list[tuple[str, Any]]:
+    """Every parameter and slot, and the buffers that are among `tensors`, by their names there."""
+    parameters = _parameters(module)
+    found = [(f"model.{name}", each) for name, each in parameters.items()]
+    found += [
+        (f"optim.state.{name}.{slot}", value)
+        for name, parameter in parameters.items()
+        for slot, value in optimizer.state.get(parameter, {}).items()
+    ]
+    buffers = [(f"model.{canonical(name)}", each) for name, each in module.named_buffers()]
+    return found + [(key, each) for key, each in buffers if key in tensors]
 
 
 def give_settings(
     module: nn.Module, optimizer: torch.optim.Optimizer, plain: Mapping[str, Any]
 ) -> None:
     """Put loaded settings into the parameter groups."""
-    parameters = {canonical(name): each for name, each in module.named_parameters()}
-    for group, setting, key in _settings(optimizer, parameters):
+    for group, setting, key in _settings(optimizer, _parameters(module)):
         group[setting] = plain[key]
 
 
-def _learned(
-    parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
-) -> dict[str, Any]:
-    """Every parameter and slot, by the names that checkpoints have for them."""
-    slots = {
-        f"optim.state.{name}.{slot}": value
-        for name, parameter in parameters.items()
-        for slot, value in optimizer.state.get(parameter, {}).items()
-    }
-    return {**{f"model.{name}": each for name, each in parameters.items()}, **slots}
-
-
-def _kept_buffers(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """The buffers that a checkpoint has."""
-    buffers = {f"model.{canonical(name)}": each for name, each in module.named_buffers()}
-    return {key: each for key, each in buffers.items() if key in tensors}
+def _parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {canonical(name): each for name, each in module.named_parameters()}
 
 
 def _settings(

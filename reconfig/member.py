@@ -10,6 +10,7 @@ import logging
 import time
 import traceback
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,16 +21,18 @@ from torch.distributed.checkpoint.api import CheckpointException
 from wattmesh.errors import CallHuman, FixInput, InputInvalid, Refused, SwitchFailed
 from wattmesh.reconfig import agreement, checkpoint, group, usage
 from wattmesh.reconfig.board import POLL_S
+from wattmesh.reconfig.boxes import Box, boxes_of
 from wattmesh.reconfig.caches import MeshCaches, forget_compiled
 from wattmesh.reconfig.deadlines import Phase
-from wattmesh.reconfig.digest import logical_digest
+from wattmesh.reconfig.digest import combine, pieces_of
 from wattmesh.reconfig.generation import Generation, Purpose
+from wattmesh.reconfig.in_place import is_state
 from wattmesh.reconfig.job import Evidence, Job, Story
 from wattmesh.reconfig.settling import Settler
 from wattmesh.reconfig.slots import begin_slots
 from wattmesh.reconfig.state import State
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.tensors import name_all, name_model
+from wattmesh.reconfig.tensors import Named, name_all, name_model
 
 log = logging.getLogger(__name__)
 
@@ -148,8 +151,7 @@ class Member:
             self.state.position = generation.position
         built = time.monotonic()
         with watch.phase(Phase.LOAD, generation=generation.number, step=step):
-            if generation.checkpoint:
-                self._load(generation)
+            named = self._load(generation) if generation.checkpoint else None
         loaded = time.monotonic()
         told = story if generation.purpose is not Purpose.ROLLBACK else None
         if told:
@@ -159,7 +161,7 @@ class Member:
             }
             told.tell(SwitchState.LOADED, evidence=seconds)
         with watch.phase(Phase.VERIFY, generation=generation.number, step=step):
-            probe, digest = self._prove(generation)
+            probe, digest = self._prove(generation, named)
         if told:
             verify_s = round(time.monotonic() - loaded, 4)
             proof: Evidence = {
@@ -183,35 +185,38 @@ class Member:
                 self.tear_down()
                 group.end()
 
-    def _load(self, generation: Generation) -> None:
-        """Load the generation's checkpoint into the fresh state."""
+    def _load(self, generation: Generation) -> Named:
+        """Load the generation's checkpoint into the fresh state; gives what was filled."""
         assert self.state is not None
         folder = self._where(generation)
         opened = checkpoint.open_on_all(folder)
         if generation.number > 1:
             # This launch wrote it, so the optimizer that it was written from is this one's twin.
             begin_slots(self.state, opened)
-        header = checkpoint.load(
-            folder, name_all(self.state), self.state, layout=generation.layout, opened=opened
-        )
+        named = name_all(self.state)
+        layout = generation.layout
+        header = checkpoint.load(folder, named, self.state, layout=layout, opened=opened)
         if header.run != generation.run or header.position != generation.position:
             raise SwitchFailed(
                 f"{folder.name} is of run {header.run} at {header.position}, the generation's "
                 f"record says run {generation.run} at {generation.position}."
             )
+        return named
 
     def _where(self, generation: Generation) -> Path:
         """Where the generation's checkpoint lies."""
         return self.job.folder.path / (generation.staged or generation.checkpoint)
 
-    def _prove(self, generation: Generation) -> tuple[float, str]:
-        """Compare this rank with the record and with its peers, from memory as it is now."""
+    def _prove(self, generation: Generation, loaded: Named | None) -> tuple[float, str]:
+        """Compare this rank with the record and with its peers, from memory as it is now.
+
+        `loaded`: what was filled from the checkpoint; None where there is none.
+        """
         state = self.state
         assert state is not None
         # Before the first optimizer step there are no slots, and asking for them would make some.
-        tensors = name_all(state).tensors if generation.checkpoint else name_model(state)
         extra = checkpoint.facts_of(state)
-        digest = logical_digest(tensors, extra)
+        digest = combine(pieces_of(_boxes_now(state, loaded)), extra)
         if self.job.seed is not None:
             agreement.seed_at(self.job.seed, generation.step)
         random = agreement.random_hash() if self.job.seed is not None else ""
@@ -345,6 +350,14 @@ class _Held:
         if device != "cpu" and self.allocated:
             share = max(share, torch.cuda.memory_allocated() / self.allocated)
         return share, alive[0][0] if alive else "device memory"
+
+
+def _boxes_now(state: State, loaded: Named | None) -> Mapping[str, Box]:
+    """Where the pieces of a state are, from memory as it is now."""
+    if loaded is None:
+        # Before the first optimizer step there are no slots, and asking for them would make some.
+        return boxes_of(name_model(state))
+    return loaded.boxes if is_state(state, loaded.tensors) else name_all(state).boxes
 
 
 def _bytes(tensor: torch.Tensor) -> int:

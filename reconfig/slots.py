@@ -8,13 +8,14 @@ for certain, torch's way stays.
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from wattmesh.reconfig.memory import torch_dtype
 from wattmesh.reconfig.names import canonical
+from wattmesh.reconfig.shards import on_shard
 from wattmesh.reconfig.state import State
 from wattmesh.reconfig.universal.folder import Checkpoint
 from wattmesh.reconfig.universal.index import PARAM, Entry
@@ -84,22 +85,7 @@ def _made(
             device = parameter.device if beside else torch.device("cpu")
             found[entry.state] = torch.zeros((), dtype=dtype, device=device)
         elif entry.shape == tuple(parameter.shape):
-            found[entry.state] = _like(parameter, dtype)
+            found[entry.state] = on_shard(parameter, partial(torch.empty_like, dtype=dtype))
         else:
             return None
     return found
-
-
-def _like(parameter: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """An uninitialised tensor of a parameter's shape and sharding, without an operator's plan."""
-    if not isinstance(parameter, DTensor):
-        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
-    local = torch.empty_like(parameter.to_local(), dtype=dtype, requires_grad=False)
-    return DTensor.from_local(
-        local,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )

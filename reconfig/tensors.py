@@ -9,6 +9,7 @@ Invariant: two parts of a model never define the same name; that would lose one 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.boxes import Box, boxes_of
 from wattmesh.reconfig.in_place import filled_in_place, give_settings
 from wattmesh.reconfig.names import canonical
 from wattmesh.reconfig.state import State
@@ -31,7 +33,7 @@ from wattmesh.reconfig.universal.names import AVERAGE
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Named:
     """What one rank holds: tensors (DTensor where sharded) and plain values, by global name.
 
@@ -41,6 +43,21 @@ class Named:
     tensors: dict[str, torch.Tensor]
     plain: dict[str, Any]
     parts: list[tuple[list[str], list[str]]]
+
+    @cached_property
+    def boxes(self) -> dict[str, Box]:
+        """Where this rank's pieces are, reckoned once.
+
+        Raises:
+            InputInvalid: a tensor that cannot be stored (partial, complex, oddly sharded).
+        """
+        return boxes_of(self.tensors)
+
+    def drop(self, key: str) -> torch.Tensor | None:
+        """Forget a name; gives its tensor, if it had one."""
+        self.__dict__.pop("boxes", None)
+        self.plain.pop(key, None)
+        return self.tensors.pop(key, None)
 
 
 def name_all(state: State) -> Named:
@@ -112,9 +129,8 @@ def drop_slots(state: State, named: Named, names: Sequence[str]) -> None:
         return
     for optimizer, (_, optim) in zip(state.optimizers, named.parts, strict=True):
         gone = [key for key in optim if key.startswith(heads)]
-        slots = {id(named.tensors.pop(f"optim.{key}", None)) for key in gone}
+        slots = {id(named.drop(f"optim.{key}")) for key in gone}
         for key in gone:
-            named.plain.pop(f"optim.{key}", None)
             optim.remove(key)
         for parameter, held in list(optimizer.state.items()):
             if any(id(slot) in slots for slot in held.values() if slot is not None):

@@ -15,7 +15,7 @@ from examples.pretrain.config import DTYPES, TrainConfig, check_layout, micro_ba
 from examples.pretrain.experts import MixtureOfExperts
 from examples.pretrain.model import Block, LanguageModel, Where
 from wattmesh.integrations.pytorch.context_parallel import Context
-from wattmesh.integrations.pytorch.data_parallel import shard_data, sum_gradients
+from wattmesh.integrations.pytorch.data_parallel import give_memory, shard_data, sum_gradients
 from wattmesh.integrations.pytorch.expert_parallel import ExpertParallel, split_experts
 from wattmesh.integrations.pytorch.loss import token_loss
 from wattmesh.integrations.pytorch.meshes import Meshes
@@ -56,7 +56,7 @@ def lay_out(
     sum_gradients(stages)
     where = find_place(config, meshes)
     for stage in stages:
-        stage.to_empty(device=meshes.device)
+        give_memory(stage, meshes.device)
         stage.where = where
         zero_buffers(stage)
         if fresh:

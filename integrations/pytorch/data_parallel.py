@@ -5,11 +5,15 @@ already; an average over ranks would make it depend on the layout.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import Shard
+
+from wattmesh.reconfig.shards import on_shard
 
 Placement = Callable[[nn.Parameter], Shard | None]
 
@@ -26,6 +30,12 @@ def shard_data(module: nn.Module, mesh: DeviceMesh, *, dim: int = 0) -> None:
     """
     placement: Placement | None = (lambda _: Shard(dim)) if dim else None
     fully_shard(module, mesh=mesh, reshard_after_forward=False, shard_placement_fn=placement)
+
+
+def give_memory(module: nn.Module, device: str) -> None:
+    """Give a module from the meta device memory, with whatever in it; `to_empty` on shards."""
+    empty = partial(torch.empty_like, device=device)
+    module._apply(partial(on_shard, make=empty))  # type: ignore[no-untyped-call]  # torch's
 
 
 def sum_gradients(modules: Iterable[nn.Module]) -> None:

@@ -115,45 +115,42 @@ def _table(index: Index, row: int) -> Table:
     entry = index.entries[row]
     dims = len(entry.shape)
     rows = index.segments_of(row)
-    segments = index.segments.take(rows)
+    flat = index.segments.flat[rows] == 1
     number = np.arange(rows.start, rows.stop, dtype=np.int64)
-    parts = [_boxed(segments, number, dims)]
-    if segments.flat.any():
-        parts.append(_unflattened(index, entry.shape, number[segments.flat == 1], row))
-    start, shape, strides, offset, number = (
-        np.concatenate(columns) for columns in zip(*parts, strict=True)
-    )
-    if dims == 0:
-        keep = np.arange(min(1, len(start)))
-        dim, order = 0, keep
+    if flat.any():
+        boxed = _boxed(index.segments, number[~flat], dims)
+        split = _unflattened(index, entry.shape, number[flat], row)
+        columns = [np.concatenate(both) for both in zip(boxed, split, strict=True)]
     else:
-        keep = _first_of_each(np.hstack([start, shape]))
-        distinct = [len(set(start[keep, each].tolist())) for each in range(dims)]
-        dim = int(np.argmax(distinct))
-        order = keep[np.argsort(start[keep, dim], kind="stable")]
-    stop = start + shape
-    reach = np.maximum.accumulate(stop[order, dim]) if dims else np.zeros(0, dtype=np.int64)
-    return Table(
-        dim, start[order], stop[order], strides[order], offset[order], number[order], reach
-    )
+        columns = list(_boxed(index.segments, rows, dims))
+    start, shape, strides, offset, number = columns
+    dim, order = (0, slice(0, 1)) if dims == 0 else _sorted(start, shape)
+    start, stop = start[order], (start + shape)[order]
+    reach = np.maximum.accumulate(stop[:, dim]) if dims else np.zeros(0, dtype=np.int64)
+    return Table(dim, start, stop, strides[order], offset[order], number[order], reach)
 
 
-def _first_of_each(boxes: Column) -> Column:
-    """Rows of the first of equal boxes."""
-    if len(boxes) > FEW:
-        return np.unique(boxes, axis=0, return_index=True)[1]
-    seen: dict[tuple[int, ...], int] = {}
-    for row, box in enumerate(boxes.tolist()):
-        seen.setdefault(tuple(box), row)
-    return np.array(list(seen.values()), dtype=np.int64)
+def _sorted(start: Column, shape: Column) -> tuple[int, Column]:
+    """The dim that tells boxes apart best, and the rows of the first of equal ones along it."""
+    if len(start) > FEW:
+        keep = np.unique(np.hstack([start, shape]), axis=0, return_index=True)[1]
+        dim = int(np.argmax([len(np.unique(column)) for column in start[keep].T]))
+        return dim, keep[np.argsort(start[keep, dim], kind="stable")]
+    starts = start.tolist()
+    first: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+    for row, (begin, size) in enumerate(zip(starts, shape.tolist(), strict=True)):
+        first.setdefault((tuple(begin), tuple(size)), row)
+    distinct = [len({starts[row][dim] for row in first.values()}) for dim in range(start.shape[1])]
+    dim = distinct.index(max(distinct))
+    order = sorted(first.values(), key=lambda row: starts[row][dim])
+    return dim, np.array(order, dtype=np.int64)
 
 
-def _boxed(segments: Segments, number: Column, dims: int) -> tuple[Column, ...]:
-    """Columns of the segments that are boxes already."""
-    boxed = segments.flat == 0
+def _boxed(segments: Segments, rows: Column | slice, dims: int) -> tuple[Column, ...]:
+    """Columns of segments that are boxes already."""
     wide = (segments.start, segments.shape, segments.strides)
-    offset = segments.offset[boxed]
-    return (*(column[boxed][:, :dims] for column in wide), offset, number[boxed])
+    number = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    return (*(column[rows, :dims] for column in wide), segments.offset[rows], number)
 
 
 def _unflattened(index: Index, shape: Shape, rows: Column, row: int) -> tuple[Column, ...]:
