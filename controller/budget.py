@@ -28,6 +28,7 @@ from wattmesh.telemetry.readings import Quality, Signal
 UG = 1_000_000
 DAY = timedelta(days=1)
 MILLISECOND = timedelta(milliseconds=1)
+BOUNDARY = "GPUs, as the power source measures them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ class RunBudget:
         bound_g: what no schedule of its points could have beaten, once finished and priced.
         qualities: grams per quality; anything but `measured` is estimated, provisional or
             simulated, and says so.
+        estimated: some of its joules are, or some of its time was not observed.
     """
 
     run: str
@@ -64,6 +66,7 @@ class RunBudget:
     qualities: dict[str, float]
     simulated: tuple[str, ...] = ()
     unobserved_g: float | None = 0.0
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +94,10 @@ class BudgetView:
     Attributes:
         lines: runs, idle, unattributed and so on; they add up to `total`.
         saved_g: settled savings only. `unsettled`: names of runs whose saving is not known yet.
-        boundary: what the joules cover; here the GPUs as the power source measures them.
+        boundary: what the joules cover: what the power sources measure, or that times `pue`.
+        pue: what grams are multiplied by from now on; 1 where the boundary is the machines.
+        covered: GPUs whose power was read lately, and GPUs expected; (0, 0) while not known.
+        estimated: the savings are: not all GPUs are covered, or some of a run's time was not.
         periods: where each budget of the settings stands in its running period.
     """
 
@@ -105,6 +111,9 @@ class BudgetView:
     unsettled: tuple[str, ...]
     simulated: tuple[str, ...]
     periods: tuple[PeriodLine, ...] = ()
+    pue: float = 1.0
+    covered: tuple[int, int] = (0, 0)
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,22 +163,37 @@ RULE = (
 
 
 def budget(
-    journal: Journal, now: datetime, signal: str, periods: tuple[PeriodLine, ...] = ()
+    journal: Journal,
+    now: datetime,
+    signal: str,
+    periods: tuple[PeriodLine, ...] = (),
+    *,
+    pue: float = 1.0,
+    covered: tuple[int, int] = (0, 0),
 ) -> BudgetView:
-    """Add everything up; `periods` as `wattmesh.controller.spending` gives them.
+    """Add everything up.
+
+    Args:
+        journal: both ledgers.
+        now: to tell which runs are lost.
+        signal: the accounting signal; "" for none.
+        periods: as `wattmesh.controller.spending` gives them.
+        pue: as the settings have it.
+        covered: see `BudgetView`.
 
     Raises:
         JournalUnavailable: the journal does not answer.
     """
     totals = journal.ledger.totals()
-    runs = tuple(run_budget(journal, row, totals, signal) for row in journal.runs.all(now))
+    rows = journal.runs.all(now)
+    runs = tuple(run_budget(journal, row, totals, signal, pue=pue) for row in rows)
     lines = _lines(totals)
     simulated = {name for run in runs for name in run.simulated}
     simulated |= {"power_w" for row in totals if row.signal == "simulated"}
     return BudgetView(
         at=now,
         signal=signal,
-        boundary="GPUs, as the power source measures them",
+        boundary=BOUNDARY if pue == 1.0 else f"{BOUNDARY}, x PUE {pue:g}",
         total=_line("total", totals),
         lines=lines,
         runs=runs,
@@ -177,16 +201,28 @@ def budget(
         unsettled=tuple(run.name for run in runs if run.baseline and run.saved_g is None),
         simulated=tuple(sorted(simulated)),
         periods=periods,
+        pue=pue,
+        covered=covered,
+        estimated=covered[0] < covered[1] or any(run.estimated for run in runs),
     )
 
 
-def run_budget(journal: Journal, run: RunRow, totals: Sequence[TotalRow], signal: str) -> RunBudget:
-    """Add one run up."""
+def run_budget(
+    journal: Journal,
+    run: RunRow,
+    totals: Sequence[TotalRow],
+    signal: str,
+    *,
+    pue: float = 1.0,
+) -> RunBudget:
+    """Add one run up; `pue` is for the bound, which is in no ledger."""
     mine = [row for row in totals if row.run == run.run]
     energy = [row for row in mine if row.scenario == "energy"]
     actual = [row for row in mine if row.scenario == ACTUAL]
     unpriced_mj = sum(row.energy_mj for row in actual if row.quality == UNPRICED)
     found = _saving(journal, run, mine)
+    bound_g = _bound_g(journal, run, signal, found.tokens) if found.settled else None
+    unobserved_s = sum(row.unobserved_ms for row in energy) / 1000
     return RunBudget(
         run=run.run,
         name=run.name,
@@ -195,18 +231,19 @@ def run_budget(journal: Journal, run: RunRow, totals: Sequence[TotalRow], signal
         energy_j=sum(row.energy_mj for row in energy) / 1000,
         carbon_g=found.actual_ug / UG,
         unpriced_j=unpriced_mj / 1000,
-        unobserved_s=sum(row.unobserved_ms for row in energy) / 1000,
+        unobserved_s=unobserved_s,
         upper_j=sum(row.upper_mj for row in energy) / 1000,
         baseline=run.baseline,
         baseline_g=_grams(found.reference_ug),
         saved_g=_grams(found.saved_ug),
         settled=found.settled,
-        bound_g=_bound_g(journal, run, signal, found.tokens) if found.settled else None,
+        bound_g=None if bound_g is None else bound_g * pue,
         deadline=run.deadline,
         finished_at=run.finished_at,
         qualities=_qualities(actual),
         simulated=run.catalogue.simulated if run.catalogue else (),
         unobserved_g=_grams(found.unobserved_ug),
+        estimated=unobserved_s > 0 or any(row.quality == Quality.ESTIMATED for row in energy),
     )
 
 

@@ -18,6 +18,7 @@ from wattmesh.policies.baseline import Pace, active, advance, trusted_ratio
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 from wattmesh.reconfig.switch import FINAL, SwitchState
 from wattmesh.telemetry.ledger import EnergyRow, SlotGrid
+from wattmesh.telemetry.readings import Component, component_of
 
 BASELINE = "baseline"
 UNPRICED = "unpriced"
@@ -250,14 +251,18 @@ def _end(switch: SwitchRow, now: datetime) -> datetime:
 
 
 def _watts(rows: Sequence[EnergyRow], gpus: int) -> list[float]:
-    """Give the watts of every slot in which all of a run's GPUs were seen all the time."""
+    """Give the watts of every slot in which all of a run's GPUs were seen all the time.
+
+    Processors and memory that are charged to the run count as well: what it is measured at.
+    """
     slots: dict[datetime, list[EnergyRow]] = {}
     for row in rows:
         slots.setdefault(row.slot_start, []).append(row)
     watts = []
     for parts in slots.values():
         whole = all(row.energy_mj is not None and not row.unobserved_ms for row in parts)
-        if whole and len(parts) == gpus and all(row.line == "run" for row in parts):
+        seen = sum(component_of(row.gpu_uuid) is Component.GPU for row in parts)
+        if whole and seen == gpus and all(row.line == "run" for row in parts):
             seconds = (parts[0].slot_end - parts[0].slot_start).total_seconds()
             watts.append(sum(row.energy_mj or 0 for row in parts) / 1000 / seconds)
     return watts

@@ -21,8 +21,6 @@ EARLY_US = 600 * 1_000_000
 """So much of the first hour tells enough: a counter is updated every 0.1 s, power every 0.1 s."""
 
 LEAST_RATIO, MOST_RATIO = 0.9, 1.1
-STALE_US = 5 * 1_000_000
-"""A sensor that gives the very same bits for so long, of a device that draws, is not read anew."""
 
 
 class Correction(StrEnum):
@@ -34,7 +32,11 @@ class Correction(StrEnum):
     LOST = "lost"
 
 
-NOTES = {"counter reset": Correction.RESET, "implausible counter": Correction.IMPLAUSIBLE}
+NOTES = {
+    "counter reset": Correction.RESET,
+    "implausible counter": Correction.IMPLAUSIBLE,
+    "stale counter": Correction.STALE,
+}
 """What `Piece.note` says, as a correction."""
 
 
@@ -45,7 +47,6 @@ class CrossCheck:
     Attributes:
         counted_mj, integral_mj: both ways to the energy of the `window_us` compared so far.
         hour: the ratio of the newest whole hour; None before there was one.
-        same_us: for how long counter and power have not changed by a bit.
     """
 
     source: str
@@ -56,7 +57,6 @@ class CrossCheck:
     counted_mj: int = 0
     integral_mj: float = 0.0
     hour: float | None = None
-    same_us: int = 0
 
     @classmethod
     def first(cls, reading: PowerReading) -> "CrossCheck":
@@ -85,7 +85,6 @@ class CrossCheck:
             at_us=now.at_us,
             counter_mj=now.counter_mj,
             power_w=now.power_w,
-            same_us=self.same_us + length_us if self._unchanged(now) else 0,
         )
         most_w = IMPLAUSIBLE_FACTOR * (reading.power_limit_w or UNKNOWN_LIMIT_W)
         most_mj = most_w * length_us / 1000 + IMPLAUSIBLE_MJ
@@ -115,11 +114,6 @@ class CrossCheck:
         return self.ratio is None or LEAST_RATIO <= self.ratio <= MOST_RATIO
 
     @property
-    def stale(self) -> bool:
-        """Whether the sensor gives the same bits again and again, though the device draws."""
-        return self.same_us > STALE_US
-
-    @property
     def _so_far(self) -> float | None:
         """Counter over integral of the hour that has begun."""
         return self.counted_mj / self.integral_mj if self.integral_mj > 0 else None
@@ -130,11 +124,6 @@ class CrossCheck:
             return None
         moved_mj = now.counter_mj - self.counter_mj
         return moved_mj if 0 <= moved_mj <= most_mj else None
-
-    def _unchanged(self, now: "CrossCheck") -> bool:
-        """Whether a device that draws gives the same bits; power alone may well stay the same."""
-        counted = self.counter_mj is not None and self.counter_mj == now.counter_mj
-        return counted and self.power_w == now.power_w and bool(now.power_w)
 
 
 def sentence(gpu: str, check: CrossCheck) -> str:

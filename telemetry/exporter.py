@@ -16,9 +16,10 @@ from prometheus_client.registry import Collector
 from wattmesh.telemetry.crosscheck import NOTES, Correction, CrossCheck, sentence
 from wattmesh.telemetry.ledger import DeviceTotal
 from wattmesh.telemetry.meter import micros
-from wattmesh.telemetry.readings import Component, PowerReading
+from wattmesh.telemetry.readings import Component, PowerReading, component_of
 from wattmesh.telemetry.residual import residual
 from wattmesh.telemetry.sampler import Sample
+from wattmesh.telemetry.stale import STOPPED
 
 REASONS = {
     0x1: "gpu_idle",
@@ -46,6 +47,7 @@ class _Device:
     check: CrossCheck
     reasons_us: Counter[str] = field(default_factory=Counter)
     corrections: Counter[Correction] = field(default_factory=Counter)
+    troubled: frozenset[Correction] = frozenset()
     missing: bool = False
 
     def follow(self, reading: PowerReading, hold_us: int) -> None:
@@ -55,17 +57,14 @@ class _Device:
             for bit, name in REASONS.items():
                 if self.newest.reasons & bit:
                     self.reasons_us[name] += length_us
-        was_stale = self.check.stale
         self.check = self.check.followed(reading, hold_us=hold_us)
-        if self.check.stale and not was_stale:
-            self.corrections[Correction.STALE] += 1
-        self.newest, self.missing = reading, False
+        self.newest = reading
 
-    def lose(self) -> None:
-        """Hear that it did not answer."""
-        if not self.missing:
-            self.corrections[Correction.LOST] += 1
-        self.missing = True
+    def correct(self, found: frozenset[Correction]) -> None:
+        """Count what began in this step: each trouble once, however many steps it lasts."""
+        self.corrections.update(found - self.troubled)
+        self.troubled = found
+        self.missing = Correction.LOST in found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +77,6 @@ class _Seen:
     reasons_us: Mapping[str, Mapping[str, int]]
     totals: Mapping[str, DeviceTotal]
     locks: Mapping[str, int]
-    components: Mapping[str, Component]
 
 
 class DeviceExporter(Collector):
@@ -108,12 +106,9 @@ class DeviceExporter(Collector):
                     self._devices[reading.gpu_uuid] = _Device(newest=reading, check=check)
                 else:
                     known.follow(reading, self._hold_us)
-            for gpu in sample.missing:
-                if gpu in self._devices:
-                    self._devices[gpu].lose()
-            for gpu, note in sample.notes:
-                if gpu in self._devices and note in NOTES:
-                    self._devices[gpu].corrections[NOTES[note]] += 1
+            found = _corrections(sample)
+            for gpu, device in self._devices.items():
+                device.correct(frozenset(found.get(gpu, ())))
             for gpu, total in totals.items():
                 self._totals[gpu] = _highest(self._totals.get(gpu, DeviceTotal()), total)
 
@@ -143,7 +138,6 @@ class DeviceExporter(Collector):
                 reasons_us={gpu: dict(each.reasons_us) for gpu, each in self._devices.items()},
                 totals=dict(self._totals),
                 locks=dict(self._locks),
-                components={g: each.newest.component for g, each in self._devices.items()},
             )
         yield from _energy(seen)
         yield from _trust(seen)
@@ -175,6 +169,19 @@ class DeviceExporter(Collector):
         yield from (info, at)
 
 
+def _corrections(sample: Sample) -> Mapping[str, set[Correction]]:
+    """Give what was wrong with each device in one step."""
+    answered = {reading.gpu_uuid for reading in sample.readings}
+    found = {gpu: {Correction.LOST} for gpu in sample.missing if gpu not in answered}
+    for gpu, note in sample.notes:
+        if note in NOTES:
+            found.setdefault(gpu, set()).add(NOTES[note])
+    for reading in sample.readings:
+        if reading.trouble.startswith(STOPPED):
+            found.setdefault(reading.gpu_uuid, set()).add(Correction.STALE)
+    return found
+
+
 def _energy(seen: _Seen) -> Iterator[Metric]:
     """What was ever booked of each GPU."""
     joules = CounterMetricFamily(
@@ -193,7 +200,7 @@ def _energy(seen: _Seen) -> Iterator[Metric]:
         labels=["gpu_uuid"],
     )
     for gpu, total in sorted(seen.totals.items()):
-        if seen.components.get(gpu, _component(gpu)) is Component.GPU:
+        if component_of(gpu) is Component.GPU:
             joules.add_metric([gpu], total.booked_mj / MJ_PER_J)
             dark.add_metric([gpu], total.unobserved_ms / MS_PER_S)
             recovered.add_metric([gpu], total.recovered_ms / MS_PER_S)
@@ -205,7 +212,7 @@ def _trust(seen: _Seen) -> Iterator[Metric]:
     corrections = CounterMetricFamily(
         "wattmesh_gpu_energy_corrections",
         "Times a GPU's counter was not taken as it stood, since the start: reset, implausible, "
-        "stale (the same bits for 5 s), lost (no answer).",
+        "stale (a sensor that stands still), lost (no answer).",
         labels=["gpu_uuid", "reason"],
     )
     ratio = GaugeMetricFamily(
@@ -214,7 +221,7 @@ def _trust(seen: _Seen) -> Iterator[Metric]:
         labels=["gpu_uuid"],
     )
     for gpu, check in sorted(seen.checks.items()):
-        if seen.components[gpu] is not Component.GPU:
+        if component_of(gpu) is not Component.GPU:
             continue
         for reason in Correction:
             corrections.add_metric([gpu, reason.value], seen.corrections[gpu].get(reason, 0))
@@ -285,7 +292,7 @@ def _host(seen: _Seen) -> Iterator[Metric]:
     )
     families = {Component.CPU: cpu, Component.DRAM: dram}
     for device, total in sorted(seen.totals.items()):
-        family = families.get(seen.components.get(device, _component(device)))
+        family = families.get(component_of(device))
         if family is not None:
             family.add_metric([device.rpartition(":")[2]], total.booked_mj / MJ_PER_J)
     rest = GaugeMetricFamily(
@@ -301,13 +308,6 @@ def _gpus(readings: Mapping[str, PowerReading]) -> Iterable[tuple[str, PowerRead
     return [
         (gpu, each) for gpu, each in sorted(readings.items()) if each.component is Component.GPU
     ]
-
-
-def _component(device: str) -> Component:
-    """Tell what a device is by its name: that of one not read since the start."""
-    kind = device.partition(":")[0]
-    hosts = {each.value: each for each in Component if each is not Component.GPU}
-    return hosts.get(kind, Component.GPU)
 
 
 def _add(family: GaugeMetricFamily, labels: list[str], value: float | None) -> None:

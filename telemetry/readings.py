@@ -193,6 +193,13 @@ class CarbonSource(Protocol):
         ...
 
 
+def component_of(device: str) -> Component:
+    """Tell what a device is by its name (see `PowerReading.gpu_uuid`)."""
+    kind = device.partition(":")[0]
+    hosts = {each.value: each for each in Component if each is not Component.GPU}
+    return hosts.get(kind, Component.GPU)
+
+
 def utc_now() -> datetime:
     """Give the wall time as aware UTC."""
     return datetime.now(UTC)

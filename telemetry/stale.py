@@ -12,6 +12,9 @@ from wattmesh.telemetry.readings import PowerReading
 STALE_S = 5.0
 """So long the same bits are believed; real sensors move every 0.1 s."""
 
+STOPPED = "its sensor has stopped"
+"""How the trouble of such a reading begins."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
@@ -33,7 +36,7 @@ class Watch:
         if still_s <= STALE_S:
             return self, reading
         trouble = (
-            f"its sensor has stopped: counter and power have not changed for {still_s:.0f} s at "
+            f"{STOPPED}: counter and power have not changed for {still_s:.0f} s at "
             f"{reading.power_w:.0f} W; look at `nvidia-smi -q -d POWER`"
         )
         return self, replace(

@@ -125,7 +125,8 @@ def budget(desk: Desk, call: Call) -> BudgetView:
     """Show what was spent and what was saved, and against what."""
     settings, now = desk.pulse.settings, desk.now
     periods = spending(desk.journal, settings.budget, settings.site.timezone, now)
-    return budgets.budget(desk.journal, now, _signal(desk), periods)
+    pue, covered = settings.site.pue_milli() / 1000, desk.pulse.gpu_coverage
+    return budgets.budget(desk.journal, now, _signal(desk), periods, pue=pue, covered=covered)
 
 
 def audit(desk: Desk, call: Call) -> budgets.Audit:

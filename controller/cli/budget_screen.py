@@ -90,12 +90,22 @@ def _saved(view: Mapping[str, Any]) -> Text:
         parts += [
             (words.grams(view["saved_g"]), STRONG),
             f" against the points the runs were submitted at{share}",
+            (_estimated(view), WARN),
         ]
     else:
         parts.append("nothing is settled yet")
     if view["unsettled"]:
         parts.append((f"   not settled: {', '.join(view['unsettled'])}", WARN))
     return styled(*parts)
+
+
+def _estimated(view: Mapping[str, Any]) -> str:
+    """Say that savings are estimated, and why; "" when every joule of them was measured."""
+    if not view.get("estimated"):
+        return ""
+    seen, expected = view["covered"]
+    why = f"coverage {seen} of {expected} GPUs" if seen < expected else "some time was unobserved"
+    return f"   estimated: {why}"
 
 
 def _others(lines: Sequence[Mapping[str, Any]]) -> Text:
@@ -106,7 +116,9 @@ def _others(lines: Sequence[Mapping[str, Any]]) -> Text:
         if line["line"] != "run"
     ]
     unobserved = sum(line["unobserved_s"] for line in lines)
-    others.append(f"unobserved {words.duration(unobserved)} of GPU time")
+    upper_j = sum(line["upper_j"] for line in lines)
+    most = f" (at most {joules(upper_j)} more)" if upper_j else ""
+    others.append(f"unobserved {words.duration(unobserved)} of GPU time{most}")
     return styled(("beside ", DIM), " · ".join(others))
 
 
