@@ -5,29 +5,29 @@ be killed at any instruction and done again by the next process; what matters is
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from wattmesh.controller.bell import Bell
 from wattmesh.controller.cycle import Cycle
+from wattmesh.controller.fleet import Snapshot, holders
+from wattmesh.controller.fleet import sample as fleet_sample
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.periods import Period, period_before
 from wattmesh.controller.pulse import ClockStep, Coverage, Pulse, Sampled, Turned
 from wattmesh.controller.status import status
 from wattmesh.controller.wall_clock import Look, step_sentence, stepped_s
 from wattmesh.errors import JournalUnavailable, SourceUnavailable
-from wattmesh.telemetry.attribution import Claim, Holder, attribute
+from wattmesh.telemetry.attribution import Claim, attribute
+from wattmesh.telemetry.node_claims import NodeClaims
 from wattmesh.telemetry.readings import CarbonSource
-from wattmesh.telemetry.sampler import Sampler
+from wattmesh.telemetry.sampler import Sample, Sampler
 
 log = logging.getLogger(__name__)
 
 UG_PER_G = 1e6
 SCREEN_S = 30.0
 MOST_EVENTS = 10_000
-
-LOST_KEEPS = timedelta(hours=1)
-"""A run that fell silent keeps its GPUs for so long, unless a live one registers them."""
 
 
 class CycleDuty:
@@ -56,14 +56,32 @@ class CycleDuty:
         self._watch_clock()
         try:
             report = self._cycle.run(pulse.clock.now())
+            if report.observation is not None:
+                self._take_snapshot()
         finally:
             # Whatever it did or failed at: what waiting runs know is now one cycle old.
             self._bell.ring()
         pulse.turned = Turned(monotonic_s=pulse.clock.monotonic(), report=report)
         if report.observation is None:
             return
-        pulse.claims = claims(self._journal, pulse)
         self._keep_screen(tuple(each.run for each in report.observation.runs))
+
+    def _take_snapshot(self) -> None:
+        """Keep what agents and the sampler ask for between two turns.
+
+        Raises:
+            JournalUnavailable: what was kept stands as it is.
+        """
+        pulse = self._pulse
+        now, epoch = pulse.clock.now(), pulse.epoch
+        pulse.snapshot = Snapshot(
+            monotonic_s=pulse.clock.monotonic(),
+            epoch=epoch,
+            frozen=self._journal.runs.frozen_all(),
+            runs=self._journal.runs.all(now),
+            nodes={node.node: node for node in pulse.nodes},
+        )
+        pulse.claims = attribute(holders(pulse.snapshot.runs, now, seen=False))
 
     def _keep_screen(self, runs: tuple[str, ...]) -> None:
         """Keep a screen that is not old, for the hour in which the journal does not answer."""
@@ -88,29 +106,6 @@ class CycleDuty:
             remember(self._journal, pulse, "clock_step", sentence)
 
 
-def claims(journal: Journal, pulse: Pulse) -> dict[str, Claim]:
-    """Say which run holds which GPU; a live run goes before one that fell silent.
-
-    Raises:
-        JournalUnavailable: the claims stand as they are.
-    """
-    now = pulse.clock.now()
-    rows = [
-        row
-        for row in journal.runs.all(now)
-        if row.state != "finished" and now - row.last_seen_at < LOST_KEEPS
-    ]
-    held = [
-        attribute(
-            Holder(run=row.run, incarnation=row.incarnation, gpus=row.gpus)
-            for row in rows
-            if row.state == state
-        )
-        for state in ("lost", "live")
-    ]
-    return {**held[0], **held[1]}
-
-
 def remember(journal: Journal, pulse: Pulse, kind: str, detail: str) -> None:
     """Write an event row; an event is not worth failing for."""
     try:
@@ -122,13 +117,16 @@ def remember(journal: Journal, pulse: Pulse, kind: str, detail: str) -> None:
 class SampleDuty:
     """Read all GPUs, and book what they drew every `flush_s`."""
 
-    def __init__(self, sampler: Sampler, pulse: Pulse, flush_s: float) -> None:
-        """Take the sampler."""
+    def __init__(
+        self, sampler: Sampler, pulse: Pulse, flush_s: float, node: NodeClaims | None = None
+    ) -> None:
+        """Take the sampler, and who says whose each GPU is (default: whoever registered it)."""
         self._sampler = sampler
         self._pulse = pulse
         self._flush_s = flush_s
+        self._node = node
         self._flushed_s = pulse.clock.monotonic()
-        self._stepped_s: float | None = None
+        self._cover = _Cover(pulse)
 
     def turn(self) -> None:
         """Read once; book when it is time.
@@ -138,10 +136,10 @@ class SampleDuty:
         """
         pulse = self._pulse
         monotonic_s = pulse.clock.monotonic()
-        sample = self._sampler.step(pulse.clock.now(), monotonic_s, pulse.claims)
+        sample = self._sampler.step(pulse.clock.now(), monotonic_s, self._claims())
         pulse.sampled = Sampled(monotonic_s=monotonic_s, sample=sample)
         pulse.exporter.observe(sample, self._sampler.totals())
-        self._cover(monotonic_s, len(sample.readings), len(sample.missing))
+        self._cover.add(monotonic_s, sample)
         if monotonic_s - self._flushed_s >= self._flush_s:
             # Set first: while the journal is gone it is asked once per flush_s, not per sample.
             self._flushed_s = monotonic_s
@@ -154,15 +152,55 @@ class SampleDuty:
         except JournalUnavailable as error:
             log.warning("the newest energy is left to the hardware counters: %s", error)
         self._sampler.close()
+        if self._node is not None:
+            self._node.close()
 
-    def _cover(self, monotonic_s: float, seen: int, missing: int) -> None:
-        """Count device-seconds, and those that nobody observed."""
+    def _claims(self) -> Mapping[str, Claim] | None:
+        """Say whose each device is; None while the journal has not been read yet."""
+        pulse, snapshot = self._pulse, self._pulse.snapshot
+        if self._node is None or snapshot is None:
+            return pulse.claims
+        known = holders(snapshot.runs, pulse.clock.now(), seen=True)
+        return self._node.claims(known, pulse.sampled.sample.devices if pulse.sampled else ())
+
+
+class FleetDuty:
+    """Put together what the nodes' agents have read, where this daemon reads nothing itself."""
+
+    def __init__(self, pulse: Pulse) -> None:
+        """Take the pulse."""
+        self._pulse = pulse
+        self._cover = _Cover(pulse)
+
+    def turn(self) -> None:
+        """Take the nodes as the newest cycle saw them."""
+        pulse = self._pulse
+        monotonic_s = pulse.clock.monotonic()
+        newest = fleet_sample(pulse.nodes, pulse.clock.now())
+        pulse.sampled = Sampled(monotonic_s=monotonic_s, sample=newest)
+        self._cover.add(monotonic_s, newest)
+
+    def close(self) -> None:
+        """Have nothing to close."""
+
+
+class _Cover:
+    """Counts device-seconds, and those that nobody observed."""
+
+    def __init__(self, pulse: Pulse) -> None:
+        """Begin with the first sample."""
+        self._pulse = pulse
+        self._stepped_s: float | None = None
+
+    def add(self, monotonic_s: float, newest: Sample) -> None:
+        """Count the time since the sample before."""
         before, self._stepped_s = self._stepped_s, monotonic_s
         if before is None:
             return
         passed_s, coverage = monotonic_s - before, self._pulse.coverage
+        missing = len(newest.missing)
         self._pulse.coverage = Coverage(
-            device_s=coverage.device_s + passed_s * (seen + missing),
+            device_s=coverage.device_s + passed_s * (len(newest.readings) + missing),
             unobserved_s=coverage.unobserved_s + passed_s * missing,
         )
 

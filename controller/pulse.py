@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from wattmesh.controller.fleet import Snapshot
+from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.loops import Clock, LoopState
 from wattmesh.controller.settings_model import Settings
 from wattmesh.controller.views import StatusView
@@ -96,6 +98,9 @@ class Pulse:
         clock_step: the newest step of the wall clock.
         claims: which run holds which GPU, as the newest turn of the cycle saw it; None before the
             first one, so that an outage is booked to whom it belongs and not as idle.
+        nodes: the nodes' agents as the journal had them at the newest turn of the cycle.
+        gpu_coverage: (GPUs whose power was read lately, GPUs expected); (0, 0) when not known.
+        snapshot: nodes and runs as the newest turn that the journal answered saw them; None before.
         newest_status: the last screen that was built while the journal answered.
         loops: the state of each loop, read live.
         exporter: follows the devices that this process samples itself.
@@ -115,6 +120,9 @@ class Pulse:
     coverage: Coverage = field(default_factory=Coverage)
     outage: Outage | None = None
     clock_step: ClockStep | None = None
+    nodes: tuple[NodeRow, ...] = ()
+    gpu_coverage: tuple[int, int] = (0, 0)
+    snapshot: Snapshot | None = None
     newest_status: StatusView | None = None
     loops: dict[str, Callable[[], LoopState]] = field(default_factory=dict)
     exporter: DeviceExporter = field(default_factory=DeviceExporter)

@@ -11,6 +11,8 @@ from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from wattmesh.controller.settings_model import (
+    AgentSection,
+    ApiSection,
     CarbonSourceSection,
     JournalSection,
     PowerSection,
@@ -25,6 +27,8 @@ from wattmesh.reconfig import catalogue_file
 SOCKET_PATH_LIMIT = 107
 """Bytes that fit into sun_path (unix(7): 108 with the closing zero)."""
 NESO_ONLY = ("base_url",)
+SHORTEST_TOKEN = 24
+
 POWER_READERS = {
     "folder": ("simulated",),
     "library": ("nvml",),
@@ -111,10 +115,64 @@ def _addresses(settings: Settings) -> Iterator[Mistake]:
             f"{settings.api.socket} has {length} bytes; a Unix socket's path has at most "
             f"{SOCKET_PATH_LIMIT}",
         )
+    for key, text in (
+        ("metrics.listen", settings.metrics.listen),
+        ("agent.metrics", settings.agent.metrics),
+        ("api.listen", settings.api.listen),
+    ):
+        try:
+            listen_address(text)
+        except InputInvalid as error:
+            yield key, str(error)
+    yield from _agents(settings.api)
+    yield from _agent(settings.agent)
+
+
+def _agents(api: ApiSection) -> Iterator[Mistake]:
+    """Check what agents of other nodes need: a certificate, its key, and a token."""
+    needed = {
+        "api.tls_certificate": api.tls_certificate,
+        "api.tls_key": api.tls_key,
+        "api.agents_token_file": api.agents_token_file,
+    }
+    for key, path in needed.items():
+        if not api.listen and path is not None:
+            yield key, "is only read with api.listen; name the address for agents there"
+        elif api.listen and path is None:
+            yield key, "is missing: api.listen is served with TLS and to agents with a token only"
+        elif path is not None and key != "api.tls_certificate":
+            yield from _secret(key, path)
+    if api.listen and api.agents_token_file is not None:
+        yield from _token("api.agents_token_file", api.agents_token_file)
+
+
+def _agent(agent: AgentSection) -> Iterator[Mistake]:
+    """Check how the agent of this node reaches the daemon."""
+    scheme = agent.controller.partition("://")[0] if agent.controller else "unix"
+    if scheme not in {"unix", "https"}:
+        yield (
+            "agent.controller",
+            f"{quoted(agent.controller)} is neither https://host:port nor unix:///path",
+        )
+    if scheme == "https" and agent.token_file is None:
+        yield "agent.token_file", "is missing: an https address asks for the agents' token"
+    if agent.token_file is not None:
+        yield from _secret("agent.token_file", agent.token_file)
+        yield from _token("agent.token_file", agent.token_file)
+
+
+def _token(key: str, path: Path) -> Iterator[Mistake]:
+    """A token must be long enough that nobody guesses it."""
     try:
-        listen_address(settings.metrics.listen)
-    except InputInvalid as error:
-        yield "metrics.listen", str(error)
+        length = len(path.read_text().strip())
+    except (OSError, UnicodeDecodeError):
+        return  # named by `_secret` already
+    if length < SHORTEST_TOKEN:
+        yield (
+            key,
+            f"{path} holds {length} letters, fewer than {SHORTEST_TOKEN}; make one with "
+            "`openssl rand -hex 32`",
+        )
 
 
 def _power(power: PowerSection) -> Iterator[Mistake]:
@@ -123,12 +181,6 @@ def _power(power: PowerSection) -> Iterator[Mistake]:
         yield "power.folder", 'is missing: source = "simulated" needs the folder of its GPUs'
     if power.library is not None and not power.library.is_file():
         yield "power.library", f"{power.library} is no file; default the driver's own library"
-    if power.prometheus is not None and power.prometheus.exporter == "zeusd":
-        yield (
-            "power.prometheus.exporter",
-            '"zeusd" serves JSON and nothing that Prometheus can scrape (up to 0.5); use dcgm, '
-            "kepler or wattmesh",
-        )
     for name, readers in POWER_READERS.items():
         given = getattr(power, name) != PowerSection.model_fields[name].default
         if given and power.source not in readers:

@@ -5,6 +5,7 @@ each time, so a reload is one assignment.
 """
 
 import logging
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +14,9 @@ from pathlib import Path
 
 from sqlalchemy import make_url
 
+from wattmesh.controller import fleet
 from wattmesh.controller.accounts import Accounts
+from wattmesh.controller.api.agents_server import agents_server
 from wattmesh.controller.api.desk import Desk
 from wattmesh.controller.api.server import ApiServer
 from wattmesh.controller.api.sockets import Listening, listen
@@ -21,6 +24,7 @@ from wattmesh.controller.bell import Bell
 from wattmesh.controller.cycle import Cycle, CycleSettings
 from wattmesh.controller.duties import (
     CycleDuty,
+    FleetDuty,
     Housekeeping,
     PeriodRoll,
     PollDuty,
@@ -42,7 +46,9 @@ from wattmesh.controller.settings_model import CarbonSourceSection, Settings
 from wattmesh.errors import FixInput, JournalUnavailable, WattmeshError
 from wattmesh.integrations.carbon.sources import carbon_source
 from wattmesh.reconfig import catalogue_file
+from wattmesh.telemetry.desired import GpuControl
 from wattmesh.telemetry.ledger import SlotGrid
+from wattmesh.telemetry.node_claims import NodeClaims, compute_pids
 from wattmesh.telemetry.readings import CarbonSource, Signal
 from wattmesh.telemetry.sampler import Sampler
 
@@ -161,7 +167,7 @@ class Parts:
     def _build(self, listening: Listening) -> None:
         """Make the parts and hand them to each other."""
         pulse, settings = self.pulse, self.pulse.settings
-        self._books: tuple[tuple[Signal, SlotGrid], Accounts] | None = None
+        self._books: tuple[tuple[Signal, SlotGrid, int], Accounts] | None = None
         self._plans = run_plans(settings)
         self._grid = grid(settings, pulse.clock.now())
         pulse.signals = self._grid.signals
@@ -193,8 +199,10 @@ class Parts:
             bell=self.bell,
             plan_for=lambda name: self._plans.get(name, RunPlan()),
             wake=self.cycle.wake,
+            grid=lambda: self._grid.slots,
         )
         self.api = ApiServer(desk, listening)
+        self.agents = agents_server(desk, settings.api)
         self.metrics = MetricsServer(
             listen_address(settings.metrics.listen), self.journal, pulse, self.jobs
         )
@@ -219,6 +227,8 @@ class Parts:
         self._housekeeping()
         self.leases.turn()
         self.api.start()
+        if self.agents is not None:
+            self.agents.start()
         self.metrics.start()
         for loop in self.loops:
             loop.start()
@@ -234,6 +244,8 @@ class Parts:
                 log.warning("the %s loop did not end in %.0f s", loop.state.name, LOOP_STOP_S)
         if self._sampling is not None:
             self._sampling.close()
+        if self.agents is not None:
+            self.agents.stop()
         if not self.api.stop():
             log.warning("the HTTP server did not end in time")
         self.metrics.stop()
@@ -265,7 +277,10 @@ class Parts:
         timeout_s = settings.policy.switch_timeout_s
         # Ages of open switches are wall time: an hour stepped over is no hour that passed.
         step = self.pulse.recent_clock_step(within_s=timeout_s)
+        coverage, controls = self._nodes()
         return CycleSettings(
+            coverage=coverage,
+            controls=controls,
             mode=settings.mode,
             policy=settings.policy.limits(),
             facts=self.pulse.signals.decision,
@@ -273,9 +288,28 @@ class Parts:
             cycle_s=settings.loops.cycle_s,
         )
 
-    def _sampler(self) -> SampleDuty | None:
+    def _nodes(self) -> tuple[tuple[int, int], dict[str, GpuControl]]:
+        """Read how the nodes are: which of the GPUs are seen, and what holds their clocks.
+
+        Raises:
+            JournalUnavailable: nobody knows; the cycle holds.
+        """
+        pulse, now = self.pulse, self.pulse.clock.now()
+        runs = pulse.snapshot.runs if pulse.snapshot else ()
+        if pulse.settings.power.source != "agents":
+            pulse.gpu_coverage = (
+                fleet.own_coverage(pulse.sampled.sample, runs) if pulse.sampled else (0, 0)
+            )
+            return pulse.gpu_coverage, {}
+        pulse.nodes = self.journal.nodes.all()
+        pulse.gpu_coverage = fleet.coverage(pulse.nodes, runs, now)
+        return pulse.gpu_coverage, fleet.controls(pulse.nodes, now)
+
+    def _sampler(self) -> SampleDuty | FleetDuty | None:
         """Make the sampler; None when power is not read."""
         settings = self.pulse.settings
+        if settings.power.source == "agents":
+            return FleetDuty(self.pulse)
         source = power_source(settings)
         if source is None:
             return None
@@ -283,7 +317,9 @@ class Parts:
         hold_s = max(HOLD_S, HOLD_SAMPLES * settings.loops.sample_s)
         sampler = Sampler(source, self.journal.ledger, slots, boot_id=boot_id(), hold_s=hold_s)
         flush_s = min(settings.loops.cycle_s, slots.interval_s)
-        return SampleDuty(sampler, self.pulse, flush_s)
+        pids = compute_pids(source)
+        node = NodeClaims(pids, socket.gethostname()) if pids else None
+        return SampleDuty(sampler, self.pulse, flush_s, node)
 
     def _sample(self) -> None:
         """Take one sample, if power is read at all."""
@@ -299,7 +335,8 @@ class Parts:
         """Bring both ledgers of grams up to now; only the leader writes them."""
         facts = self.pulse.signals.accounting
         if facts is not None and self.pulse.epoch is not None:
-            books = (facts.signal, self._grid.slots)
+            site = self.pulse.settings.site
+            books = (facts.signal, self._grid.slots, site.pue_milli())
             if self._books is None or self._books[0] != books:
                 # Kept between turns: it remembers what is priced already.
                 self._books = (books, Accounts(self.journal, *books))

@@ -17,7 +17,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
 from wattmesh.telemetry.readings import PowerReading
 
-MOST_ROWS = 2_000
+MOST_ROWS = 1_500
 """Rows of one batch: well below the API's limit of 1 MiB."""
 
 MOST_DEVICES = 1_024

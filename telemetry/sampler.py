@@ -79,6 +79,11 @@ class Sample:
     notes: tuple[tuple[str, str], ...] = ()
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        """Every device that is known, whether it answered or not."""
+        return (*(each.gpu_uuid for each in self.readings), *self.missing)
+
+    @property
     def power_w(self) -> float | None:
         """All devices together; None when none told its power."""
         known = [each.power_w for each in self.readings if each.power_w is not None]

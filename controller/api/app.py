@@ -14,7 +14,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from wattmesh.controller.api import jobs, operators, reading
+from wattmesh.controller.api import agents, jobs, operators, reading
+from wattmesh.controller.api.attested import Endpoint, relayed
 from wattmesh.controller.api.calls import Handler, endpoint, failure, success
 from wattmesh.controller.api.desk import Call, Desk
 from wattmesh.controller.api.openapi import describe
@@ -23,6 +24,7 @@ from wattmesh.controller.budget import Audit, BudgetView
 from wattmesh.controller.views import Done, Problem, StatusView, as_json
 from wattmesh.errors import RetryLater
 from wattmesh.reconfig.wire import Finish, Orders, Progress, Register, Registered, Transition
+from wattmesh.telemetry.delivery import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,7 @@ class CallSpec:
         body, answer: the types of what is sent and what comes back; None: a plain object.
         query: names of the parameters, each with its meaning.
         light: answered from memory on the server's own thread.
+        for_agents: also served to agents of other nodes. `relayed`: they may make it for others.
     """
 
     method: str
@@ -44,6 +47,8 @@ class CallSpec:
     answer: type | None = None
     query: tuple[tuple[str, str], ...] = ()
     light: bool = False
+    for_agents: bool = False
+    relayed: bool = False
 
     @property
     def summary(self) -> str:
@@ -60,6 +65,7 @@ CALLS = (
         path="/v1/runs/{run}/register",
         handler=jobs.register,
         who="owner",
+        relayed=True,
         body=Register,
         answer=Registered,
     ),
@@ -68,6 +74,7 @@ CALLS = (
         path="/v1/runs/{run}/progress",
         handler=jobs.progress,
         who="owner",
+        relayed=True,
         body=Progress,
     ),
     CallSpec(
@@ -75,16 +82,23 @@ CALLS = (
         path="/v1/runs/{run}/transitions",
         handler=jobs.transition,
         who="owner",
+        relayed=True,
         body=Transition,
     ),
     CallSpec(
-        method="POST", path="/v1/runs/{run}/finish", handler=jobs.finish, who="owner", body=Finish
+        method="POST",
+        path="/v1/runs/{run}/finish",
+        handler=jobs.finish,
+        who="owner",
+        relayed=True,
+        body=Finish,
     ),
     CallSpec(
         method="GET",
         path="/v1/runs/{run}/order",
         handler=orders,
         who="owner",
+        relayed=True,
         answer=Orders,
         query=(
             ("wait", "seconds to wait for an order, 0 to 60"),
@@ -100,6 +114,32 @@ CALLS = (
     ),
     CallSpec(method="POST", path="/v1/freeze", handler=operators.freeze, who="owner", answer=Done),
     CallSpec(method="POST", path="/v1/thaw", handler=operators.thaw, who="owner", answer=Done),
+    CallSpec(
+        method="POST",
+        path="/v1/agents/{node}/readings",
+        handler=agents.readings,
+        who="the node's agent",
+        for_agents=True,
+        body=Report,
+    ),
+    CallSpec(
+        method="GET",
+        path="/v1/agents/{node}/desired",
+        handler=agents.desired,
+        who="the node's agent",
+        for_agents=True,
+        query=(
+            ("wait", "seconds to wait for something new, 0 to 60"),
+            ("serial", "the serial already known; wait for another one"),
+        ),
+    ),
+    CallSpec(
+        method="POST",
+        path="/v1/agents/{node}/retire",
+        handler=agents.retire,
+        who="operator",
+        answer=Done,
+    ),
     CallSpec(method="GET", path="/v1/status", handler=reading.read_status, answer=StatusView),
     CallSpec(method="GET", path="/v1/runs", handler=reading.runs),
     CallSpec(method="GET", path="/v1/runs/{run}", handler=reading.run, query=(LIMIT,)),
@@ -129,14 +169,20 @@ def build(desk: Desk, workers: ThreadPoolExecutor) -> Starlette:
     """Make the application; `workers` run the handlers."""
     routes = [Route("/v1/openapi.json", _published, methods=["GET"])]
     for call in CALLS:
-        if call.handler is orders:
-            serve = order_endpoint(desk, workers)
-        elif call.light:
-            serve = _light(desk, call.handler)
-        else:
-            serve = endpoint(desk, workers, call.handler)
-        routes.append(Route(call.path, serve, methods=[call.method]))
-    return Starlette(routes=routes, exception_handlers={HTTPException: _no_such_page})
+        serve = serving(desk, workers, call)
+        routes.append(
+            Route(call.path, relayed(serve) if call.relayed else serve, methods=[call.method])
+        )
+    return Starlette(routes=routes, exception_handlers={HTTPException: no_such_page})
+
+
+def serving(desk: Desk, workers: ThreadPoolExecutor, call: CallSpec) -> Endpoint:
+    """Make the endpoint of a call."""
+    if call.handler is orders:
+        return order_endpoint(desk, workers)
+    if call.handler is agents.desired:
+        return agents.desired_endpoint(desk)
+    return _light(desk, call.handler) if call.light else endpoint(desk, workers, call.handler)
 
 
 async def _published(request: Request) -> Response:
@@ -157,7 +203,7 @@ def _light(desk: Desk, handler: Handler) -> Callable[[Request], Any]:
     return answer
 
 
-async def _no_such_page(request: Request, error: Exception) -> Response:
+async def no_such_page(request: Request, error: Exception) -> Response:
     """Answer a wrong address or method like every other mistake."""
     status = error.status_code if isinstance(error, HTTPException) else 404
     known = sorted(call.path for call in CALLS if _like(call.path, request.url.path))

@@ -6,7 +6,7 @@ Invariant: the right to act is decided here, from the kernel's word on the calle
 import pwd
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from wattmesh.controller.api.peers import Peer, is_operator
@@ -15,6 +15,10 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan, RunRow
 from wattmesh.controller.pulse import Pulse
 from wattmesh.errors import FixInput, InputInvalid, Refused, RetryLater
+from wattmesh.telemetry.ledger import SlotGrid
+
+HALF_HOURS = SlotGrid(origin=datetime(2020, 1, 1, tzinfo=UTC), interval_s=1800.0)
+"""Ledger slots where no signal says otherwise."""
 
 
 class NotFound(FixInput):
@@ -50,6 +54,7 @@ class Desk:
     Attributes:
         plan_for: what the settings say of a run, by its name; frozen at its first registration.
         wake: make the next control cycle due now.
+        grid: where ledger slots end.
     """
 
     journal: Journal
@@ -57,6 +62,7 @@ class Desk:
     bell: Bell
     plan_for: Callable[[str], RunPlan]
     wake: Callable[[], None]
+    grid: Callable[[], SlotGrid] = lambda: HALF_HOURS
 
     @property
     def now(self) -> datetime:
@@ -122,6 +128,19 @@ class Call:
         if not is_operator(self.peer, group):
             raise Refused(
                 f"uid {self.peer.uid} may not {act}: only members of {group} may; ask one of them."
+            )
+
+    def as_agent(self, desk: Desk) -> None:
+        """Let only agents pass: those with a token, on this machine root and our own user.
+
+        Raises:
+            Refused: the caller is none.
+        """
+        group = desk.pulse.settings.api.operators_group
+        if not self.peer.agent and not is_operator(self.peer, group):
+            raise Refused(
+                f"uid {self.peer.uid} may not speak for a node: run the agent as root or as the "
+                f"daemon's user, or make its user a member of {group}."
             )
 
     def as_owner(self, desk: Desk, row: Owned, act: str) -> None:

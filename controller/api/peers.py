@@ -33,12 +33,19 @@ class Peer:
 
     Attributes:
         groups: its primary and supplementary groups at the moment it connected.
+        agent: a node's agent that showed its token. `attested`: its uid is an agent's word on who
+            is at the other end there, and never makes an operator.
     """
 
     uid: int
     gid: int
     pid: int
     groups: frozenset[int]
+    agent: bool = False
+    attested: bool = False
+
+
+NOBODY = Peer(uid=-1, gid=-1, pid=0, groups=frozenset())
 
 
 def peer_of(connection: socket.socket) -> Peer:
@@ -57,8 +64,15 @@ def is_operator(peer: Peer, group: str) -> bool:
     Members of the operators' group may; so may root and the daemon's own user, who could take the
     journal's file into their own hands anyway.
     """
+    if peer.attested or peer.agent:
+        return False
     wanted = group_id(group)
-    return peer.uid in (0, os.geteuid()) or (wanted is not None and wanted in peer.groups)
+    return is_root_or_us(peer) or (wanted is not None and wanted in peer.groups)
+
+
+def is_root_or_us(peer: Peer) -> bool:
+    """Say whether a peer is root or the daemon's own user, by the kernel's word."""
+    return not peer.attested and not peer.agent and peer.uid in (0, os.geteuid())
 
 
 def _more_groups(connection: socket.socket, uid: int, gid: int) -> tuple[int, ...]:

@@ -6,9 +6,12 @@ connections are closed, then cut.
 
 import asyncio
 import logging
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+from starlette.applications import Starlette
 from uvicorn import Config, Server
 
 from wattmesh.controller.api.app import build
@@ -29,6 +32,57 @@ STOP_LIMIT_S = 3.0
 TICK_S = 1.0
 
 
+def configured(application: Starlette, **more: Any) -> Config:
+    """Give uvicorn's configuration, the same for every way in."""
+    return Config(
+        application,
+        http=PeerProtocol,
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        access_log=False,
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        limit_concurrency=CONNECTION_LIMIT,
+        h11_max_incomplete_event_size=HEAD_LIMIT_BYTES,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=int(STOP_LIMIT_S),
+        **more,
+    )
+
+
+class Serving:
+    """One uvicorn server on one bound socket, in a thread of its own."""
+
+    def __init__(self, name: str, config: Config, listener: socket.socket) -> None:
+        """Prepare; nothing is served before `start`."""
+        self._listener = listener
+        self._server = _Server(config)
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    def start(self) -> bool:
+        """Begin to serve; False when it did not come up."""
+        self._thread.start()
+        return self._server.up.wait(START_LIMIT_S)
+
+    def stop(self) -> bool:
+        """End; False when the thread did not end in time."""
+        self._server.end()
+        if self._thread.ident is not None:
+            self._thread.join(2 * STOP_LIMIT_S + TICK_S)
+        return not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        """Run the server until it is told to end."""
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        try:
+            self._server.run(sockets=[self._listener])
+        except Exception:
+            log.exception("the HTTP server ended by a bug in wattmesh; please report it")
+
+
 class ApiServer:
     """Serves a desk on a listening socket."""
 
@@ -37,25 +91,8 @@ class ApiServer:
         self._desk = desk
         self._listening = listening
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="api")
-        self._server = _Server(
-            Config(
-                build(desk, self._workers),
-                http=PeerProtocol,
-                ws="none",
-                lifespan="off",
-                loop="asyncio",
-                access_log=False,
-                log_config=None,
-                proxy_headers=False,
-                server_header=False,
-                date_header=False,
-                limit_concurrency=CONNECTION_LIMIT,
-                h11_max_incomplete_event_size=HEAD_LIMIT_BYTES,
-                timeout_keep_alive=75,
-                timeout_graceful_shutdown=int(STOP_LIMIT_S),
-            )
-        )
-        self._thread = threading.Thread(target=self._serve, name="api", daemon=True)
+        config = configured(build(desk, self._workers))
+        self._serving = Serving("api", config, listening.socket)
 
     def start(self) -> None:
         """Begin to serve; returns once requests are taken.
@@ -63,27 +100,16 @@ class ApiServer:
         Raises:
             CallHuman: the server did not come up.
         """
-        self._thread.start()
-        if not self._server.up.wait(START_LIMIT_S):
+        if not self._serving.start():
             raise CallHuman(f"the HTTP server did not start within {START_LIMIT_S:.0f} s")
 
     def stop(self) -> bool:
         """Send everybody home and end; False when the thread did not end in time."""
         self._desk.bell.close()
-        self._server.end()
-        if self._thread.ident is not None:
-            self._thread.join(2 * STOP_LIMIT_S + TICK_S)
+        ended = self._serving.stop()
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._listening.close()
-        return not self._thread.is_alive()
-
-    def _serve(self) -> None:
-        """Run the server until it is told to end."""
-        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-        try:
-            self._server.run(sockets=[self._listening.socket])
-        except Exception:
-            log.exception("the HTTP server ended by a bug in wattmesh; please report it")
+        return ended
 
 
 class _Server(Server):

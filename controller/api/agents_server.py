@@ -1,0 +1,167 @@
+"""The way in for agents of other nodes: TCP with TLS and a token, for their calls and no others.
+
+Invariant: nothing is answered, not even whether an address exists, before the token was shown. Who
+is at the other end on the node is the agent's word (it asked its kernel); it can be the owner of a
+run, and never an operator.
+"""
+
+import hashlib
+import hmac
+import logging
+import socket
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from wattmesh.controller.api.app import CALLS, no_such_page, serving
+from wattmesh.controller.api.attested import ATTESTED_UID, Endpoint, attested_peer, problem
+from wattmesh.controller.api.desk import Desk
+from wattmesh.controller.api.peers import NOBODY
+from wattmesh.controller.api.server import Serving, configured
+from wattmesh.controller.settings_checks import listen_address
+from wattmesh.controller.settings_model import ApiSection
+from wattmesh.errors import CallHuman, FixInput
+
+log = logging.getLogger(__name__)
+
+WORKERS = 4
+BACKLOG = 1024
+
+
+class AgentsServer:
+    """Serves agents on one TCP address."""
+
+    def __init__(
+        self, desk: Desk, address: tuple[str, int], certificate: Path, key: Path, token: str
+    ) -> None:
+        """Bind the address; nothing is served before `start`.
+
+        Raises:
+            FixInput: the address is taken, or certificate and key do not fit.
+        """
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="agents")
+        self._socket = _bound(address)
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        except (OSError, ssl.SSLError) as error:
+            self._socket.close()
+            raise FixInput(
+                f"api.tls_certificate {certificate} and api.tls_key {key} cannot be used "
+                f"({error}); make them anew"
+            ) from error
+        config = configured(
+            application(desk, self._workers, token),
+            ssl_certfile=str(certificate),
+            ssl_keyfile=str(key),
+        )
+        self._serving = Serving("agents", config, self._socket)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        host, port = self._socket.getsockname()[:2]
+        return host, port
+
+    def start(self) -> None:
+        """Begin to serve.
+
+        Raises:
+            CallHuman: the server did not come up.
+        """
+        if not self._serving.start():
+            raise CallHuman(f"the server for agents did not start on {self.address}")
+        log.info("agents are served on %s port %d", *self.address)
+
+    def stop(self) -> bool:
+        """End; False when it did not in time."""
+        ended = self._serving.stop()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._socket.close()
+        return ended
+
+
+def agents_server(desk: Desk, api: ApiSection) -> AgentsServer | None:
+    """Make the server that the settings name; None without one.
+
+    Raises:
+        FixInput: it cannot be made.
+    """
+    address = listen_address(api.listen)
+    if address is None:
+        return None
+    if api.tls_certificate is None or api.tls_key is None or api.agents_token_file is None:
+        raise FixInput("api.listen needs tls_certificate, tls_key and agents_token_file")
+    token = api.agents_token_file.read_text().strip()
+    return AgentsServer(desk, address, api.tls_certificate, api.tls_key, token)
+
+
+def application(desk: Desk, workers: ThreadPoolExecutor, token: str) -> Starlette:
+    """Make the application: the agents' own calls, and those of runs that they relay."""
+    expected = hashlib.sha256(token.encode()).digest()
+    routes = [
+        Route(
+            call.path,
+            _for_agents(serving(desk, workers, call), expected, attested=call.relayed),
+            methods=[call.method],
+        )
+        for call in CALLS
+        if call.for_agents or call.relayed
+    ]
+
+    async def nothing(request: Request, error: Exception) -> Response:
+        if not _shown(request, expected):
+            return _unknown()
+        return await no_such_page(request, error)
+
+    return Starlette(routes=routes, exception_handlers={HTTPException: nothing})
+
+
+def _for_agents(endpoint: Endpoint, expected: bytes, *, attested: bool) -> Endpoint:
+    """Let only callers with the token pass; on relayed calls, as whom the agent says."""
+
+    async def answer(request: Request) -> Response:
+        if not _shown(request, expected):
+            return _unknown()
+        peer = replace(NOBODY, agent=True)
+        if attested:
+            peer = attested_peer(request.headers.get(ATTESTED_UID, ""))
+            if peer is NOBODY:
+                return problem(403, "the call does not say whose it is", "refused")
+        request.state.peer = peer
+        return await endpoint(request)
+
+    return answer
+
+
+def _shown(request: Request, expected: bytes) -> bool:
+    """Whether the right token was shown; takes as long for every wrong one."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    given = hashlib.sha256(token.strip().encode()).digest()
+    return hmac.compare_digest(given, expected) and scheme.lower() == "bearer"
+
+
+def _unknown() -> Response:
+    return problem(401, "show the agents' token (agent.token_file) to speak here", "refused")
+
+
+def _bound(address: tuple[str, int]) -> socket.socket:
+    """Listen on a TCP address.
+
+    Raises:
+        FixInput: it cannot be had.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        listener = socket.create_server(address, family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise FixInput(
+            f"cannot listen on {address[0]} port {address[1]} ({error.strerror}); change api.listen"
+        ) from error
+    return listener

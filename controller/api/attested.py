@@ -1,0 +1,48 @@
+"""Calls that an agent makes for somebody on its node: as whom, by its word.
+
+Invariant: only an agent is believed, and whoever it names is never an operator.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from wattmesh.controller.api.peers import NOBODY, Peer, is_root_or_us
+from wattmesh.controller.views import Problem, as_json
+
+ATTESTED_UID = "wattmesh-attested-uid"
+"""Header in which an agent says who made a relayed call."""
+
+HIGHEST_UID = 1 << 32
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def relayed(endpoint: Endpoint) -> Endpoint:
+    """Let agents of this machine, which are root or our own user, make calls for others."""
+
+    async def answer(request: Request) -> Response:
+        peer: Peer = request.state.peer
+        said = request.headers.get(ATTESTED_UID)
+        if said is not None:
+            if not is_root_or_us(peer):
+                return problem(403, "only an agent may say whose call it relays", "refused")
+            request.state.peer = attested_peer(said)
+            if request.state.peer is NOBODY:
+                return problem(403, f"{said!r} is no uid", "refused")
+        return await endpoint(request)
+
+    return answer
+
+
+def attested_peer(said: str) -> Peer:
+    """Read whom an agent vouches for; `NOBODY` when that is no uid."""
+    if not said.isdecimal() or len(said) > 10 or int(said) >= HIGHEST_UID - 1:
+        return NOBODY
+    return Peer(uid=int(said), gid=-1, pid=0, groups=frozenset(), attested=True)
+
+
+def problem(status: int, sentence: str, kind: str) -> Response:
+    """Say no in the shape that every refusal has."""
+    return JSONResponse(as_json(Problem(error=sentence, kind=kind)), status_code=status)

@@ -1,0 +1,206 @@
+"""What the nodes' agents know together: coverage, clocks in force, power, whose GPUs are whose.
+
+Pure. Invariant: a node that has not been heard lately knows nothing: what it said before is neither
+counted as seen nor as settable.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from wattmesh.controller.journal.nodes import NodeRow
+from wattmesh.controller.journal.runs import RunRow
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.catalogue import Release
+from wattmesh.telemetry.attribution import Holder, Standing, is_gpu
+from wattmesh.telemetry.desired import Applied, GpuControl
+from wattmesh.telemetry.readings import Component, PowerReading, Quality
+from wattmesh.telemetry.sampler import Sample
+
+DELIVER_S = 10.0
+MISSED = 3
+"""A node that missed so many deliveries in a row is not heard."""
+
+SOONEST = timedelta(seconds=15)
+
+LOST_HELD = timedelta(hours=1)
+"""Without a node's view a run that fell silent keeps its GPUs for so long."""
+
+SILENT_HELD = timedelta(days=7)
+"""With a node's view a silent run is matched with its processes for so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Nodes and runs as one turn of the cycle saw them, at a monotonic time."""
+
+    monotonic_s: float
+    epoch: int | None
+    frozen: str
+    runs: tuple[RunRow, ...]
+    nodes: Mapping[str, NodeRow]
+
+
+def heard(node: NodeRow, now: datetime) -> bool:
+    """Say whether a node was heard lately, by the rhythm it has itself."""
+    return now - node.last_seen_at <= _lately(node)
+
+
+def coverage(nodes: Iterable[NodeRow], runs: Iterable[RunRow], now: datetime) -> tuple[int, int]:
+    """Count (GPUs whose power was read lately, GPUs expected).
+
+    Expected is what a live run registered, and what a node ever reported: until the node has not
+    seen it for a day, or was retired.
+    """
+    expected = {gpu for row in runs if row.state == "live" for gpu in row.gpus if gpu}
+    seen: set[str] = set()
+    for node in nodes:
+        gpus = {name for name in node.devices if is_gpu(name)}
+        expected |= gpus
+        if heard(node, now):
+            seen |= {name for name in gpus if _read_lately(node, name, now)}
+    return len(seen), len(expected)
+
+
+def own_coverage(newest: Sample, runs: Iterable[RunRow]) -> tuple[int, int]:
+    """Count the same where this daemon reads the GPUs of its own machine."""
+    seen = {each.gpu_uuid for each in newest.readings if is_gpu(each.gpu_uuid)}
+    known = {name for name in newest.devices if is_gpu(name)}
+    registered = {gpu for row in runs if row.state == "live" for gpu in row.gpus if gpu}
+    return len(seen), len(known | registered)
+
+
+def controls(nodes: Iterable[NodeRow], now: datetime) -> dict[str, GpuControl]:
+    """Give what the actuators of the nodes that are heard said of their GPUs."""
+    found: dict[str, GpuControl] = {}
+    for node in nodes:
+        applied = node.facts.get("applied")
+        if applied is None or not heard(node, now):
+            continue
+        try:
+            said = Applied.from_json(applied)
+        except InputInvalid:
+            continue  # an agent of another version: nothing is known of its clocks
+        found |= {each.gpu_uuid: each for each in said.gpus if each.gpu_uuid in node.devices}
+    return found
+
+
+def sample(nodes: Iterable[NodeRow], now: datetime) -> Sample:
+    """Put the newest readings of all nodes together, as if one sampler had read them."""
+    readings, missing, silent = [], [], []
+    for node in nodes:
+        fresh = heard(node, now)
+        if not fresh:
+            silent.append(node.node)
+        for name, facts in node.devices.items():
+            if fresh and _read_lately(node, name, now):
+                readings.append(_reading(name, facts))
+            else:
+                missing.append(name)
+    trouble = ""
+    if silent:
+        trouble = (
+            f"{len(silent)} nodes are not heard ({', '.join(silent[:5])}); look at `systemctl "
+            "status wattmesh-agent` there"
+        )
+    return Sample(readings=tuple(readings), missing=tuple(missing), trouble=trouble)
+
+
+def holders(rows: Sequence[RunRow], now: datetime, *, seen: bool) -> tuple[Holder, ...]:
+    """Give who may own the processes on GPUs.
+
+    Args:
+        rows: every run.
+        now: the wall clock.
+        seen: the nodes look at their processes themselves: then a run that fell silent, or has
+            just ended, still owns its processes, for as long as they live.
+    """
+    return tuple(holder(row) for row in rows if now - row.last_seen_at < _held(row, seen=seen))
+
+
+def holder(row: RunRow) -> Holder:
+    """Give a run as an owner of GPUs."""
+    unused = [gpu for rank, gpu in enumerate(row.gpus) if gpu and rank not in row.ranks]
+    gives_back = row.catalogue is not None and row.catalogue.release is Release.RELEASED
+    return Holder(
+        run=row.run,
+        incarnation=row.incarnation,
+        gpus=tuple(filter(None, row.gpus)),
+        released=(*row.released, *(unused if gives_back else ())),
+        standing=Standing(row.state),
+        owner_uid=row.owner_uid,
+        job=row.scheduler_key,
+        host=row.host,
+        pid=row.pid,
+        registered_at=row.incarnation_at,
+    )
+
+
+def _held(row: RunRow, *, seen: bool) -> timedelta:
+    """How long a run that fell silent keeps what it had."""
+    if row.state == "finished":
+        return LOST_HELD if seen else timedelta()
+    return SILENT_HELD if seen else LOST_HELD
+
+
+def of_node(all_holders: Iterable[Holder], node: NodeRow) -> tuple[Holder, ...]:
+    """Leave out the holders, and the GPUs of the others, that are not of a node."""
+    here = set(node.devices)
+    return tuple(
+        each
+        for each in all_holders
+        if here.intersection(each.gpus) or here.intersection(each.released)
+    )
+
+
+def _lately(node: NodeRow) -> timedelta:
+    """How old a word of this node may be."""
+    told = node.facts.get("deliver_s", DELIVER_S)
+    every_s = float(told) if isinstance(told, int | float) and 0 < told <= 300 else DELIVER_S
+    return max(SOONEST, timedelta(seconds=MISSED * every_s))
+
+
+def _read_lately(node: NodeRow, name: str, now: datetime) -> bool:
+    """Whether a device's reading is of the time that its node was last heard."""
+    facts = node.devices[name]
+    if facts.get("silent"):
+        return False
+    # Both by the node's word: its clock may differ from ours.
+    at, newest = _at(facts), max(map(_at, node.devices.values()))
+    return newest - at <= _lately(node)
+
+
+def _at(facts: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(str(facts["at"]))
+
+
+def _reading(name: str, facts: Mapping[str, Any]) -> PowerReading:
+    """Make a reading of what a node told; what it did not tell is not known."""
+    return PowerReading(
+        gpu_uuid=name,
+        at=_at(facts),
+        monotonic_s=0.0,
+        power_w=_number(facts.get("power_w")),
+        energy_mj=None,
+        clock_mhz=_whole(facts.get("clock_mhz")),
+        power_limit_w=_number(facts.get("power_limit_w")),
+        source=str(facts.get("source", "")),
+        quality=_member(Quality, facts.get("quality"), Quality.ESTIMATED),
+        component=_member(Component, facts.get("component"), Component.GPU),
+        temperature_c=_number(facts.get("temperature_c")),
+        utilization=_number(facts.get("utilization")),
+        shared=str(facts.get("shared", "")),
+    )
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _member(kind: Any, value: object, default: Any) -> Any:
+    return kind(value) if value in set(kind) else default
