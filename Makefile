@@ -4,7 +4,7 @@ PYTHON := .venv/bin/python
 # As many workers as the machine has cores, four at most: tests themselves start many processes.
 PARALLEL := -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
-.PHONY: help setup demo test lint format bench docs
+.PHONY: help setup demo test lint format peers bench docs
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -28,7 +28,10 @@ format: setup ## let ruff mend what it can
 	$(PYTHON) -m ruff check --fix
 	$(PYTHON) -m ruff format
 
-bench: setup ## every benchmark; writes docs/results.md
+peers: setup ## the tools that benchmarks compare us with
+	@scripts/peers
+
+bench: peers ## every benchmark; writes docs/results.md
 	$(PYTHON) -m benchmarks.run_all
 
 docs: setup ## write the pages and pictures that are made from code

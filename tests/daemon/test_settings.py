@@ -83,7 +83,7 @@ def test_a_file_without_mistakes_is_taken() -> None:
         (
             '[power.prometheus]\nurl = "http://x"\nexporter = "zeusd"',
             "power.prometheus.exporter",
-            "use dcgm, kepler or wattmesh",
+            "dcgm, kepler, wattmesh",
         ),
         ("[runs.a]\ndeadline = 2026-12-01", "runs.a.deadline", "has no hour"),
         ("[runs.a]\ndeadline = 2026-12-01T00:00:00", "runs.a.deadline", "has no time zone"),
