@@ -31,8 +31,8 @@ SHORTEST_TOKEN = 24
 
 POWER_READERS = {
     "folder": ("simulated",),
-    "library": ("nvml",),
-    "rapl": ("nvml",),
+    "library": ("nvml", "agents"),
+    "rapl": ("nvml", "agents"),
     "prometheus": ("nvml", "none"),
     "static": ("nvml", "none"),
 }
