@@ -20,7 +20,7 @@ LIBRARY = "libnvidia-ml.so.1"
 CONTROL = "libfake-nvml-control.so"
 
 _SOURCE = Path(__file__).parent
-_FLAGS = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
+_FLAGS = ("-std=c11", "-O1", "-fPIC", "-shared", "-fvisibility=hidden")
 _WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
 _TARGETS = {LIBRARY: ("library.c", "calls.c"), CONTROL: ("control.c",)}
 

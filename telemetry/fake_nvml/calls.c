@@ -265,7 +265,8 @@ EXPORT int nvmlDeviceGetSupportedClocksEventReasons(nvmlDevice_t device,
 
 /* Between 30 degrees idle and 75 at the board's default limit, without inertia. */
 static int celsius(const struct record *gpu) {
-    return 30 + (int)(45.0 * gpu->power_mw / (gpu->board.default_mw ? gpu->board.default_mw : 1));
+    double share = (double)gpu->power_mw / gpu->board.default_mw;
+    return 30 + (int)(45.0 * (share < 2.0 ? share : 2.0));
 }
 
 EXPORT int nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned int sensor,

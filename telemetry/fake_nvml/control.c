@@ -48,6 +48,9 @@ EXPORT uint64_t fake_layout(void) {
            (uint64_t)sizeof(struct board) << 12 | (uint64_t)sizeof(struct process);
 }
 
+/* How much of a record's place in the file is used and checked. */
+EXPORT uint32_t fake_record_bytes(void) { return sizeof(struct record); }
+
 static int take(struct record *gpu, uint32_t pid, uint32_t load) {
     uint64_t start = started_ticks(pid);
     if (!start) return NOT_FOUND;
@@ -78,7 +81,7 @@ static bool plain(struct record *gpu, const struct wish *wish) {
         case KNOB_LOCK: gpu->lock_min_mhz = gpu->lock_max_mhz = (uint32_t)wish->a; return true;
         case KNOB_REASONS: gpu->forced_reasons = (uint64_t)wish->a; return true;
         case KNOB_HANG: gpu->hang_ns = (uint64_t)wish->a; return true;
-        case KNOB_UPDATE: gpu->update_ms = (uint32_t)wish->a; return true;
+        case KNOB_UPDATE: set_update(gpu, (uint32_t)wish->a); return true;
         case KNOB_CLEAR_PROCESSES: gpu->processes = 0; return true;
         default: return false;
     }

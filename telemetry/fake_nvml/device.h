@@ -24,6 +24,7 @@ enum {
     CHANGES_MAX = 48,
     MIG_INSTANCES = 2,
     MIG_SLOTS = 7,
+    POWER_MAX_MW = 1000000000, /* a megawatt */
 };
 
 /* Return codes: those of NVML that this library gives. */
@@ -162,6 +163,7 @@ uint64_t event_reasons(const struct record *gpu);
 void zero_counter(struct record *gpu);
 void reload(struct record *gpu);
 void set_window(struct record *gpu, uint32_t period_ms, uint32_t window_ms);
+void set_update(struct record *gpu, uint32_t update_ms);
 
 /* state.c: the file, the lock, the clock and the processes. */
 typedef int (*change_fn)(struct record *gpu, void *argument);

@@ -25,7 +25,8 @@ static uint32_t modelled_mw(const struct board *board, uint32_t clock_mhz, uint3
     double voltage = share > floor ? share : floor;
     double active = board->active_mw + board->linear_mw * share +
                     board->switching_mw * share * voltage * voltage;
-    return (uint32_t)(board->idle_mw + active * load_permille / 1000.0 + 0.5);
+    double power = board->idle_mw + active * load_permille / 1000.0 + 0.5;
+    return power < POWER_MAX_MW ? (uint32_t)power : POWER_MAX_MW;
 }
 
 /* Bring a clock to one that the board has: the highest that is not above it. */
@@ -35,7 +36,7 @@ static uint32_t on_grid(const struct board *board, uint32_t clock_mhz) {
     uint32_t below_max = board->clock_max_mhz - clock_mhz;
     uint32_t steps = (below_max + board->clock_step_mhz - 1) / board->clock_step_mhz;
     uint32_t down = steps * board->clock_step_mhz;
-    return board->clock_max_mhz - down > board->clock_min_mhz ? board->clock_max_mhz - down
+    return down < board->clock_max_mhz - board->clock_min_mhz ? board->clock_max_mhz - down
                                                               : board->clock_min_mhz;
 }
 
@@ -48,7 +49,7 @@ void solve(struct record *gpu) {
     uint32_t power;
     gpu->capped = 0;
     if (gpu->draw_mw >= 0) {
-        power = (uint32_t)gpu->draw_mw;
+        power = gpu->draw_mw < POWER_MAX_MW ? (uint32_t)gpu->draw_mw : POWER_MAX_MW;
         if (power <= board->idle_mw && !load && clock > board->clock_idle_mhz)
             clock = board->clock_idle_mhz;
     } else if (!load) {
@@ -176,10 +177,22 @@ void reload(struct record *gpu) {
     gpu->flags &= ~(uint32_t)FLAG_POWER_PROFILE;
 }
 
+/* Let a sensor that was changed look from now on: what it saw before, it saw as it was then. */
+static void forget(struct record *gpu) {
+    gpu->changes = 1;
+    gpu->change[0] = (struct change){gpu->updated_ns, gpu->power_mw};
+}
+
 void set_window(struct record *gpu, uint32_t period_ms, uint32_t window_ms) {
     /* Carries have the scale of the window; what is lost is below a picojoule. */
     gpu->sensed.carry = (uint64_t)((wide)gpu->sensed.carry * window_ms / gpu->window_ms);
     gpu->base.carry = (uint64_t)((wide)gpu->base.carry * window_ms / gpu->window_ms);
     gpu->period_ms = period_ms;
     gpu->window_ms = window_ms;
+    forget(gpu);
+}
+
+void set_update(struct record *gpu, uint32_t update_ms) {
+    gpu->update_ms = update_ms;
+    forget(gpu);
 }

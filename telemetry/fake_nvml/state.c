@@ -20,7 +20,8 @@ static const char MAGIC[8] = {'W', 'M', 'F', 'N', 'V', 'M', 'L', '\0'};
 static const uint64_t SIGN_OF_LIFE_NS = 100000000;
 static const uint64_t LOCK_DEADLINE_NS = 500000000; /* a lock is held for microseconds */
 static const uint64_t MOMENT_NS = 200000;
-static const int TORN_READS_MAX = 200;
+static const uint64_t HANG_MAX_NS = 3600000000000;
+static const int TORN_READS_MAX = 10;
 
 static uint64_t clock_ns(clockid_t which) {
     struct timespec t;
@@ -89,36 +90,44 @@ void seal_header(struct header *header) {
     header->check = checked(header, sizeof *header);
 }
 
-static bool ends(const char *text, size_t count) { return memchr(text, '\0', count) != NULL; }
+/* Say whether a text ends within its place and can be printed. */
+static bool fits(const char *text, size_t count) {
+    for (size_t at = 0; at < count; at++) {
+        if (!text[at]) return true;
+        if (text[at] < ' ' || text[at] > '~') return false;
+    }
+    return false;
+}
 
 /* Say whether a record may be worked with: nothing in it divides by zero, runs on for ever or
  * reaches beyond its arrays, even if somebody forged the checksum. */
 static bool sound(const struct record *gpu, uint32_t index) {
     const struct board *board = &gpu->board;
     if (gpu->check != checked(gpu, sizeof *gpu) || gpu->index != index) return false;
-    if (!ends(gpu->uuid, sizeof gpu->uuid) || !ends(board->name, sizeof board->name)) return false;
+    if (!fits(gpu->uuid, sizeof gpu->uuid) || !fits(board->name, sizeof board->name)) return false;
     for (int i = 0; i < MIG_INSTANCES; i++)
-        if (!ends(gpu->mig_uuid[i], sizeof gpu->mig_uuid[i])) return false;
-    if (!board->clock_step_mhz || !board->clock_min_mhz || board->clock_max_mhz > 100000 ||
-        board->clock_min_mhz > board->clock_max_mhz || board->voltage_floor_permille > 1000)
+        if (!fits(gpu->mig_uuid[i], sizeof gpu->mig_uuid[i])) return false;
+    if (!board->clock_step_mhz || board->clock_step_mhz > board->clock_max_mhz ||
+        !board->clock_min_mhz || board->clock_min_mhz > board->clock_max_mhz ||
+        board->clock_max_mhz > 100000 || board->voltage_floor_permille > 1000)
+        return false;
+    if (!board->default_mw || board->default_mw > POWER_MAX_MW || gpu->power_mw > POWER_MAX_MW ||
+        gpu->load_permille > 1000 || gpu->owner_load_permille > 1000)
         return false;
     if (!gpu->window_ms || gpu->window_ms > gpu->period_ms || gpu->period_ms > 60000 ||
         gpu->update_ms > 60000)
         return false;
-    return gpu->processes <= PROCESSES_MAX && gpu->changes <= CHANGES_MAX;
+    return gpu->processes <= PROCESSES_MAX && gpu->changes <= CHANGES_MAX &&
+           gpu->hang_ns <= HANG_MAX_NS;
 }
 
 static off_t place(uint32_t index) { return HEADER_BYTES + (off_t)index * RECORD_BYTES; }
 
-/* Read one record. A reader without the lock may meet a writer; then it reads again. */
-static int fetch(int descriptor, uint32_t index, struct record *gpu) {
-    for (int tries = 0; tries < TORN_READS_MAX; tries++) {
-        ssize_t count = pread(descriptor, gpu, sizeof *gpu, place(index));
-        if (count < 0 && errno != EINTR) return OPERATING_SYSTEM;
-        if (count == (ssize_t)sizeof *gpu && sound(gpu, index)) return OK;
-        sched_yield();
-    }
-    return CORRUPTED;
+/* Read one record once. */
+static int fetch_once(int descriptor, uint32_t index, struct record *gpu) {
+    ssize_t count = pread(descriptor, gpu, sizeof *gpu, place(index));
+    if (count < 0) return OPERATING_SYSTEM;
+    return count == (ssize_t)sizeof *gpu && sound(gpu, index) ? OK : CORRUPTED;
 }
 
 /* Let a GPU whose owner died turn idle at its last sign of life. No reading that was given out can
@@ -136,32 +145,45 @@ static void settle_owner(struct record *gpu, uint64_t now_ns) {
     solve(gpu);
 }
 
-/* Take the lock on the whole file, or give up: a holder that was stopped must not stop us. */
-static int locked_open(const char *path) {
-    int descriptor = open(path, O_RDWR | O_CLOEXEC);
+/* Open the file and take its lock, or give up: a holder that was stopped must not stop us. */
+static int locked_open(const char *path, int access) {
+    int descriptor = open(path, access | O_CLOEXEC);
     uint64_t deadline = monotonic_ns() + LOCK_DEADLINE_NS;
     if (descriptor < 0) return errno == EACCES || errno == EROFS ? -NO_PERMISSION : -OPERATING_SYSTEM;
     while (flock(descriptor, LOCK_EX | LOCK_NB)) {
-        if (errno != EWOULDBLOCK && errno != EINTR) goto failed;
-        if (monotonic_ns() > deadline) {
-            close(descriptor);
-            return -TIMED_OUT;
+        bool waiting = errno == EWOULDBLOCK || errno == EINTR;
+        if (waiting && monotonic_ns() < deadline) {
+            pause_ns(MOMENT_NS);
+            continue;
         }
-        pause_ns(MOMENT_NS);
+        close(descriptor);
+        return waiting ? -TIMED_OUT : -OPERATING_SYSTEM;
     }
     return descriptor;
-failed:
+}
+
+/* Read one record without the lock. Who meets a writer reads again; the lock decides in the end
+ * whether bytes that do not fit were just being written, or are damaged. */
+static int fetch(struct state *state, uint32_t index, struct record *gpu) {
+    for (int tries = 0; tries < TORN_READS_MAX; tries++) {
+        int result = fetch_once(state->descriptor, index, gpu);
+        if (result != CORRUPTED) return result;
+        sched_yield();
+    }
+    int descriptor = locked_open(state->path, O_RDONLY);
+    if (descriptor < 0) return -descriptor;
+    int result = fetch_once(descriptor, index, gpu);
     close(descriptor);
-    return -OPERATING_SYSTEM;
+    return result;
 }
 
 /* Advance a GPU to now, change it and write it back: one step to everybody else. */
 int alter(struct state *state, uint32_t index, change_fn change, void *argument) {
     struct record gpu;
     if (index >= state->header.gpus) return INVALID_ARGUMENT;
-    int descriptor = locked_open(state->path);
+    int descriptor = locked_open(state->path, O_RDWR);
     if (descriptor < 0) return -descriptor;
-    int result = fetch(descriptor, index, &gpu);
+    int result = fetch_once(descriptor, index, &gpu);
     if (result == OK) {
         uint64_t now = monotonic_ns();
         settle_owner(&gpu, now);
@@ -181,14 +203,14 @@ int alter(struct state *state, uint32_t index, change_fn change, void *argument)
 /* Read a GPU as it is now, whatever its faults. */
 int peek(struct state *state, uint32_t index, struct record *gpu) {
     if (index >= state->header.gpus) return INVALID_ARGUMENT;
-    int result = fetch(state->descriptor, index, gpu);
+    int result = fetch(state, index, gpu);
     if (result) return result;
     uint64_t now = monotonic_ns();
     if (gpu->owner_pid) {
         bool alive = started_ticks(gpu->owner_pid) == gpu->owner_start_ticks;
         if (!alive || now > gpu->owner_seen_ns + SIGN_OF_LIFE_NS) {
             if (alter(state, index, NULL, NULL) == OK)
-                result = fetch(state->descriptor, index, gpu);
+                result = fetch(state, index, gpu);
             if (result) return result;
             if (!alive) settle_owner(gpu, now); /* where we may not write */
         }
@@ -211,32 +233,40 @@ int look(struct state *state, uint32_t index, struct record *gpu) {
     return gpu->flags & FLAG_LOST ? GPU_IS_LOST : OK;
 }
 
-/* Read the header again: what was permitted may have changed. */
+static int header_once(int descriptor, struct header *header) {
+    if (pread(descriptor, header, sizeof *header, 0) != (ssize_t)sizeof *header ||
+        memcmp(header->magic, MAGIC, sizeof MAGIC) != 0)
+        return CORRUPTED;
+    if (header->version != STATE_VERSION || header->record_bytes != RECORD_BYTES)
+        return VERSION_MISMATCH;
+    bool whole = header->check == checked(header, sizeof *header) && header->gpus <= GPUS_MAX;
+    return whole && fits(header->driver, sizeof header->driver) ? OK : CORRUPTED;
+}
+
+/* Read the header again: what is permitted may have changed. Like `fetch`. */
 int state_header(struct state *state) {
-    for (int tries = 0; tries < TORN_READS_MAX; tries++) {
-        struct header header;
-        if (pread(state->descriptor, &header, sizeof header, 0) != (ssize_t)sizeof header ||
-            memcmp(header.magic, MAGIC, sizeof MAGIC) != 0)
-            return CORRUPTED;
-        if (header.version != STATE_VERSION || header.record_bytes != RECORD_BYTES)
-            return VERSION_MISMATCH;
-        if (header.check == checked(&header, sizeof header)) {
-            if (header.gpus > GPUS_MAX || !ends(header.driver, sizeof header.driver))
-                return CORRUPTED;
-            state->header = header;
-            return OK;
-        }
-        sched_yield();
+    struct header header;
+    int result = CORRUPTED;
+    for (int tries = 0; tries < TORN_READS_MAX && result == CORRUPTED; tries++) {
+        if (tries) sched_yield();
+        result = header_once(state->descriptor, &header);
     }
-    return CORRUPTED;
+    if (result == CORRUPTED) {
+        int descriptor = locked_open(state->path, O_RDONLY);
+        if (descriptor < 0) return -descriptor;
+        result = header_once(descriptor, &header);
+        close(descriptor);
+    }
+    if (result == OK) state->header = header;
+    return result;
 }
 
 int state_permit(struct state *state, bool permitted) {
-    int descriptor = locked_open(state->path);
+    int descriptor = locked_open(state->path, O_RDWR);
     if (descriptor < 0) return -descriptor;
-    int result = state_header(state);
+    struct header header;
+    int result = header_once(descriptor, &header);
     if (result == OK) {
-        struct header header = state->header;
         header.permitted = permitted;
         seal_header(&header);
         if (pwrite(descriptor, &header, sizeof header, 0) != (ssize_t)sizeof header)
@@ -252,9 +282,9 @@ int state_permit(struct state *state, bool permitted) {
  * driver was loaded anew too. */
 static int rebase(struct state *state, uint32_t index) {
     struct record gpu;
-    int descriptor = locked_open(state->path);
+    int descriptor = locked_open(state->path, O_RDWR);
     if (descriptor < 0) return -descriptor;
-    int result = fetch(descriptor, index, &gpu);
+    int result = fetch_once(descriptor, index, &gpu);
     if (result == OK && gpu.boot != boot_number()) {
         gpu.boot = boot_number();
         gpu.updated_ns = monotonic_ns();
@@ -282,7 +312,7 @@ int state_open(struct state *state, const char *path) {
     uint64_t boot = boot_number();
     for (uint32_t i = 0; result == OK && i < state->header.gpus; i++) {
         /* A damaged record fails the calls on its own GPU, not the whole library. */
-        if (fetch(state->descriptor, i, &gpu) == OK && gpu.boot != boot) result = rebase(state, i);
+        if (fetch(state, i, &gpu) == OK && gpu.boot != boot) result = rebase(state, i);
     }
     if (result) state_close(state);
     return result;

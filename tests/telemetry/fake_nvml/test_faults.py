@@ -4,6 +4,7 @@ import ctypes
 import os
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -209,15 +210,30 @@ def test_a_slow_call_takes_as_long_as_it_was_told(nvml: Nvml, gpu: FakeGpu, hand
     assert time.monotonic() - start_s >= 0.05
 
 
-def test_a_part_time_sensor_is_set_and_made_whole_again(
+def test_a_sensor_that_is_changed_never_lets_the_counter_go_back(
     nvml: Nvml, gpu: FakeGpu, handle: object
 ) -> None:
-    """Its counter stays where it was when the sensor changes, to the millijoule."""
-    gpu.draw(0)
-    before = gpu.truth().counter_mj
-    for times in ((100, 25), (20, 10), (9, 9)):
-        gpu.part_time(*times)
-        assert abs(nvml.nvmlDeviceGetTotalEnergyConsumption(handle) - before) <= 1
+    """Nor does it jump: what was seen before the change is not seen again with new eyes."""
+    gpu.draw(700)
+    wait_j = gpu.truth().energy_j + 200
+    while gpu.truth().energy_j < wait_j:
+        pass
+    before = nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    changes: tuple[Callable[[], None], ...] = (
+        lambda: gpu.part_time(100, 25),
+        lambda: gpu.part_time(20, 10),
+        lambda: gpu.part_time(9, 9),
+        lambda: gpu.update(100),
+        lambda: gpu.update(0),
+    )
+    for change in changes:
+        change()
+        after = nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        assert after >= before
+        before = after
+    # Without a window it saw everything; stretched windows add at most a period each.
+    drawn_mj = gpu.truth().energy_pj / 1e9
+    assert after <= drawn_mj + 700 * (100 + 20)
 
 
 def test_listed_processes_go_when_they_end_unless_they_linger(
