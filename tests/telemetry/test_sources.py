@@ -72,7 +72,7 @@ def test_a_better_source_is_taken_again_at_once() -> None:
 
 def test_at_the_start_worse_sources_wait_for_better_ones_to_open() -> None:
     """Else the counter that covers an outage of ours would be given up for a guess."""
-    offered = ([], [reading("b")])
+    offered: list[list[PowerReading]] = [[], [reading("b")]]
     young, _ = best(offered, {}, 2.0, began_s=0.0, patience_s=3.0)
     old, _ = best(offered, {}, 4.0, began_s=0.0, patience_s=3.0)
     assert (list(young), list(old)) == ([], ["G0"])
