@@ -31,7 +31,7 @@ format: setup ## let ruff mend what it can
 peers: setup ## the tools that benchmarks compare us with
 	@scripts/peers
 
-bench: peers ## every benchmark; writes docs/results.md
+bench: setup peers ## every benchmark; writes docs/results.md
 	$(PYTHON) -m benchmarks.run_all
 
 docs: setup ## write the pages and pictures that are made from code
