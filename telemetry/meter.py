@@ -44,6 +44,9 @@ while power flows is frozen."""
 ADOPT_US = 600 * 1_000_000
 """A source that stood in for so long is gone on with; the other's counter is given up."""
 
+STALE = "stale counter"
+"""The note of a piece whose counter stood still."""
+
 HOLD_PERIODS = 2.5
 """The power of a source that rarely learns anything is believed for so many of its periods."""
 
@@ -180,7 +183,7 @@ class Meter:
         if counter_mj is not None and self.counter_mj is not None:
             note = after._disbelief(counter_mj, silent_us, reading.wraps_mj)
             if not note and self._stands_still(counter_mj, reading, length_us):
-                counter_mj, note = None, "stale counter"
+                counter_mj, note = None, STALE
             elif not note:
                 return after._counted(counter_mj, length_us, recovers=self.dark_us > 0)
         if counter_mj is not None:  # none to compare with, or not believed: begin again from it
@@ -189,7 +192,9 @@ class Meter:
         made = self._by_power(after, length_us, hold_us, silent=silent, note=note)
         if made is not None:
             return made
-        if silent:  # dark, and the counter did not say what happened meanwhile
+        if note == STALE:  # it will say when it moves again
+            after = after._guessed(0, length_us + self.dark_us)
+        elif silent:  # dark, and the counter did not say what happened meanwhile
             after = after._begun(None, "")
         return after, after._unobserved(length_us, note)
 
@@ -248,8 +253,9 @@ class Meter:
 
     def _stands_still(self, counter_mj: int, reading: PowerReading, length_us: int) -> bool:
         """Say whether a counter did not move although power flowed all the time."""
-        power_w = min(self.power_w or 0.0, _power(reading) or 0.0)
-        if length_us <= STILL_US or round(power_w * length_us / 1000) < 2:
+        known = [each for each in (self.power_w, _power(reading)) if each is not None]
+        least_mj = round(min(known, default=0.0) * length_us / 1000)
+        if length_us <= STILL_US or least_mj < 2:
             return False
         return counter_mj == (self.counter_mj or 0) - self.guessed_mj
 
