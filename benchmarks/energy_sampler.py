@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.lease import boot_id
+from wattmesh.controller.life import boot_id
 from wattmesh.controller.schema import bring_up_to_date
 from wattmesh.telemetry.ledger import SlotGrid
 from wattmesh.telemetry.nvml_source import NvmlSource

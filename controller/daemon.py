@@ -10,15 +10,13 @@ help), 2 settings or arguments that a person must mend first.
 import argparse
 import gc
 import logging
-import os
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from wattmesh.controller import settings as reader
 from wattmesh.controller.duties import remember
+from wattmesh.controller.life import failed, leave, set_up_logging
 from wattmesh.controller.notify import Notifier, Watchdog
 from wattmesh.controller.wiring import Parts
 from wattmesh.errors import FixInput, SettingsInvalid, WattmeshError
@@ -28,8 +26,6 @@ log = logging.getLogger("wattmesh")
 STOPPING = frozenset({signal.SIGTERM, signal.SIGINT})
 WATCHED = frozenset({*STOPPING, signal.SIGHUP})
 TICK_S = 1.0
-QUIET_LIBRARIES = ("apscheduler", "uvicorn", "urllib3", "asyncio")
-
 
 COLLECT_AFTER = 20_000
 """Objects made before the youngest are collected; a cycle makes a few thousand, with no circles."""
@@ -118,22 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = reader.load(chosen.config)
         return Daemon(chosen.config, Parts(settings, chosen.config), Notifier()).run()
     except FixInput as error:
-        return _failed(error, 2, debug=chosen.debug)
+        return failed(error, 2, debug=chosen.debug)
     except WattmeshError as error:
-        return _failed(error, 1, debug=chosen.debug)
-
-
-def set_up_logging(*, debug: bool) -> None:
-    """Log to stderr: with times of our own only where no journal adds them."""
-    times = "" if os.environ.get("JOURNAL_STREAM") else "%(asctime)s "
-    logging.basicConfig(
-        level=logging.DEBUG if debug else logging.INFO,
-        format=f"{times}%(levelname)s %(threadName)s: %(message)s",
-        stream=sys.stderr,
-    )
-    for name in QUIET_LIBRARIES:
-        # What they would say is counted, or said by us in one sentence.
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+        return failed(error, 1, debug=chosen.debug)
 
 
 def _not_taken(path: Path, error: WattmeshError) -> str:
@@ -144,21 +127,6 @@ def _not_taken(path: Path, error: WattmeshError) -> str:
         f"The settings file {path} was not taken, it has {mistakes}, and the old settings stay in "
         f"force: run `wattmesh settings check {path}`, mend it, and reload again."
     )
-
-
-def _failed(error: Exception, status: int, *, debug: bool) -> int:
-    """Say in one sentence why the daemon ends."""
-    print(f"wattmesh: {error}", file=sys.stderr)
-    if debug:
-        log.exception("the traceback")
-    return status
-
-
-def leave(status: int) -> NoReturn:
-    """End the process now: a poll that hangs in a thread is not waited for, it only fetches."""
-    logging.shutdown()
-    sys.stderr.flush()
-    os._exit(status)
 
 
 if __name__ == "__main__":

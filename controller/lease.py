@@ -10,20 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wattmesh.controller.journal.leadership import Leadership
+from wattmesh.controller.life import boot_id
 from wattmesh.controller.pulse import Pulse
 from wattmesh.errors import JournalUnavailable
 
 log = logging.getLogger(__name__)
-
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-def boot_id() -> str:
-    """Name this boot of this machine; "" where the kernel does not say."""
-    try:
-        return BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
 
 
 def holder_name(api_socket: Path) -> str:

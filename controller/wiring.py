@@ -33,7 +33,8 @@ from wattmesh.controller.duties import (
 )
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan
-from wattmesh.controller.lease import Lease, boot_id, holder_name
+from wattmesh.controller.lease import Lease, holder_name
+from wattmesh.controller.life import boot_id
 from wattmesh.controller.loops import Clock, Loop, LoopState
 from wattmesh.controller.metrics import MetricsServer
 from wattmesh.controller.observe import SignalFacts

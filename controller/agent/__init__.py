@@ -1,7 +1,16 @@
 """`wattmesh agent`: what reads, delivers, relays and obeys on one GPU node.
 
 The map:
-    coarsen.py      joining slots when there is no room for all of them (pure)
+    __main__.py     the process: start, signals, stop
+    parts.py        every part made from the settings
+    duties.py       what each loop does in one turn: read, deliver, hear
+    knowledge.py    what the controller has told, kept for when it is away
     outbox.py       what is measured and not yet delivered
     outbox_file.py  its SQLite file
+    coarsen.py      joining slots when there is no room for all of them (pure)
+    link.py         the way to the controller: a Unix socket, or TLS with a token
+    relay.py        the way of this node's jobs to the controller
+
+It shares settings, loops and the service manager's protocol with the daemon, and neither its
+journal nor its HTTP server: an agent has no database beside its outbox.
 """

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 
 from wattmesh.errors import WattmeshError
 
+EXECUTED = {"daemon": "wattmesh.controller.daemon", "agent": "wattmesh.controller.agent"}
+"""Commands that are services, and the module of each one's process."""
+
 INTERRUPTED = 130
 """What a shell expects after Ctrl-C (128 + SIGINT)."""
 
@@ -20,11 +23,12 @@ def main(words: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if words is None else words)
     debug = "--debug" in given
     given = [word for word in given if word != "--debug"]
-    if given[:1] == ["daemon"] and not {"-h", "--help"} & set(given):
+    module = EXECUTED.get(given[0]) if given else None
+    if module is not None and not {"-h", "--help"} & set(given):
         # A process of its own, free of what the command line imports; exec keeps its pid, which
         # the service manager watches.
         more = ["--debug"] if debug else []
-        command = [sys.executable, "-m", "wattmesh.controller.daemon", *given[1:], *more]
+        command = [sys.executable, "-m", module, *given[1:], *more]
         os.execv(sys.executable, command)
     try:
         return _run(given)

@@ -24,6 +24,7 @@ class Place:
 COMMANDS = {
     "demo": Place(module="demo", name="demo"),
     "daemon": Place(module="daemon", name="daemon"),
+    "agent": Place(module="agent", name="agent"),
     "status": Place(module="status", name="status"),
     "budget": Place(module="budget", name="budget"),
     "why": Place(module="why", name="why"),

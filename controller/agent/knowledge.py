@@ -1,0 +1,115 @@
+"""What the controller has told this agent: who may own GPUs, where slots end, what is wished.
+
+Invariant: it is kept in the outbox, so that an agent that starts while the controller is away goes
+on with what was true last; without anything at all it waits `PATIENCE_S`, then calls every process
+a stranger's.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.errors import InputInvalid
+from wattmesh.telemetry.attribution import Holder
+from wattmesh.telemetry.desired import Desired
+from wattmesh.telemetry.ledger import SlotGrid
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 60.0
+
+HALF_HOURS = SlotGrid(origin=datetime(2020, 1, 1, tzinfo=UTC), interval_s=1800.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One answer of the controller.
+
+    Attributes:
+        known: the controller knows this node's GPUs, so that `holders` is all there are.
+    """
+
+    desired: Desired
+    known: bool
+    holders: tuple[Holder, ...]
+    grid: SlotGrid
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Told":
+        """Read an answer.
+
+        Raises:
+            InputInvalid: any part of it is not understood.
+        """
+        listed, grid = data.get("holders"), data.get("grid")
+        if not isinstance(listed, list) or not isinstance(grid, Mapping):
+            raise InputInvalid("the controller's answer has no holders, or no grid")
+        return cls(
+            desired=Desired.from_json(data),
+            known=data.get("known") is True,
+            holders=tuple(map(Holder.from_json, listed)),
+            grid=read_grid(grid),
+        )
+
+
+class Knowledge:
+    """The newest of it; one thread writes, others read."""
+
+    def __init__(self, outbox: Outbox, started_s: float) -> None:
+        """Begin with what was kept."""
+        self._outbox = outbox
+        self._started_s = started_s
+        self.grid = HALF_HOURS
+        self._holders: tuple[Holder, ...] | None = None
+        self._kept = outbox.fact("told")
+        if self._kept:
+            try:
+                told = json.loads(self._kept)
+                self._holders = tuple(map(Holder.from_json, told["holders"]))
+                self.grid = read_grid(told["grid"])
+            except (InputInvalid, ValueError, KeyError, TypeError) as error:
+                log.warning("what the controller said before is not readable: %s", error)
+
+    def hear(self, told: Told) -> None:
+        """Take an answer in, and keep it.
+
+        Raises:
+            JournalUnavailable: it could not be kept; it holds for this process.
+        """
+        self.grid = told.grid
+        if not told.known:
+            return
+        self._holders = told.holders
+        grid = {"origin": told.grid.origin.isoformat(), "interval_s": told.grid.interval_s}
+        holders = [each.to_json() for each in told.holders]
+        text = json.dumps({"holders": holders, "grid": grid})
+        if text != self._kept:
+            self._outbox.keep("told", text)
+            self._kept = text
+
+    def holders(self, monotonic_s: float) -> tuple[Holder, ...] | None:
+        """Give who may own GPUs; None while that may still be heard."""
+        if self._holders is None and monotonic_s - self._started_s > PATIENCE_S:
+            return ()
+        return self._holders
+
+
+def read_grid(data: Mapping[str, Any]) -> SlotGrid:
+    """Read where slots end.
+
+    Raises:
+        InputInvalid: nonsense.
+    """
+    interval_s = data.get("interval_s")
+    try:
+        origin = datetime.fromisoformat(str(data.get("origin")))
+    except ValueError:
+        raise InputInvalid(f"grid: origin {data.get('origin')!r} is no time") from None
+    usable = isinstance(interval_s, int | float) and 0 < interval_s <= 86_400
+    if not usable or origin.tzinfo is None:
+        raise InputInvalid(f"grid: {dict(data)!r} is none"[:300])
+    return SlotGrid(origin=origin, interval_s=float(interval_s))  # type: ignore[arg-type]

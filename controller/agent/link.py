@@ -1,0 +1,144 @@
+"""The way from an agent to its controller: a Unix socket, or TLS with a token.
+
+Invariant: a call ends within its limit whatever the other side does (silence, one byte a second,
+an endless answer); no usable answer is always `SourceUnavailable`, and nothing else.
+"""
+
+import http.client
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from wattmesh.errors import FixInput, SourceUnavailable
+
+LONGEST_ANSWER = 4 << 20
+DEFAULT_PORT = 9465
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What came back."""
+
+    status: int
+    content: bytes
+
+    def json(self) -> dict[str, Any]:
+        """Read the answer's JSON object.
+
+        Raises:
+            SourceUnavailable: there is none.
+        """
+        try:
+            body = json.loads(self.content)
+        except ValueError as error:
+            raise SourceUnavailable(f"the controller answered {self.status} and no JSON") from error
+        if not isinstance(body, dict):
+            raise SourceUnavailable(f"the controller answered {self.status} and no JSON object")
+        return body
+
+
+class Link:
+    """One controller; a connection for each call, from any thread."""
+
+    def __init__(self, address: str, *, token: str = "", ca_file: Path | None = None) -> None:
+        """Take the address; nothing is opened yet.
+
+        Args:
+            address: `unix:///path` or `https://host:port`.
+            token: shown on https.
+            ca_file: certificates to trust instead of the system's.
+
+        Raises:
+            FixInput: the address is neither, or the certificates cannot be read.
+        """
+        parts = urlsplit(address)
+        self.address = address
+        self._path = parts.path if parts.scheme == "unix" else ""
+        self._host, self._port = parts.hostname or "", parts.port or DEFAULT_PORT
+        self._token = token
+        self._context: ssl.SSLContext | None = None
+        if parts.scheme == "https" and self._host:
+            try:
+                self._context = ssl.create_default_context(cafile=ca_file)
+            except (OSError, ssl.SSLError) as error:
+                raise FixInput(f"agent.ca_file {ca_file} cannot be used ({error})") from error
+        elif not self._path:
+            raise FixInput(
+                f"agent.controller {address!r} is neither https://host:port nor unix:///path"
+            )
+
+    def call(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        *,
+        limit_s: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Make one call.
+
+        Raises:
+            SourceUnavailable: nobody answered within `limit_s`, or not whole.
+        """
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        if self._token:
+            sent["Authorization"] = f"Bearer {self._token}"
+        connection = self._connection(limit_s)
+        # A socket timeout bounds each read; this bounds them all together.
+        limit = threading.Timer(limit_s, _cut, (connection,))
+        limit.daemon = True
+        limit.start()
+        try:
+            connection.request(method, target, body, sent)
+            response = connection.getresponse()
+            content = response.read(LONGEST_ANSWER)
+            if response.read(1):
+                raise http.client.HTTPException("an endless answer")
+            return Reply(status=response.status, content=content)
+        except (OSError, http.client.HTTPException) as error:
+            raise SourceUnavailable(
+                f"the controller at {self.address} gave no usable answer "
+                f"({type(error).__name__}: {error}); it is asked again, and what was measured waits"
+            ) from error
+        finally:
+            limit.cancel()
+            connection.close()
+
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        """Prepare a connection."""
+        if self._context is None:
+            return _UnixConnection(self._path, timeout_s)
+        return http.client.HTTPSConnection(
+            self._host, self._port, timeout=timeout_s, context=self._context
+        )
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """http.client over a Unix socket."""
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("wattmesh", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        """Open the socket."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _cut(connection: http.client.HTTPConnection) -> None:
+    """End a call from another thread: reads that wait return at once."""
+    sock = connection.sock
+    if sock is not None:
+        try:
+            sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return

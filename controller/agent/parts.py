@@ -1,0 +1,189 @@
+"""Build a whole agent from its settings, start its parts in order, stop them in reverse."""
+
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Any
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from wattmesh.controller.agent.duties import Delivering, Hearing, Newest, Reading, facts
+from wattmesh.controller.agent.knowledge import Knowledge
+from wattmesh.controller.agent.link import Link
+from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.agent.relay import Relay
+from wattmesh.controller.life import boot_id
+from wattmesh.controller.loops import Clock, Loop
+from wattmesh.controller.power import power_source
+from wattmesh.controller.settings_checks import listen_address
+from wattmesh.controller.settings_model import Settings
+from wattmesh.errors import FixInput
+from wattmesh.telemetry.actuator.client import ActuatorClient
+from wattmesh.telemetry.exporter import DeviceExporter
+from wattmesh.telemetry.node_claims import NodeClaims, compute_pids
+from wattmesh.telemetry.readings import PowerSource
+from wattmesh.telemetry.sampler import Sample, Sampler
+
+log = logging.getLogger(__name__)
+
+HOLD_S, HOLD_SAMPLES = 5.0, 2.5
+"""As in the daemon: a device without a counter is integrated over a gap of this long."""
+
+ASK_AGAIN_S = 2.0
+"""Between two questions to a controller that does not answer."""
+
+LAST_DELIVERY_S = 3.0
+LOOP_STOP_S = 5.0
+
+
+class AgentParts:
+    """Every part of one agent."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        """Open what the settings name: the outbox first, for it tells whether we may run at all.
+
+        Raises:
+            WattmeshError: something is not as it must be; nothing is left open.
+        """
+        agent, clock = settings.agent, clock or Clock()
+        self._settings = settings
+        self.node = agent.node or socket.gethostname()
+        link = _link(settings)
+        source = own_source(settings)
+        boot = boot_id()
+        self.outbox = Outbox(agent.outbox, node=self.node, boot_id=boot, limit_mib=agent.outbox_mib)
+        self.newest = Newest(sample=Sample(), claims={})
+        self.exporter = DeviceExporter(node=self.node)
+        knowledge = Knowledge(self.outbox, clock.monotonic())
+        view = NodeClaims(compute_pids(source), socket.gethostname())
+        hold_s = max(HOLD_S, HOLD_SAMPLES * settings.loops.sample_s)
+        sampler = Sampler(source, self.outbox, knowledge.grid, boot_id=boot, hold_s=hold_s)
+        self._reading = Reading(
+            sampler,
+            view,
+            knowledge,
+            exporter=self.exporter,
+            newest=self.newest,
+            clock=clock,
+            flush_s=min(agent.deliver_s, 10.0),
+        )
+
+        def told() -> Mapping[str, Any]:
+            return facts(self.newest, self.exporter, boot_id=boot, deliver_s=agent.deliver_s)
+
+        delivering = Delivering(self.outbox, link, self.newest, clock, told, node=self.node)
+        self.sampler = Loop("sampler", settings.loops.sample_s, self._reading.turn, clock)
+        self.delivery = Loop("delivery", agent.deliver_s, delivering.turn, clock)
+        hearing = Hearing(
+            link,
+            knowledge,
+            ActuatorClient(settings.actuator.socket),
+            view=view,
+            newest=self.newest,
+            clock=clock,
+            exporter=self.exporter,
+            node=self.node,
+            changed=self.delivery.wake,
+        )
+        self.hearing = Loop("hearing", ASK_AGAIN_S, hearing.turn, clock)
+        self._relay = self._opened_relay(link)
+        self._metrics: WSGIServer | None = None
+
+    @property
+    def sentence(self) -> str:
+        """Say in one sentence how it goes."""
+        sample = self.newest.sample
+        trouble = self.delivery.state.trouble or self.hearing.state.trouble or sample.trouble
+        read = f"{self.node}: {len(sample.readings)} of {len(sample.devices)} devices answer"
+        return f"{read}; {trouble}" if trouble else f"{read}, all delivered."
+
+    def start(self) -> None:
+        """Start everything.
+
+        Raises:
+            WattmeshError: a part did not start.
+        """
+        address = listen_address(self._settings.agent.metrics)
+        if address is not None:
+            self._metrics = _served(address, self.exporter)
+        if self._relay is not None:
+            self._relay.start()
+        for loop in (self.sampler, self.hearing, self.delivery):
+            loop.start()
+
+    def stop(self) -> None:
+        """Stop everything; a question that waits for its answer is left to the process."""
+        self.hearing.stop(0.0)
+        if self._relay is not None:
+            self._relay.stop()
+        self.sampler.stop(LOOP_STOP_S)
+        self._reading.close()
+        self.delivery.wake()
+        self.delivery.stop(LAST_DELIVERY_S)
+        if self._metrics is not None:
+            self._metrics.shutdown()
+            self._metrics.server_close()
+
+    def _opened_relay(self, link: Link) -> Relay | None:
+        """Bind the relay's socket, if there is to be one."""
+        settings = self._settings
+        if settings.agent.relay is None:
+            return None
+        try:
+            return Relay(
+                settings.agent.relay, settings.api.group or settings.api.operators_group, link
+            )
+        except BaseException:
+            self.outbox.close()
+            raise
+
+
+def own_source(settings: Settings) -> PowerSource:
+    """Open what this node's agent reads; where the daemon says `agents`, that is NVML.
+
+    Raises:
+        FixInput: the settings name nothing to read.
+    """
+    power = settings.power
+    if power.source == "agents":
+        power = power.model_copy(update={"source": "nvml"})
+    source = power_source(settings.model_copy(update={"power": power}))
+    if source is None:
+        raise FixInput(
+            f'power.source is "{power.source}", so this agent has nothing to read; set it to '
+            '"agents" (or "nvml")'
+        )
+    return source
+
+
+def _link(settings: Settings) -> Link:
+    """Make the way to the controller.
+
+    Raises:
+        FixInput: the address or a file does not do.
+    """
+    agent = settings.agent
+    address = agent.controller or f"unix://{settings.api.socket}"
+    token = agent.token_file.read_text().strip() if agent.token_file is not None else ""
+    return Link(address, token=token, ca_file=agent.ca_file)
+
+
+def _served(address: tuple[str, int], exporter: DeviceExporter) -> WSGIServer:
+    """Serve the devices' metrics.
+
+    Raises:
+        FixInput: the address cannot be had.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(exporter)
+    host, port = address
+    try:
+        server, _ = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise FixInput(
+            f"cannot serve metrics on {host}:{port} ({error.strerror}); change agent.metrics, or "
+            'set it to "" for none'
+        ) from error
+    log.info("metrics on http://%s:%d/metrics", host, server.server_port)
+    return server
