@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.energy_peers import PEERS
+from benchmarks.energy_peers import PEERS, environment, warm
 from benchmarks.energy_sampler import PERIOD_S
 from benchmarks.energy_worlds import Anchor, Case, World, anchors, make, play, worlds
 from benchmarks.report import Goal, Report, run
@@ -74,7 +74,11 @@ class Tool:
             command += ["benchmarks.energy_peers", self.name, gpus]
         log = (self.folder / f"{self.name}-{self.world.name}.log").open("ab")
         self.process = subprocess.Popen(
-            command, env=self.fake.environment(), stdout=subprocess.PIPE, stderr=log, text=True
+            command,
+            env=environment(self.fake, self.folder),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
         )
         log.close()
 
@@ -218,6 +222,7 @@ def _measured(folder: Path) -> list[dict[str, Any]]:
     """Let everything happen and give a row per case and tool."""
     made = {world: make(world, folder / world.name) for world in worlds()}
     tools = _tools(made, folder)
+    warm(folder)
     try:
         for tool in tools:
             tool.start()

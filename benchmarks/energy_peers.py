@@ -2,23 +2,59 @@
 
     python -m benchmarks.energy_peers TOOL GPUS
 
+CodeCarbon looks for `nvidia-smi` before it looks for NVML, so a stand-in is put on the path.
+
 Prints {"first": monotonic seconds} when it measures, and when asked to end (SIGTERM)
 {"last": monotonic seconds, "joules": [one per GPU]}. Each tool is used as its own manual says, all
 with their defaults but for CodeCarbon's period (1 s instead of 15 s).
 """
 
 import json
+import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks.daemon import installed
+from wattmesh.telemetry.fake_nvml import FakeNvml
 
 PEERS = {"ZeusMonitor": "zeus", "zeus PowerMonitor": "zeus", "CodeCarbon": "codecarbon"}
 """The tools, and the module each comes in."""
 
 J_PER_KWH = 3.6e6
+
+
+def environment(fake: FakeNvml, folder: Path) -> dict[str, str]:
+    """Give what a tool sees on a GPU node: the library, `nvidia-smi`, and modules compiled once."""
+    program = folder / "bin" / "nvidia-smi"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text("#!/bin/sh\nexit 0\n")
+    program.chmod(0o755)
+    path = f"{program.parent}:{os.environ.get('PATH', '')}"
+    return {**installed(folder), **_library(fake), "PATH": path}
+
+
+def _library(fake: FakeNvml) -> dict[str, str]:
+    return {"LD_LIBRARY_PATH": fake.environment()["LD_LIBRARY_PATH"]}
+
+
+def warm(folder: Path) -> None:
+    """Compile the peers' modules, so that nobody waits for that while it measures."""
+    for module in {module for module in PEERS.values() if find_spec(module)}:
+        name = "zeus.monitor" if module == "zeus" else module
+        subprocess.run(
+            [sys.executable, "-c", f"import {name}"],
+            env=installed(folder),
+            check=False,
+            capture_output=True,
+        )
+
 
 Stop = Callable[[], list[float]]
 """Ends a measurement and gives joules by GPU."""

@@ -70,7 +70,6 @@ def worlds() -> tuple[World, ...]:
             cases=(
                 Case(name="constant 350 W", moments=_constant()),
                 Case(name="steps of 1 to 4 s, 100 to 700 W", moments=tuple(_steps())),
-                Case(name="no counter, constant 350 W", moments=(WITHOUT_COUNTER, *_constant())),
                 Case(name="counter reset", moments=(*_constant(), (RESET_S, _reset))),
                 Case(name="sensor frozen for 30 s", moments=(*_constant(), *_frozen())),
                 Case(
@@ -78,6 +77,12 @@ def worlds() -> tuple[World, ...]:
                     moments=(PART_TIME, *_training()),
                     goal="part-time",
                 ),
+            ),
+        ),
+        World(
+            name="counterless",
+            cases=(
+                Case(name="no counter, constant 350 W", moments=(WITHOUT_COUNTER, *_constant())),
             ),
         ),
         World(

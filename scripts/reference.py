@@ -1,4 +1,4 @@
-"""Write everything in docs/ that is made from code: the reference pages and the cycle's picture.
+"""Write everything in docs/ that is made from code: the reference pages and two pictures.
 
     python -m scripts.reference            write
     python -m scripts.reference --check    write nothing; exit 1 and name the pages that are stale
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from scripts import diagram
+from scripts import diagram, energy_picture
 from scripts.pages import api, cli, errors, metrics, settings, switch
 from wattmesh.durable import write_text
 
@@ -22,6 +22,7 @@ def pages() -> Mapping[str, str]:
     """Make every page: its path under docs/ and its content."""
     return {
         "cycle.svg": diagram.render(),
+        "energy.svg": energy_picture.render(),
         "reference/api.md": api.render(),
         "reference/cli.md": cli.render(),
         "reference/errors.md": errors.render(),
