@@ -9,6 +9,7 @@ rank's own (votes, phases, peers).
 
 import json
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +21,18 @@ from wattmesh.reconfig.generation import Generation
 from wattmesh.reconfig.peers import Peer
 
 POLL_S = 0.02
+"""Between looks at the store, where a wait is long."""
+
+FIRST_POLL_S = 0.001
+"""Before the second look: in a switch the others are mostly a few milliseconds behind."""
+
+
+def pauses() -> Iterator[float]:
+    """Seconds to wait before each further look at the store: at first short, then `POLL_S`."""
+    pause_s = FIRST_POLL_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, POLL_S)
 
 
 class Board:
@@ -72,8 +85,9 @@ class Board:
 
     def wait(self, key: str) -> Any:
         """Wait for `key`. The caller is inside a phase, whose deadline ends the wait."""
+        pause_s = pauses()
         while (value := self.peek(key)) is None:
-            time.sleep(POLL_S)
+            time.sleep(next(pause_s))
         return value
 
     def count(self, key: str, amount: int = 1) -> int:

@@ -69,7 +69,10 @@ def logical_digest(tensors: Mapping[str, torch.Tensor], facts: str) -> str:
 
 def pieces_of(boxes: Mapping[str, Box]) -> dict[str, Piece]:
     """Digest this rank's pieces, by name; no communication."""
-    return {key: _piece(box) for key, box in sorted(boxes.items())}
+    summer = digest_host.Summer()
+    alike = sorted(boxes, key=lambda key: (digest_host.place_of(boxes[key]), key))
+    found = {key: _piece(boxes[key], summer) for key in alike}
+    return {key: found[key] for key in sorted(found)}
 
 
 def combine(pieces: Mapping[str, Piece], facts: str) -> str:
@@ -101,7 +104,7 @@ def local_digest(tensors: Mapping[str, torch.Tensor]) -> int:
     return sum(each.value for each in pieces_of(boxes_of(tensors)).values()) & _MASK
 
 
-def _piece(box: Box) -> Piece:
+def _piece(box: Box, summer: digest_host.Summer) -> Piece:
     whole_count = 1
     for size in box.whole:
         whole_count *= size
@@ -111,14 +114,14 @@ def _piece(box: Box) -> Piece:
         tensor_id=box.tensor_id,
         count=box.local.numel(),
         whole_count=whole_count,
-        value=_sum_of_box(box),
+        value=_sum_of_box(box, summer),
     )
 
 
-def _sum_of_box(box: Box) -> int:
+def _sum_of_box(box: Box, summer: digest_host.Summer) -> int:
     """Sum weight * (bits + constant) over the elements of one box, as a signed 64-bit number."""
     if box.local.device.type == "cpu":
-        return _signed(digest_host.sum_of_box(box))
+        return _signed(summer.sum_of_box(box))
     return sum_on_device(box)
 
 

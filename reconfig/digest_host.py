@@ -14,9 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from wattmesh.reconfig.boxes import Box
+from wattmesh.reconfig.boxes import Box, Shape
 
 Unsigned = NDArray[np.uint64]
+
+Place = tuple[Shape, Shape, Shape]
+"""Local shape, shape of the whole, offset in it."""
 
 BLOCK = 1 << 15
 """Elements worked on at once: two arrays of 64-bit numbers stay in a core's second-level cache."""
@@ -30,29 +33,52 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def sum_of_box(box: Box) -> int:
-    """Sum weight * (bits + constant) over the elements of one box, modulo 2^64."""
-    local = box.local.contiguous()
+class Summer:
+    """Sums boxes one after the other; one thread's at a time.
+
+    What a box needs beside its bits depends on its place alone, and a parameter, its slots and its
+    averages lie alike: given one after the other they share it.
+    """
+
+    def __init__(self) -> None:
+        """Take room for one block."""
+        self._room = np.empty((2, BLOCK), dtype=np.uint64)
+        self._place: Place | None = None
+        self._across = self._along = self._room[0, :0]
+
+    def sum_of_box(self, box: Box) -> int:
+        """Sum weight * (bits + constant) over the elements of one box, modulo 2^64."""
+        if self._place != place_of(box):
+            self._place = place_of(box)
+            self._across, self._along = _numbers(box)
+        along, across = self._along, self._across + np.uint64(box.tensor_id & _MASK)
+        flat = box.local.contiguous().reshape(-1)
+        bits = flat.view(_BITS[flat.element_size()]).numpy().reshape(len(across), len(along))
+        wide = max(1, min(BLOCK, len(along)))
+        rows = max(1, BLOCK // wide)
+        total = 0
+        for row in range(0, len(across), rows):
+            for column in range(0, len(along), wide):
+                part = bits[row : row + rows, column : column + wide]
+                weight, value = (each[: part.size].reshape(part.shape) for each in self._room)
+                starts = across[row : row + rows, None]
+                np.add(starts, along[column : column + wide], out=weight)
+                total += _sum(weight, value, part)
+        return total & _MASK
+
+
+def place_of(box: Box) -> Place:
+    """Where a box lies: equal for tensors that lie alike."""
+    return tuple(box.local.shape), box.whole, box.offset
+
+
+def _numbers(box: Box) -> tuple[Unsigned, Unsigned]:
+    """Numbers times the step, of rows and within a row; a row is the most that fits a block."""
     steps = _steps(box)
     split = len(steps) - 1
     while split > 0 and math.prod(map(len, steps[split - 1 :])) <= BLOCK:
         split -= 1
-    along = _outer(steps[split:])
-    across = _outer(steps[:split]) + np.uint64(box.tensor_id & _MASK)
-    flat = local.reshape(-1).view(_BITS[local.element_size()])
-    bits = flat.numpy().reshape(len(across), len(along))
-    wide = max(1, min(BLOCK, len(along)))
-    rows = max(1, BLOCK // wide)
-    room = np.empty((2, rows, wide), dtype=np.uint64)
-    total = 0
-    for row in range(0, len(across), rows):
-        for column in range(0, len(along), wide):
-            part = bits[row : row + rows, column : column + wide]
-            weight, value = room[:, : part.shape[0], : part.shape[1]]
-            starts = across[row : row + rows, None]
-            np.add(starts, along[column : column + wide], out=weight)
-            total += _sum(weight, value, part)
-    return total & _MASK
+    return _outer(steps[:split]), _outer(steps[split:])
 
 
 def _steps(box: Box) -> list[Unsigned]:
@@ -90,6 +116,4 @@ def _sum(weight: Unsigned, value: Unsigned, bits: NDArray[np.integer]) -> int:
         # As in digest.py: folded, an odd weight times the top bit counts in the lower half too.
         signed ^= (signed >> 32) & 0xFFFFFFFF
     value += _PRESENT
-    if weight.flags.c_contiguous:
-        return int(np.dot(weight.reshape(-1), value.reshape(-1)))
-    return int((weight * value).sum(dtype=np.uint64))
+    return int(np.dot(weight.reshape(-1), value.reshape(-1)))

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from wattmesh.errors import CallHuman, FixInput, InputInvalid, Refused, SwitchFailed
 from wattmesh.reconfig import agreement, checkpoint, group, usage
-from wattmesh.reconfig.board import POLL_S
+from wattmesh.reconfig.board import pauses
 from wattmesh.reconfig.boxes import Box, boxes_of
 from wattmesh.reconfig.caches import MeshCaches, forget_compiled
 from wattmesh.reconfig.deadlines import Phase
@@ -80,11 +80,12 @@ class Member:
 
     def _await(self, number: int, phase: Phase) -> Generation:
         """Wait for the record of generation `number`; global rank 0 carries messages meanwhile."""
+        pause_s = pauses()
         with self.job.watchdog.phase(phase, generation=number, step=0):
             while (found := self.job.board.generation(number)) is None:
                 if phase is Phase.PARKED:
                     self._idle(number)
-                time.sleep(POLL_S)
+                time.sleep(next(pause_s))
             return found
 
     def _idle(self, number: int) -> None:

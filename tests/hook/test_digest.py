@@ -12,7 +12,7 @@ from tests.hook.harness import Zygote
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.boxes import Box, box_of, signed_hash
 from wattmesh.reconfig.digest import CHUNK, local_digest, sum_on_device
-from wattmesh.reconfig.digest_host import sum_of_box
+from wattmesh.reconfig.digest_host import Summer
 
 MASK = (1 << 64) - 1
 
@@ -114,12 +114,26 @@ def test_the_host_and_a_device_digest_alike(
     """Memory that NumPy reaches and a device's give one number, and the last element counts."""
     local = torch.randn(shape).mul(50).to(dtype)
     box = Box(key="w", whole=whole, offset=offset, local=local)
-    assert sum_of_box(box) == sum_on_device(box) & MASK
+    summer = Summer()
+    assert summer.sum_of_box(box) == sum_on_device(box) & MASK
     if local.numel():
-        before = sum_of_box(box)
+        before = summer.sum_of_box(box)
         last = local.reshape(-1)[-1:].view(torch.uint8)
         last[0] ^= 1
-        assert sum_of_box(box) == sum_on_device(box) & MASK != before
+        assert summer.sum_of_box(box) == sum_on_device(box) & MASK != before
+
+
+def test_boxes_that_lie_alike_and_elsewhere_are_summed_one_after_the_other() -> None:
+    """What is kept between boxes is their place alone: names, types and other places count."""
+    summer = Summer()
+    for key, offset, dtype in [
+        ("w", (0, 0), torch.float32),
+        ("slot", (0, 0), torch.float32),
+        ("w", (4, 0), torch.float32),
+        ("w", (4, 0), torch.bfloat16),
+    ]:
+        box = Box(key=key, whole=(8, 3), offset=offset, local=torch.ones(4, 3, dtype=dtype))
+        assert summer.sum_of_box(box) == sum_on_device(box) & MASK
 
 
 @given(
