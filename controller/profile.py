@@ -29,7 +29,8 @@ from wattmesh.reconfig.catalogue import (
     OperatingPoint,
     SwitchCost,
 )
-from wattmesh.telemetry.simulated import FOLDER_VARIABLE, SimulatedSource, create
+from wattmesh.telemetry.fake_nvml import DEMO_BOARD, FOLDER_VARIABLE, FakeNvml
+from wattmesh.telemetry.nvml_source import NvmlSource
 
 SIMULATED = ("tokens_per_s", "power_w", "idle_power_w_per_gpu", "switch.layout_energy_j")
 """Numbers that come from the device model when GPUs are simulated."""
@@ -70,10 +71,11 @@ def profile(job: ProfileJob, folder: Path, tell: Tell = lambda _: None) -> Profi
     if folder.exists() and any(folder.iterdir()):
         raise InputInvalid(f"{folder} is not empty; profile into a new folder")
     folder.mkdir(parents=True, exist_ok=True)
-    create(folder / "gpus", job.processes)
+    # A paced step is over before the counter of a real board would change.
+    fake = FakeNvml.create(folder / "gpus", job.processes, DEMO_BOARD, update_ms=0)
     walk = Walk(job, tell)
     tell(f"starting {job.processes} processes, and the reference beside them")
-    watched = _run(job, folder, walk)
+    watched = _run(job, folder, walk, fake.library)
     measured = measure(job, watched)
     unproven = _unproven(job, walk, measured)
     return Profile(
@@ -84,9 +86,9 @@ def profile(job: ProfileJob, folder: Path, tell: Tell = lambda _: None) -> Profi
     )
 
 
-def _run(job: ProfileJob, folder: Path, walk: Walk) -> Watched:
-    """Run the job and its reference to their ends, watching from outside."""
-    source = SimulatedSource(folder / "gpus")
+def _run(job: ProfileJob, folder: Path, walk: Walk, library: Path) -> Watched:
+    """Run the job and its reference to their ends, watching from outside through NVML."""
+    source = NvmlSource(library)
     # A Unix socket's path has room for 107 bytes; the given folder may be deeper than that.
     with (
         tempfile.TemporaryDirectory(prefix="wattmesh-") as short,

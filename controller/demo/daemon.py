@@ -17,6 +17,7 @@ from wattmesh.controller.cli.client import Daemon, DaemonUnreachable, segment
 from wattmesh.controller.demo.plan import TRACE, ZONE, DemoPlan
 from wattmesh.controller.demo.process import Child, Children, DemoFailed, wait_for
 from wattmesh.errors import JournalUnavailable
+from wattmesh.telemetry.fake_nvml import LIBRARY
 
 READY_LIMIT_S = 30.0
 
@@ -27,7 +28,7 @@ class Places:
 
     Attributes:
         folder: settings, journal, checkpoints. `socket`: short, as Unix sockets must be.
-        gpus: folder of the simulated GPUs.
+        gpus: folder of the fake GPUs and of the NVML library that shows them.
     """
 
     folder: Path
@@ -67,8 +68,8 @@ cycle_s = {plan.cycle_s}
 sample_s = {plan.sample_s}
 
 [power]
-source = "simulated"
-folder = {json.dumps(str(places.gpus))}
+source = "nvml"
+library = {json.dumps(str(places.gpus / LIBRARY))}
 
 [carbon.accounting]
 provider = "csv"

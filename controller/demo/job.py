@@ -18,7 +18,7 @@ from wattmesh.controller.demo.process import Child, Children, DemoFailed, wait_f
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import step_log
 from wattmesh.reconfig.step_log import StepRow
-from wattmesh.telemetry.simulated import FOLDER_VARIABLE
+from wattmesh.telemetry.fake_nvml import FOLDER_VARIABLE
 
 TRAINER = "examples.pretrain"
 IMPORT_LIMIT_S = 120.0

@@ -1,7 +1,7 @@
 """The speed of a simulated device: each step takes as long as it would there.
 
 On a machine without GPUs a small model's step is over at once, and every layout is as fast as any
-other. When `WATTMESH_SIMULATED_GPUS` names a folder of simulated GPUs, each rank keeps its device
+other. When `WATTMESH_FAKE_GPUS` names a folder of fake GPUs, each rank keeps its device
 busy for the time of a declared speed model. Its numbers are *assumed*: chosen so that the real
 computation fits into the paced step on two CPU cores, and so that layouts differ as they do on real
 machines, where the links between GPUs are what large layouts pay for. Steps that overran are
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from wattmesh.reconfig.layout import Layout
-from wattmesh.telemetry.simulated import FOLDER_VARIABLE, SimulatedGpu, Work
+from wattmesh.telemetry.fake_nvml import FOLDER_VARIABLE, FakeGpu, FakeNvml, Work
 
 TOKENS_PER_S_PER_GPU = 400.0
 """Of one device alone at its highest clock (assumed)."""
@@ -72,7 +72,7 @@ class OwnPace:
 class SimulatedPace:
     """Steps take what they would take on a simulated device."""
 
-    gpu: SimulatedGpu
+    gpu: FakeGpu
     tokens_per_step: int
 
     @property
@@ -83,8 +83,8 @@ class SimulatedPace:
     @contextmanager
     def step(self, layout: Layout) -> Iterator[Work]:
         """Run one step on the device, at its present clock."""
-        device = self.gpu.state()
-        speed = tokens_per_s(layout, device.clock_mhz / device.model.max_clock_mhz)
+        device = self.gpu.truth()
+        speed = tokens_per_s(layout, device.loaded_clock_mhz / device.max_clock_mhz)
         with self.gpu.work(self.tokens_per_step / speed) as work:
             yield work
 
@@ -98,4 +98,6 @@ def choose_pace(rank: int, tokens_per_step: int) -> Pace:
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         return OwnPace()
-    return SimulatedPace(SimulatedGpu.open(Path(folder), rank), tokens_per_step)
+    gpu = FakeNvml.open(Path(folder)).gpu(rank)
+    gpu.process(os.getpid())  # as a process is listed that holds a context, at work or not
+    return SimulatedPace(gpu, tokens_per_step)

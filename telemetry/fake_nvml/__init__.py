@@ -19,8 +19,20 @@ The map:
     abi.h         the part of NVML's binary interface that is served
 """
 
-from wattmesh.telemetry.fake_nvml.boards import BOARDS, Board, BoardModel
-from wattmesh.telemetry.fake_nvml.control import FakeNvml
+from wattmesh.telemetry.fake_nvml.boards import BOARDS, DEMO_BOARD, Board, BoardModel
+from wattmesh.telemetry.fake_nvml.build import LIBRARY
+from wattmesh.telemetry.fake_nvml.control import FOLDER_VARIABLE, FakeNvml
 from wattmesh.telemetry.fake_nvml.gpu import FakeGpu, Truth, Work
 
-__all__ = ["BOARDS", "Board", "BoardModel", "FakeGpu", "FakeNvml", "Truth", "Work"]
+__all__ = [
+    "BOARDS",
+    "DEMO_BOARD",
+    "FOLDER_VARIABLE",
+    "LIBRARY",
+    "Board",
+    "BoardModel",
+    "FakeGpu",
+    "FakeNvml",
+    "Truth",
+    "Work",
+]

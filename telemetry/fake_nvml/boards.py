@@ -4,7 +4,7 @@ Nominal numbers: limits and idle power are those of NVIDIA's own mock configurat
 active power is assumed, such that full load at full clock stays just below the default limit.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from wattmesh.errors import InputInvalid
@@ -155,3 +155,14 @@ BOARDS = {
         memory_gib=180,
     ),
 }
+
+DEMO_BOARD = replace(
+    BOARDS[Board.H100],
+    name="Simulated accelerator",
+    idle_w=55,
+    active_w=75,
+    linear_w=170,
+    switching_w=400,
+    voltage_floor=0.0,
+)
+"""What the demo and profiles without GPUs run on: no product, power as clock cubed (assumed)."""

@@ -35,6 +35,7 @@ struct truth {
     uint64_t energy_mj, energy_pj, counter_mj, forced_reasons, reasons;
     uint32_t power_mw, clock_mhz, lock_mhz, requested_mw, enforced_mw, default_mw;
     uint32_t load_permille, capped, flags, owner_pid, processes, index;
+    uint32_t loaded_clock_mhz, max_clock_mhz; /* what it would run at under full load */
     char uuid[48];
 };
 
@@ -212,6 +213,12 @@ EXPORT int fake_truth(struct state *state, uint32_t index, struct truth *truth) 
     truth->owner_pid = gpu.owner_pid;
     truth->processes = gpu.processes;
     truth->index = index;
+    truth->max_clock_mhz = gpu.board.clock_max_mhz;
     memcpy(truth->uuid, gpu.uuid, sizeof truth->uuid);
+    gpu.owner_pid = 0;
+    gpu.draw_mw = -1;
+    gpu.load_permille = 1000;
+    solve(&gpu);
+    truth->loaded_clock_mhz = gpu.clock_mhz;
     return OK;
 }

@@ -28,6 +28,9 @@ from wattmesh.telemetry.fake_nvml.native import (
 STATE = "fake-nvml.state"
 DRIVER = "595.71-fake"
 
+FOLDER_VARIABLE = "WATTMESH_FAKE_GPUS"
+"""Environment variable that names a folder of fake GPUs to a training job that paces itself."""
+
 
 class FakeNvml:
     """The GPUs of one folder, and the library that shows them."""

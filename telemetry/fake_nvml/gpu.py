@@ -20,7 +20,7 @@ class Truth:
     Attributes:
         energy_j: drawn since the GPU was created; never reset. `energy_pj`: the same, exactly.
         counter_mj: what the energy counter says, quirks of the sensor included.
-        power_w, sm_clock_mhz: now.
+        power_w, sm_clock_mhz: now. `loaded_clock_mhz`: what the clock would be under full load.
         lock_mhz: the locked clock, None without one; NVML has no call that tells it.
         utilization: 0 to 1.
         reasons: clocks event reason bits. `capped`: the power limit holds the clock down.
@@ -34,6 +34,8 @@ class Truth:
     energy_pj: int
     counter_mj: int
     sm_clock_mhz: int
+    loaded_clock_mhz: int
+    max_clock_mhz: int
     lock_mhz: int | None
     requested_limit_w: float
     enforced_limit_w: float
@@ -63,7 +65,7 @@ class FakeGpu:
         """Name GPU `index` of an open state file; `FakeNvml.gpu` does."""
         self._session = session
         self.index = index
-        self.uuid = session.truth(index).uuid.decode()
+        self.uuid: str = session.truth(index).uuid.decode()
 
     def truth(self) -> Truth:
         """Give what is true of this GPU now."""
@@ -77,6 +79,8 @@ class FakeGpu:
             energy_pj=energy_pj,
             counter_mj=raw.counter_mj,
             sm_clock_mhz=raw.clock_mhz,
+            loaded_clock_mhz=raw.loaded_clock_mhz,
+            max_clock_mhz=raw.max_clock_mhz,
             lock_mhz=raw.lock_mhz or None,
             requested_limit_w=raw.requested_mw / 1000,
             enforced_limit_w=raw.enforced_mw / 1000,

@@ -119,6 +119,8 @@ class NativeTruth(ctypes.Structure):
         ("owner_pid", ctypes.c_uint32),
         ("processes", ctypes.c_uint32),
         ("index", ctypes.c_uint32),
+        ("loaded_clock_mhz", ctypes.c_uint32),
+        ("max_clock_mhz", ctypes.c_uint32),
         ("uuid", ctypes.c_char * UUID_BYTES),
     ]
 

@@ -16,7 +16,7 @@ from examples.pretrain.pace import choose_pace, efficiency, tokens_per_s
 from examples.pretrain.parallel import draw, make_stage
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.layout import Layout
-from wattmesh.telemetry.simulated import FOLDER_VARIABLE, GpuModel, SimulatedGpu, create
+from wattmesh.telemetry.fake_nvml import DEMO_BOARD, FOLDER_VARIABLE, FakeNvml
 
 TINY = preset("tiny")
 CORPUS = Corpus.open(1 << 16, 16, seed=3)
@@ -137,12 +137,12 @@ def test_a_paced_step_takes_the_simulated_devices_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rank's own device is busy for the step's time and draws active power."""
-    create(tmp_path / "gpus", 2, GpuModel())
+    gpu = FakeNvml.create(tmp_path / "gpus", 2, DEMO_BOARD).gpu(1)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "gpus"))
     chosen = choose_pace(1, tokens_per_step=40)
-    assert chosen.gpu_uuid == SimulatedGpu.open(tmp_path / "gpus", 1).uuid
+    assert chosen.gpu_uuid == gpu.uuid
     with chosen.step(Layout(tp=2)) as work:
-        assert SimulatedGpu.open(tmp_path / "gpus", 1).state().power_mw == 700_000
+        assert gpu.truth().power_w == 700
     assert work.elapsed_s >= 40 / tokens_per_s(Layout(tp=2))
     assert work.overrun_s == 0
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from wattmesh.reconfig.step_log import StepRow, read
-from wattmesh.telemetry.simulated import FOLDER_VARIABLE, SimulatedGpu, create
+from wattmesh.telemetry.fake_nvml import FOLDER_VARIABLE, FakeNvml
 
 _PATIENCE_S = 120
 
@@ -39,7 +39,7 @@ def losses(rows: tuple[StepRow, ...]) -> list[float]:
 
 def test_a_run_that_was_launched_twice_trains_as_one_that_never_stopped(tmp_path: Path) -> None:
     """The second launch goes on from the checkpoint: position, optimizer and warm-up included."""
-    create(tmp_path / "gpus", 2)
+    gpu = FakeNvml.create(tmp_path / "gpus", 2).gpu(1)
     log, start = tmp_path / "steps.jsonl", tmp_path / "start"
     common = ["--preset", "tiny", "--checkpoint-dir", str(tmp_path / "checkpoints")]
     common += ["--layout", "dp_shard=2", "--boundary-every", "2", "--losses", str(log)]
@@ -56,12 +56,12 @@ def test_a_run_that_was_launched_twice_trains_as_one_that_never_stopped(tmp_path
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
         assert not log.exists()
-        idle_j = SimulatedGpu.open(tmp_path / "gpus", 1).state().energy_mj / 1000
+        idle_j = gpu.truth().energy_j
         start.touch()
     finally:
         end_well(first)
     end_well(control)
-    assert SimulatedGpu.open(tmp_path / "gpus", 1).state().energy_mj / 1000 > idle_j + 200
+    assert gpu.truth().energy_j > idle_j + 200
     end_well(launch(*common, "--steps", "6", ranks=2, **folder))
     found, expected = losses(read(log)), losses(read(tmp_path / "control.jsonl"))
     worst = max(abs(a - b) / b for a, b in zip(found, expected, strict=True))
