@@ -5,6 +5,7 @@ or measured, and booked must equal power x observed time whatever happened: one 
 counted shows.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -202,6 +203,14 @@ ACTS = st.lists(
     max_size=60,
 )
 
+FLAGS: dict[str, Callable[[int], tuple[str, object]]] = {
+    "lose": lambda number: ("lost", bool(number)),
+    "silence": lambda number: ("silent", bool(number)),
+    "blind": lambda number: ("blind", bool(number)),
+    "source": lambda number: ("source", number),
+    "glitch": lambda number: ("glitch_mj", number),
+}
+
 
 @dataclass
 class Device:
@@ -285,18 +294,13 @@ class Trial:
             device.frozen_mj, device.plain = None, False
         if name in {"pass", "gap"}:
             self.step(number)
-        elif name == "source":
-            device.source = number
-        elif name in {"lose", "silence", "blind"}:
-            word = {"lose": "lost", "silence": "silent", "blind": "blind"}[name]
-            setattr(device, word, bool(number))
+        elif name in FLAGS:
+            setattr(device, *FLAGS[name](number))
         elif name == "freeze":
             stops = bool(number) and device.plain
             device.frozen_mj = device.drawn_mj - device.zero_mj if stops else None
         elif name == "reset" and device.zero_mj < 0:
             device.zero_mj, device.frozen_mj = device.drawn_mj, None
-        elif name == "glitch":
-            device.glitch_mj = number
         elif name == "down":
             self.book.down = bool(number)
         elif name == "wall":
