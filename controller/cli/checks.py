@@ -8,14 +8,14 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from wattmesh.controller import settings as reader
+from wattmesh.controller.cli import power_checks
 from wattmesh.controller.cli.client import Daemon
+from wattmesh.controller.cli.findings import Finding, ok, problem, unknown
 from wattmesh.controller.cli.words import duration, figures, plural
 from wattmesh.controller.settings import Settings
 from wattmesh.errors import SettingsInvalid, WattmeshError
@@ -26,39 +26,6 @@ CLOCK_TOLERANCE_S = 2.0
 BUILT = datetime(2026, 1, 1, tzinfo=UTC)
 """No machine that runs this version has a right clock before this."""
 SYNCHRONISED = Path("/run/systemd/timesync/synchronized")
-
-
-class Verdict(StrEnum):
-    """What a check found."""
-
-    OK = "ok"
-    PROBLEM = "problem"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One line of doctor. `do`: the next step; "" when ok."""
-
-    check: str
-    verdict: Verdict
-    text: str
-    do: str = ""
-
-
-def ok(check: str, text: str) -> Finding:
-    """Find nothing wrong."""
-    return Finding(check=check, verdict=Verdict.OK, text=text)
-
-
-def problem(check: str, text: str, do: str) -> Finding:
-    """Find something that a person should mend."""
-    return Finding(check=check, verdict=Verdict.PROBLEM, text=text, do=do)
-
-
-def unknown(check: str, text: str, do: str) -> Finding:
-    """Find that something cannot be known now."""
-    return Finding(check=check, verdict=Verdict.UNKNOWN, text=text, do=do)
 
 
 def examine(config: Path, socket: str | None) -> Iterator[Finding]:
@@ -91,12 +58,7 @@ def _of_settings(settings: Settings) -> Iterator[Finding]:
     """Check what the settings name."""
     yield journal(settings.journal.url)
     yield disk(_journal_folder(settings.journal.url))
-    if settings.power.source == "none":
-        yield problem(
-            "power source",
-            "none is set, so no energy is measured",
-            'set power.source, e.g. "simulated" with a folder',
-        )
+    yield from power_checks.power(settings)
     for name, run in settings.runs.items():
         if run.catalogue is not None:
             yield catalogue(name, run.catalogue)

@@ -6,7 +6,8 @@ import typer
 from rich.text import Text
 
 from wattmesh.controller.cli import options
-from wattmesh.controller.cli.checks import Finding, Verdict, examine
+from wattmesh.controller.cli.checks import examine
+from wattmesh.controller.cli.findings import Finding, Verdict
 from wattmesh.controller.cli.output import BAD, GOOD, WARN, print_json, print_lines, styled
 from wattmesh.controller.cli.tables import Column, table
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from rich.text import Text
 
 from tests.cli import facts
-from wattmesh.controller.cli import checks, doctor, status_screen
+from wattmesh.controller.cli import doctor, findings, status_screen
 from wattmesh.controller.cli.output import BAD
 from wattmesh.controller.cli.tables import Column, table
 from wattmesh.controller.cli.why_screen import around, brief, story
@@ -179,7 +179,7 @@ def test_reasons_of_one_cycle_are_left_out_but_counted() -> None:
 
 def test_doctor_says_what_to_do() -> None:
     """A problem is red and ends in its next step; what is ok has none."""
-    findings = [checks.ok("disk", "9 GiB free"), checks.problem("clock", "off", "see it")]
-    lines = doctor.screen(findings)
+    found = [findings.ok("disk", "9 GiB free"), findings.problem("clock", "off", "see it")]
+    lines = doctor.screen(found)
     assert "off -> see it" in plain(lines)
     assert red(lines) == ["problem"]

@@ -1,0 +1,37 @@
+"""One line of `wattmesh doctor`, and the three things that it can say."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """What a check found."""
+
+    OK = "ok"
+    PROBLEM = "problem"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of doctor. `do`: the next step; "" when ok."""
+
+    check: str
+    verdict: Verdict
+    text: str
+    do: str = ""
+
+
+def ok(check: str, text: str) -> Finding:
+    """Find nothing wrong."""
+    return Finding(check=check, verdict=Verdict.OK, text=text)
+
+
+def problem(check: str, text: str, do: str) -> Finding:
+    """Find something that a person should mend."""
+    return Finding(check=check, verdict=Verdict.PROBLEM, text=text, do=do)
+
+
+def unknown(check: str, text: str, do: str) -> Finding:
+    """Find that something cannot be known now."""
+    return Finding(check=check, verdict=Verdict.UNKNOWN, text=text, do=do)
