@@ -78,6 +78,19 @@ class Figured(Collector):
         status = pulse.newest_status
         trouble.add_metric([], float(len(status.trouble) if status else 0))
         yield trouble
+        covered = GaugeMetricFamily(
+            "wattmesh_coverage_gpus",
+            "GPUs whose power was read lately (seen), and GPUs expected.",
+            labels=["state"],
+        )
+        for state, count in zip(("seen", "expected"), pulse.gpu_coverage, strict=True):
+            covered.add_metric([state], float(count))
+        yield covered
+        pue = GaugeMetricFamily(
+            "wattmesh_pue_ratio", "What grams are multiplied by; 1 within the boundary `it`."
+        )
+        pue.add_metric([], pulse.settings.site.pue_milli() / 1000)
+        yield pue
 
     def _loops(self) -> Iterator[Metric]:
         """How the loops and jobs get on."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import wattmesh
+from wattmesh.controller.fleet import controls
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.switches import SwitchRow
@@ -149,19 +150,51 @@ def power_line(pulse: Pulse) -> PowerLine:
     source = pulse.settings.power.source
     answering = {each.gpu_uuid for each in sample.readings if is_gpu(each.gpu_uuid) and each.tells}
     missing = {each for each in sample.missing if is_gpu(each)}
+    ordered, clocks = _clocks(pulse)
     return PowerLine(
         source="" if source == "none" else source,
-        total_w=sample.power_w,
+        total_w=_power_w(sample, gpus=True),
         gpus=len(answering),
         expected=len(answering | missing),
         age_s=pulse.clock.monotonic() - sampled.monotonic_s if sampled else None,
         unobserved_share=(
             coverage.unobserved_s / coverage.device_s if coverage.device_s > 0 else None
         ),
-        simulated=source == "simulated"
-        or any(each.quality is Quality.SIMULATED for each in sample.readings),
+        simulated=any(each.quality is Quality.SIMULATED for each in sample.readings),
         trouble=sample.trouble,
+        hosts_w=_power_w(sample, gpus=False),
+        covered=pulse.gpu_coverage[0],
+        to_cover=pulse.gpu_coverage[1],
+        clocks_as_ordered=ordered,
+        clocks=clocks,
     )
+
+
+def _power_w(sample: Sample, *, gpus: bool) -> float | None:
+    """Add up what GPUs draw, or everything else; None when none of them told."""
+    known = [
+        each.power_w
+        for each in sample.readings
+        if is_gpu(each.gpu_uuid) is gpus and each.power_w is not None
+    ]
+    return sum(known) if known else None
+
+
+def _clocks(pulse: Pulse) -> tuple[int, int]:
+    """Count GPUs whose lock is the wished one, and GPUs whose actuator is heard."""
+    if pulse.snapshot is None:
+        return 0, 0
+    held = controls(pulse.nodes, pulse.clock.now())
+    wished = {
+        gpu: row.clock_mhz
+        for row in pulse.snapshot.runs
+        if row.state != "finished" and row.clock_mhz is not None
+        for gpu in row.gpus
+    }
+    ordered = sum(
+        each.clock_mhz == wished.get(gpu) and not each.trouble for gpu, each in held.items()
+    )
+    return ordered, len(held)
 
 
 def cycle_line(pulse: Pulse) -> CycleLine:

@@ -12,7 +12,8 @@ from wattmesh.controller.views import CarbonLine, RunLine, StatusView
 
 def troubles(view: StatusView, pulse: Pulse) -> tuple[str, ...]:
     """Name everything that needs a human."""
-    return tuple(dict.fromkeys((*_daemon(view, pulse), *_sources(view), *_runs(view))))
+    found = (*_daemon(view, pulse), *_sources(view), *_devices(view, pulse), *_runs(view))
+    return tuple(dict.fromkeys(found))
 
 
 def span(seconds: float) -> str:
@@ -75,6 +76,18 @@ def _sources(view: StatusView) -> Iterator[str]:
         yield (
             f"{missing} of {view.power.expected} GPUs do not answer; their energy is counted as "
             "unobserved: check the node they are in."
+        )
+
+
+def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
+    """What is wrong with single devices and nodes, as far as it is not told already."""
+    yield from pulse.exporter.troubles()
+    power = view.power
+    if power.covered < power.to_cover and power.gpus >= power.expected:
+        yield (
+            f"Coverage {power.covered} of {power.to_cover} GPUs: savings are estimated and no "
+            "clock is changed until all are read; see that `wattmesh agent` runs on their nodes, "
+            "or retire nodes that are gone (POST /v1/agents/NODE/retire)."
         )
 
 

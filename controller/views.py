@@ -78,6 +78,10 @@ class PowerLine:
         age_s: since the newest sample.
         unobserved_share: of device-seconds since the daemon started that nobody measured, 0..1.
         source: name of the power source; "" when power is not read at all.
+        hosts_w: processors and memory, where they are read; `total_w` is the GPUs alone.
+        covered: GPUs whose power was read lately. `to_cover`: those expected, 0 while not known.
+        clocks_as_ordered: GPUs whose lock is what is wished. `clocks`: GPUs whose actuator is
+            heard; 0 where there is none.
     """
 
     source: str
@@ -88,6 +92,11 @@ class PowerLine:
     unobserved_share: float | None
     simulated: bool
     trouble: str = ""
+    hosts_w: float | None = None
+    covered: int = 0
+    to_cover: int = 0
+    clocks_as_ordered: int = 0
+    clocks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

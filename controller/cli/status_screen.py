@@ -140,17 +140,39 @@ def _power(power: Mapping[str, Any]) -> Text:
     if not power["source"]:
         return styled("power  ", ("not read: no power source is set", WARN))
     whole = power["gpus"] == power["expected"]
+    hosts_w = power.get("hosts_w")
     parts: list[str | tuple[str, str]] = [
         "power  GPUs ",
         (words.watts(power["total_w"]), STRONG),
+        f" + processors {words.watts(hosts_w)}" if hosts_w is not None else "",
         (" simulated" if power["simulated"] else "", WARN),
         " · ",
         (f"{power['gpus']} of {power['expected']} read", "" if whole else WARN),
+        *_covered(power),
         f" · unobserved {words.percent(power['unobserved_share'], 1)}",
+        *_clocks(power),
         f" · {power['source']}, {words.duration(power['age_s'])} old",
     ]
     parts += [(f" · {power['trouble']}", WARN)] if power["trouble"] else []
     return styled(*parts)
+
+
+def _covered(power: Mapping[str, Any]) -> list[str | tuple[str, str]]:
+    """How many of the expected GPUs are seen, where that is not all of them."""
+    covered, expected = power.get("covered", 0), power.get("to_cover", 0)
+    if covered >= expected:
+        return []
+    said = f" · coverage {covered} of {expected} GPUs: savings are estimated, no clock is changed"
+    return [(said, WARN)]
+
+
+def _clocks(power: Mapping[str, Any]) -> list[str | tuple[str, str]]:
+    """How many clocks are as ordered, where there is an actuator at all."""
+    ordered, clocks = power.get("clocks_as_ordered", 0), power.get("clocks", 0)
+    if not clocks:
+        return []
+    said = f" · {ordered} of {clocks} clocks as ordered"
+    return [(said, "" if ordered == clocks else WARN)]
 
 
 def _runs(view: Mapping[str, Any]) -> list[Text | str]:

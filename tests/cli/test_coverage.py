@@ -1,0 +1,65 @@
+"""What is said where not every GPU is seen: in the power line and beside savings."""
+
+from dataclasses import replace
+
+from tests.cli import facts
+from tests.cli.test_budget import run, view
+from tests.cli.test_screens import plain
+from tests.daemon.clocks import SteppedClock
+from tests.telemetry.world import World
+from wattmesh.controller.cli import budget_screen, status_screen
+from wattmesh.controller.pulse import Pulse, Sampled
+from wattmesh.controller.settings import Settings
+from wattmesh.controller.status import power_line
+from wattmesh.telemetry.readings import component_of
+from wattmesh.telemetry.sampler import Sample
+
+
+def power_words(**changes: object) -> str:
+    """Give the power line of the status screen."""
+    text = plain(status_screen.screen(facts.status(power=facts.power(**changes))))
+    return next(line for line in text.splitlines() if line.startswith("power"))
+
+
+def test_full_coverage_needs_no_word() -> None:
+    """64 of 64: nothing is said of it, and nothing of clocks where there is no actuator."""
+    line = power_words(covered=64, to_cover=64)
+    assert "coverage" not in line
+    assert "clocks" not in line
+
+
+def test_partial_coverage_is_said_with_what_follows_from_it() -> None:
+    """56 of 64: estimated savings and no clocks, in the very line."""
+    line = power_words(covered=56, to_cover=64)
+    assert "coverage 56 of 64 GPUs: savings are estimated, no clock is changed" in line
+
+
+def test_clocks_and_hosts_are_shown_where_they_are_known() -> None:
+    """As in the sketch: processors beside the GPUs, and the clocks that are as ordered."""
+    line = power_words(hosts_w=12_900.0, clocks=64, clocks_as_ordered=60)
+    assert "GPUs 41.2 kW + processors 12.9 kW" in line
+    assert "60 of 64 clocks as ordered" in line
+
+
+def test_an_estimated_saving_says_why() -> None:
+    """By coverage, or by time that nobody measured; a measured one says nothing."""
+    said = plain(budget_screen.screen(view(run(), estimated=True, covered=(56, 64))))
+    assert "estimated: coverage 56 of 64 GPUs" in said
+    said = plain(budget_screen.screen(view(run(), estimated=True, covered=(64, 64))))
+    assert "estimated: some time was unobserved" in said
+    assert "estimated" not in plain(budget_screen.screen(view(run())))
+
+
+def test_the_power_line_keeps_gpus_and_hosts_apart() -> None:
+    """Processors are not GPUs: neither in watts nor in the count."""
+    clock = SteppedClock()
+    pulse = Pulse(clock=clock.clock, settings=Settings(), started_s=clock.monotonic_s)
+    gpu = World("G0").read()[0]
+    cpu = "cpu:n1:package-0"
+    host = replace(gpu, gpu_uuid=cpu, power_w=75.0, component=component_of(cpu))
+    sample = Sample(readings=(gpu, host))
+    pulse.sampled = Sampled(monotonic_s=clock.monotonic_s, sample=sample)
+    pulse.gpu_coverage = (1, 2)
+    line = power_line(pulse)
+    assert (line.total_w, line.hosts_w, line.gpus) == (100.0, 75.0, 1)
+    assert (line.covered, line.to_cover, line.clocks) == (1, 2, 0)
