@@ -11,7 +11,11 @@ from collections.abc import Sequence
 
 from wattmesh.errors import WattmeshError
 
-EXECUTED = {"daemon": "wattmesh.controller.daemon", "agent": "wattmesh.controller.agent"}
+EXECUTED = {
+    "daemon": "wattmesh.controller.daemon",
+    "agent": "wattmesh.controller.agent",
+    "actuator": "wattmesh.telemetry.actuator",
+}
 """Commands that are services, and the module of each one's process."""
 
 INTERRUPTED = 130

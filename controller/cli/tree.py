@@ -25,6 +25,8 @@ COMMANDS = {
     "demo": Place(module="demo", name="demo"),
     "daemon": Place(module="daemon", name="daemon"),
     "agent": Place(module="agent", name="agent"),
+    "actuator": Place(module="actuator", name="actuator"),
+    "restore-all": Place(module="restore_all", name="restore_all"),
     "status": Place(module="status", name="status"),
     "budget": Place(module="budget", name="budget"),
     "why": Place(module="why", name="why"),

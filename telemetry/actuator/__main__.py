@@ -81,21 +81,29 @@ def _live(settings: ActuatorSettings, *, restore_at_stop: bool) -> None:
         with closing(Server(engine, settings.socket, settings.group)) as server:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: server.stop())
-            server.serve(lambda: _ready(settings))
+            server.serve(lambda: _ready(settings), lambda: _notify(b"WATCHDOG=1"))
         if restore_at_stop:
             engine.restore()
 
 
 def _ready(settings: ActuatorSettings) -> None:
-    """Tell the log, and the service manager that started us (sd_notify(3))."""
+    """Tell the log and the service manager."""
     log.info("the actuator listens on %s, mode %s", settings.socket, settings.mode)
+    _notify(b"READY=1")
+
+
+def _notify(text: bytes) -> None:
+    """Tell the service manager that started us, if one did (sd_notify(3))."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
     name = "\0" + address[1:] if address.startswith("@") else address
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
-        channel.connect(name)
-        channel.sendall(b"READY=1")
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as channel:
+            channel.connect(name)
+            channel.sendall(text)
+    except OSError as error:
+        log.debug("the service manager did not hear %r: %s", text, error)
 
 
 if __name__ == "__main__":

@@ -122,6 +122,15 @@ class Engine:
             self._beat(now, facts, at_once=True)
             return self._returned({**memory.held, **before}, facts)
 
+    def insist(self) -> tuple[Returned, ...]:
+        """Try at once again what `start` or `restore` could not give back."""
+        with self._lock:
+            before = dict(self._journal.memory.held)
+            self._writer.forget_failures()
+            facts = self._device.facts(self._known())
+            self._beat(self._clock(), facts, at_once=True)
+            return self._returned(before, facts)
+
     def restore(self, *, obligations: bool = False) -> tuple[Returned, ...]:
         """Give everything back at once and obey nobody until `resume`.
 

@@ -22,7 +22,7 @@ from typing import Any, Self
 from zlib import crc32
 
 from wattmesh import durable
-from wattmesh.errors import JournalUnavailable, Refused, WattmeshError
+from wattmesh.errors import InputInvalid, JournalUnavailable, Refused, WattmeshError
 from wattmesh.telemetry.actuator.facts import Held
 from wattmesh.telemetry.actuator.leases import Heard, Lease
 from wattmesh.telemetry.actuator.wire import parse
@@ -82,9 +82,9 @@ def decode(data: bytes) -> Memory:
             good.setdefault(*numbered)
             sizes[numbered[0]] = len(text) + 1
     whole = 2 * sum(sizes.values())
-    sizes_sound = (whole, whole - sizes.get(len(good), 0))  # the very last copy may be missing
+    sound_sizes = (whole, whole - sizes.get(len(good), 0))  # the very last copy may be missing
     damaged = not good or not sound or sorted(good) != list(range(1, len(good) + 1))
-    damaged |= sum(len(text) + 1 for text in lines) not in sizes_sound
+    damaged |= sum(len(text) + 1 for text in lines) not in sound_sizes
     memory = Memory()
     for number in sorted(good):
         try:
@@ -327,11 +327,16 @@ def _lock(path: Path) -> int:
 
     Raises:
         Refused: another process has it, or this user may not.
-        JournalUnavailable: the folder is missing or the disk fails.
+        InputInvalid: there is no such folder. JournalUnavailable: the disk fails.
     """
     name = path.with_name(path.name + ".lock")
     try:
         lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except FileNotFoundError as error:
+        raise InputInvalid(
+            f"there is no folder {path.parent}: no actuator has ever run here, or actuator.journal "
+            "names another place"
+        ) from error
     except PermissionError as error:
         raise Refused(
             f"uid {os.geteuid()} may not write {name}: only the actuator's own user (root) may "

@@ -210,8 +210,9 @@ def _absent(wishes: Sequence[tuple[Wish, Gpu]], claim: Claim | None) -> Iterator
             then=Then.BACK_AT_ONCE,
         )
         return
-    seen = [gpu.facts.processes if gpu.facts else None for _, gpu in wishes]
-    if not any(seen) and None not in seen:
+    # A GPU that is lost tells nothing: the others do. It took its processes with it.
+    seen = [gpu.facts.processes for _, gpu in wishes if gpu.facts is not None]
+    if seen and not any(seen) and None not in seen:
         yield Refusal(
             sentence=f"{holder} has no live compute process on its GPUs: they are given back",
             then=Then.BACK_AT_ONCE,

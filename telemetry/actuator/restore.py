@@ -4,7 +4,9 @@ Invariant: it needs neither daemon nor agent nor actuator; where an actuator run
 because two writers would fight.
 """
 
+import time
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from wattmesh.errors import Refused, RetryLater
@@ -14,6 +16,10 @@ from wattmesh.telemetry.actuator.engine import Engine, Returned
 from wattmesh.telemetry.actuator.facts import Held
 from wattmesh.telemetry.actuator.journal import Journal
 from wattmesh.telemetry.actuator.settings import ActuatorSettings
+
+TRIES = 3
+TRY_AGAIN_S = 1.0
+"""A GPU that does not answer is asked again; nobody else will be there to do it."""
 
 
 def restore_all(settings: ActuatorSettings, *, obligations: bool = False) -> list[dict[str, Any]]:
@@ -37,7 +43,17 @@ def restore_all(settings: ActuatorSettings, *, obligations: bool = False) -> lis
         return _by_the_running_one(settings, obligations, busy)
     with closing(journal), closing(NvmlDevice(settings.library)) as device:
         engine = Engine(journal=journal, device=device, settings=settings)
-        return [returned_json(each) for each in engine.start(obligations=not obligations)]
+        returned = engine.start(obligations=not obligations)
+        for _ in range(TRIES):
+            if not any(each.trouble for each in returned):
+                break
+            time.sleep(TRY_AGAIN_S)
+            was = {each.gpu_uuid: each.before for each in returned}
+            returned = tuple(
+                replace(each, before=was.get(each.gpu_uuid, each.before))
+                for each in engine.insist()
+            )
+        return [returned_json(each) for each in returned]
 
 
 def _by_the_running_one(

@@ -51,8 +51,13 @@ class Server:
         self._slots = threading.BoundedSemaphore(MOST_CLIENTS)
         self._listener = _listen(path, self._group)
 
-    def serve(self, ready: Callable[[], None] = lambda: None) -> None:
-        """Take clients in threads of their own; beat in this one, until `stop`."""
+    def serve(self, ready: Callable[[], None], beaten: Callable[[], None]) -> None:
+        """Take clients in threads of their own; beat in this one, until `stop`.
+
+        Args:
+            ready: called once clients are taken.
+            beaten: called after every look, whatever it found.
+        """
         threading.Thread(target=self._accept, name="actuator-accept", daemon=True).start()
         ready()
         while not self._stop.wait(BEAT_S):
@@ -62,6 +67,7 @@ class Server:
                 log.warning("%s", error)
             except Exception:
                 log.exception("a bug in the actuator; the next heartbeat tries again")
+            beaten()
 
     def stop(self) -> None:
         """End `serve`; safe in a signal handler."""

@@ -17,7 +17,7 @@ from wattmesh.telemetry.nvml_library import NvmlFailed
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 5.0
+RETRY_S = 1.0
 """After a write failed, the GPU is left alone so long."""
 
 
@@ -56,6 +56,10 @@ class Writer:
         """Say why the last write to a GPU failed, until it may be tried again; else ""."""
         failure = self._failures.get(gpu_uuid)
         return failure.sentence if failure and self._boot_s() < failure.retry_s else ""
+
+    def forget_failures(self) -> None:
+        """Let every GPU be tried again at once."""
+        self._failures.clear()
 
     def carry_out(self, acts: Sequence[Act]) -> None:
         """Write everything; a failure of one group, or of one GPU, stops no other."""
@@ -115,12 +119,15 @@ class Writer:
     def _note(self, acts: Sequence[Act], done: int, error: WattmeshError) -> None:
         """Remember a failure: the GPU that failed, or all of them when the disk did."""
         whole = isinstance(error, JournalUnavailable) or done == len(acts)
-        now_s = self._boot_s()
+        now_s, known = self._boot_s(), dict(self._failures)
         for act in acts if whole else acts[done : done + 1]:
             self._failures[act.gpu_uuid] = Failure(sentence=str(error), retry_s=now_s + RETRY_S)
         for act in acts:
             self.watches[act.gpu_uuid] = replace(self.watch(act.gpu_uuid), wrote_s=now_s)
-        log.warning("%s: failed: %s", sentence(acts[min(done, len(acts) - 1)]), error)
+        failed = acts[min(done, len(acts) - 1)]
+        again = known.get(failed.gpu_uuid)
+        if again is None or again.sentence != str(error):  # said once, not at every try
+            log.warning("%s: failed: %s", sentence(failed), error)
 
     def _take_back(
         self, done: Sequence[Act], failed: Act, held: dict[str, Held], error: WattmeshError

@@ -169,6 +169,16 @@ def test_heat_and_strangers_do_not_stop_an_obligation() -> None:
     assert only(decide(gpu(seen), duty(cap=400), claims={}).acts).cap_w == 400
 
 
+def test_a_lost_gpu_keeps_nobody_alive() -> None:
+    """The run's processes are gone from every GPU that answers: they are given back."""
+    gone = facts("GPU-0", processes=(), sm_mhz=1200)
+    gpus = {"GPU-0": gpu(gone, lock_mhz=1200), "GPU-1": gpu(None, uuid="GPU-1", lock_mhz=1200)}
+    wishes = (thrift("GPU-0", clock=1200), thrift("GPU-1", clock=1200))
+    assert only(decide(gpus, *wishes).acts).gpu_uuid == "GPU-0"
+    both = {each: gpu(None, uuid=each, lock_mhz=1200) for each in gpus}
+    assert not decide(both, *wishes).acts
+
+
 def test_a_stranger_on_one_gpu_gives_back_all_of_the_holders() -> None:
     """Another user's process appears: the whole run's GPUs go back at once."""
     stranger = (Process(pid=42, uid=UID), Process(pid=7, uid=1001))

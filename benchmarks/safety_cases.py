@@ -1,0 +1,477 @@
+"""The rows of the safety matrix: a state of a GPU, what vanishes, and what brings it back.
+
+Each case makes the state on a real node (`safety_node`), takes the part away, and waits until
+every GPU is where it must be. docs/safety.md has the same rows; tests/actuator/test_matrix.py runs
+them.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.safety_node import RUN, Node, kill, stop
+from wattmesh.telemetry.actuator.facts import Reasons
+from wattmesh.telemetry.actuator.wire import Claim
+
+LEASE_S = 2.0
+"""Short, so that its end can be waited for; what is measured is the time beyond it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One row. `run` gives the seconds from the moment at which it could be, until it was."""
+
+    name: str
+    state: str
+    vanishes: str
+    brings_back: str
+    run: Callable[[Node], float]
+
+
+def _under_economy(node: Node, *, lease_s: float = 60.0) -> None:
+    """Bring every GPU under an economy lease for a job that runs."""
+    node.start()
+    node.start_agent()
+    node.wish(*node.economy(lease_s=lease_s))
+    node.until(node.lowered)
+
+
+def _under_both(node: Node, *, seconds: float = 600.0) -> None:
+    """Bring GPU 0 under an obligation too."""
+    node.start()
+    node.start_agent()
+    node.wish(*node.economy(lease_s=60.0), node.duty(seconds=seconds))
+    node.until(lambda: node.truths()[0].requested_limit_w == 450 and node.truths()[1].lock_mhz)
+
+
+def controller_gone(node: Node) -> float:
+    """The controller, its database or the network is gone: nobody wishes anything."""
+    node.job()
+    _under_economy(node, lease_s=LEASE_S)
+    node.silence()
+    return node.until(node.free).seconds - LEASE_S
+
+
+def agent_gone(node: Node) -> float:
+    """The agent is killed."""
+    node.job()
+    _under_economy(node, lease_s=LEASE_S)
+    kill(node.agent)
+    return node.until(node.free).seconds - LEASE_S
+
+
+def actuator_gone(node: Node) -> float:
+    """The actuator is killed; systemd runs ExecStopPost."""
+    node.job()
+    _under_economy(node)
+    kill(node.actuator)
+    return _one_shot(node, node.free)
+
+
+def actuator_gone_and_back(node: Node) -> float:
+    """The actuator is killed, and ExecStopPost with it: its next start gives back."""
+    node.job()
+    _under_economy(node)
+    node.silence()
+    kill(node.actuator)
+    node.start()
+    return node.until(node.free).seconds
+
+
+def all_gone(node: Node) -> float:
+    """Controller, agent and actuator are killed: `wattmesh restore-all`."""
+    node.job()
+    _under_both(node)
+    node.silence()
+    kill(node.agent)
+    kill(node.actuator)
+    return _one_shot(node, node.only_duty)
+
+
+def obligation_outlives_all(node: Node) -> float:
+    """Everybody is killed under an obligation: it holds, over the actuator's next start too."""
+    node.job()
+    _under_both(node)
+    node.silence()
+    kill(node.agent)
+    kill(node.actuator)
+    if node.truths()[0].requested_limit_w != 450:
+        raise AssertionError("the obligation was lifted by a death")
+    node.start()
+    return node.until(node.only_duty).seconds
+
+
+def obligation_ends(node: Node) -> float:
+    """An obligation's own end comes while nobody is heard."""
+    node.job()
+    _under_both(node, seconds=8.0)
+    until = time.monotonic() + 8.0
+    node.silence()
+    kill(node.agent)
+    kill(node.actuator)
+    node.start()
+    node.until(node.free)
+    return max(0.0, time.monotonic() - until)
+
+
+def controller_upgraded(node: Node) -> float:
+    """The controller is replaced under an obligation: it is never lifted, economy goes on."""
+    node.job()
+    _under_both(node)
+    node.silence()
+    kill(node.agent)
+    node.start_agent()
+    node.epoch = 2
+    node.wish(*node.economy(clock=1005, cap=None), node.duty())
+    limits = set()
+
+    def followed() -> bool:
+        first, second = node.truths()
+        limits.add(first.requested_limit_w)
+        return first.lock_mhz == second.lock_mhz == 1005
+
+    waited = node.until(followed).seconds
+    if limits != {450.0}:
+        raise AssertionError(f"the obligation of 450 W was not kept: {limits}")
+    return waited
+
+
+def job_ends(node: Node) -> float:
+    """The run's last process ends, and the controller does not know yet."""
+    job = node.job()
+    _under_economy(node)
+    kill(job)
+    return node.until(node.free).seconds
+
+
+def job_is_requeued(node: Node) -> float:
+    """The run's process ends, and another one comes: given back, then lowered again."""
+    job = node.job()
+    _under_economy(node)
+    kill(job)
+    waited = node.until(node.free).seconds
+    node.job()
+    node.until(node.lowered)
+    return waited
+
+
+def job_is_a_zombie(node: Node) -> float:
+    """The run's process has ended and nobody reaps it; the driver lists it still."""
+    job = node.job()
+    for gpu in node.fake.gpus:
+        gpu.process(job.pid, lingers=True)
+    _under_economy(node)
+    job.kill()  # not waited for: it stays a zombie until the node closes
+    return node.until(node.free).seconds
+
+
+def stranger_comes(node: Node) -> float:
+    """Another user's process appears on one GPU: all GPUs of the run are given back."""
+    job = node.job()
+    node.start()
+    node.start_agent()
+    node.wish(*node.economy(lease_s=60), claims={RUN: Claim(pids=frozenset({job.pid}))})
+    node.until(node.lowered)
+    stranger = node.job(gpus=[1])
+    waited = node.until(node.free).seconds
+    node.until(lambda: f"process {stranger.pid}" in node.trouble())
+    return waited
+
+
+def foreign_limit(node: Node) -> float:
+    """Somebody else sets a limit: theirs stays, everything of ours is given back."""
+    node.job()
+    _under_economy(node)
+    node.fake.gpus[1].foreign_limit(600)
+
+    def left_alone() -> bool:
+        first, second = node.truths()
+        return (first.lock_mhz, first.requested_limit_w, second.lock_mhz) == (
+            None,
+            700,
+            None,
+        ) and second.requested_limit_w == 600
+
+    waited = node.until(left_alone).seconds
+    node.until(lambda: "someone else set the power limit" in node.trouble())
+    return waited
+
+
+def foreign_lock(node: Node) -> float:
+    """Somebody else locks a higher clock: it shows under load, and theirs stays."""
+    node.job()
+    _under_economy(node)
+    node.fake.gpus[1].foreign_lock(1800)
+
+    def left_alone() -> bool:
+        first, second = node.truths()
+        return (first.lock_mhz, first.requested_limit_w) == (None, 700) and (
+            second.lock_mhz,
+            second.requested_limit_w,
+        ) == (1800, 700)
+
+    waited = node.until(left_alone).seconds
+    node.until(lambda: "under our lock of 1200 MHz" in node.trouble())
+    return waited
+
+
+def gpu_lost(node: Node) -> float:
+    """A GPU falls off the bus under a lease, the job ends, the GPU comes back."""
+    job = node.job()
+    _under_economy(node)
+    node.fake.gpus[1].lose()
+    node.until(lambda: "does not answer" in node.trouble())
+    kill(job)
+    node.silence()
+    node.until(lambda: node.truths()[0].lock_mhz is None)
+    node.fake.gpus[1].come_back()
+    return node.until(node.free).seconds
+
+
+def no_permission(node: Node) -> float:
+    """The right to set is taken away: nothing more is set; given back once it is there again."""
+    job = node.job()
+    _under_economy(node)
+    node.fake.permit(False)
+    kill(job)
+    node.silence()
+    node.until(lambda: "setting needs root" in (node.folder / "actuator.log").read_text())
+    node.fake.permit(True)
+    return node.until(node.free).seconds
+
+
+def driver_reloaded(node: Node) -> float:
+    """The driver is loaded anew under a lease: set again, nobody is blamed; then given back."""
+    job = node.job()
+    _under_economy(node)
+    node.fake.reload_driver()
+    waited = node.until(node.lowered).seconds
+    kill(job)
+    node.until(node.free)
+    return waited
+
+
+def driver_hangs(node: Node) -> float:
+    """One GPU's driver calls hang: the others are given back all the same, it when it answers."""
+    job = node.job()
+    _under_economy(node)
+    node.fake.gpus[1].hang(3600)
+    kill(job)
+    node.silence()
+    node.wish()
+    node.until(lambda: node.truths()[0].lock_mhz is None)
+    node.fake.gpus[1].hang(0)
+    return node.until(node.free).seconds
+
+
+def board_in_trouble(node: Node) -> float:
+    """A board defends itself under a lease: kept as it is; given back when the job ends."""
+    job = node.job()
+    _under_economy(node)
+    node.fake.gpus[1].reasons(int(Reasons.HW_THERMAL))
+    node.until(lambda: "defends itself" in node.trouble())
+    if not node.lowered():
+        raise AssertionError("heat alone changed a clock")
+    kill(job)
+    return node.until(node.free).seconds
+
+
+def made_shared(node: Node) -> float:
+    """A GPU is cut into MIG instances under a lease: it is no longer ours to set."""
+    node.job()
+    _under_economy(node)
+    node.fake.gpus[1].mig(True)
+    return node.until(node.free).seconds
+
+
+def old_controller(node: Node) -> float:
+    """A controller that was replaced wishes on: refused, and its wishes end."""
+    node.job()
+    node.epoch = 5
+    _under_economy(node, lease_s=LEASE_S)
+    node.epoch = 4
+    node.wish(*node.economy(clock=1005, lease_s=LEASE_S))
+    waited = node.until(node.free).seconds - LEASE_S
+    node.until(lambda: "epoch 4" in (node.folder / "agent.log").read_text())
+    return waited
+
+
+def stopped_by_hand(node: Node) -> float:
+    """The service is stopped: SIGTERM gives nothing back, ExecStopPost does."""
+    node.job()
+    _under_economy(node)
+    stop(node.actuator)
+    if not node.lowered():
+        raise AssertionError("SIGTERM alone gave something back")
+    return _one_shot(node, node.free)
+
+
+def _one_shot(node: Node, there: Callable[[], bool]) -> float:
+    """Run what ExecStopPost runs; say how long the GPUs took."""
+    began = time.monotonic()
+    done = node.run("--restore")
+    if done.returncode:
+        raise AssertionError(done.stderr)
+    node.until(there)
+    return time.monotonic() - began
+
+
+LEASE_ENDS = "its lease ends `lease_s` after it was last heard; led back in steps of 5 s"
+BEAT = "the actuator's next look"
+
+CASES = (
+    Case(
+        name="controller gone",
+        state="economy lease",
+        vanishes="controller, its database, or the network",
+        brings_back=LEASE_ENDS,
+        run=controller_gone,
+    ),
+    Case(
+        name="agent gone",
+        state="economy lease",
+        vanishes="agent, killed",
+        brings_back=LEASE_ENDS,
+        run=agent_gone,
+    ),
+    Case(
+        name="actuator gone",
+        state="economy lease",
+        vanishes="actuator, killed",
+        brings_back="ExecStopPost, from the journal",
+        run=actuator_gone,
+    ),
+    Case(
+        name="actuator gone and back",
+        state="economy lease",
+        vanishes="actuator, killed, ExecStopPost too",
+        brings_back="its next start, from the journal",
+        run=actuator_gone_and_back,
+    ),
+    Case(
+        name="stopped by hand",
+        state="economy lease",
+        vanishes="actuator, SIGTERM",
+        brings_back="ExecStopPost, from the journal",
+        run=stopped_by_hand,
+    ),
+    Case(
+        name="all gone",
+        state="both leases",
+        vanishes="controller, agent and actuator, killed",
+        brings_back="`wattmesh restore-all`; the obligation holds",
+        run=all_gone,
+    ),
+    Case(
+        name="obligation outlives all",
+        state="obligation",
+        vanishes="controller, agent and actuator, killed",
+        brings_back="nothing lifts it; the next start keeps it",
+        run=obligation_outlives_all,
+    ),
+    Case(
+        name="obligation ends",
+        state="obligation",
+        vanishes="controller and agent, killed; actuator started anew",
+        brings_back="its own end",
+        run=obligation_ends,
+    ),
+    Case(
+        name="controller upgraded",
+        state="both leases",
+        vanishes="controller and agent, replaced by newer ones",
+        brings_back="nothing lifts the obligation; the new epoch is obeyed",
+        run=controller_upgraded,
+    ),
+    Case(
+        name="old controller",
+        state="economy lease",
+        vanishes="a controller that was replaced wishes on",
+        brings_back="refused by its epoch; the lease ends",
+        run=old_controller,
+    ),
+    Case(
+        name="job ends",
+        state="economy lease",
+        vanishes="the run's last process",
+        brings_back=BEAT,
+        run=job_ends,
+    ),
+    Case(
+        name="job is requeued",
+        state="economy lease",
+        vanishes="the run's process; another one comes",
+        brings_back=BEAT,
+        run=job_is_requeued,
+    ),
+    Case(
+        name="job is a zombie",
+        state="economy lease",
+        vanishes="the run's process, unreaped and still listed",
+        brings_back=BEAT,
+        run=job_is_a_zombie,
+    ),
+    Case(
+        name="stranger comes",
+        state="economy lease",
+        vanishes="exclusive use: a process that is not the run's",
+        brings_back=BEAT,
+        run=stranger_comes,
+    ),
+    Case(
+        name="foreign limit",
+        state="economy lease",
+        vanishes="our limit: someone else sets another",
+        brings_back="theirs stays and is told of; ours goes at the next look",
+        run=foreign_limit,
+    ),
+    Case(
+        name="foreign lock",
+        state="economy lease",
+        vanishes="our lock: someone else locks higher",
+        brings_back="theirs stays and is told of after three looks",
+        run=foreign_lock,
+    ),
+    Case(
+        name="GPU lost",
+        state="economy lease",
+        vanishes="the GPU, and the job meanwhile",
+        brings_back="the first look after it is back",
+        run=gpu_lost,
+    ),
+    Case(
+        name="no permission",
+        state="economy lease",
+        vanishes="the right to set",
+        brings_back="tried again every second",
+        run=no_permission,
+    ),
+    Case(
+        name="driver reloaded",
+        state="economy lease",
+        vanishes="everything that was set",
+        brings_back="the energy counter tells: set anew, then given back",
+        run=driver_reloaded,
+    ),
+    Case(
+        name="driver hangs",
+        state="economy lease",
+        vanishes="one GPU's driver",
+        brings_back="the others at once, it when it answers",
+        run=driver_hangs,
+    ),
+    Case(
+        name="board in trouble",
+        state="economy lease",
+        vanishes="cooling: the board slows itself down",
+        brings_back="nothing is lowered or raised; given back with the job",
+        run=board_in_trouble,
+    ),
+    Case(
+        name="made shared",
+        state="economy lease",
+        vanishes="exclusive use: MIG is turned on",
+        brings_back=BEAT,
+        run=made_shared,
+    ),
+)

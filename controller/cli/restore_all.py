@@ -1,0 +1,88 @@
+"""`wattmesh restore-all`: every GPU of this machine back to where it was before wattmesh."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from wattmesh.controller.cli import options
+from wattmesh.controller.cli.output import BAD, print_json, print_lines, trouble
+from wattmesh.controller.cli.tables import Column, table
+from wattmesh.telemetry.actuator import settings as settings_file
+from wattmesh.telemetry.actuator.client import ActuatorClient
+from wattmesh.telemetry.actuator.restore import restore_all as give_back
+
+COLUMNS = (Column(title="GPU"), Column(title="WAS"), Column(title="IS"), Column(title="KEPT FOR"))
+
+
+def restore_all(
+    config: options.Config = options.DEFAULT_CONFIG,
+    obligations: Annotated[
+        bool,
+        typer.Option("--obligations", help="Lift operators' caps too, before their own end."),
+    ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Give nothing back: let the running actuator obey again."),
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Give every GPU of this machine back, now, with or without a running actuator.
+
+    Needs root. It asks neither daemon nor agent. An operator's cap stays until its own end unless
+    `--obligations` is given. A running actuator does it itself, and obeys nobody afterwards until
+    `--resume` or its next start.
+    """
+    settings = settings_file.load(Path(config))
+    if resume:
+        answer = ActuatorClient(settings.socket).resume()
+        if as_json:
+            print_json(answer.to_json())
+        else:
+            print_lines([f"the actuator obeys again ({answer.mode})"])
+        return
+    gpus = give_back(settings, obligations=obligations)
+    troubled = [each["trouble"] for each in gpus if each["trouble"]]
+    if as_json:
+        print_json({"ok": not troubled, "gpus": gpus})
+    else:
+        print_lines([*screen(gpus), *trouble(troubled)])
+    if troubled:
+        raise typer.Exit(1)
+
+
+def screen(gpus: list[dict[str, Any]]) -> list[Text]:
+    """Lay out what each GPU was and is."""
+    if not gpus:
+        return [Text("no GPU answers on this machine, and nothing of ours is on any")]
+    return table(
+        COLUMNS,
+        [
+            (
+                each["gpu_uuid"],
+                _levers(each["was"]),
+                Text(_now(each), style=BAD if each["trouble"] else ""),
+                each["obligation"],
+            )
+            for each in gpus
+        ],
+    )
+
+
+def _levers(levers: Mapping[str, Any]) -> str:
+    """Say what was ours on a GPU."""
+    parts = []
+    if levers["clock_mhz"] is not None:
+        parts.append(f"locked to {levers['clock_mhz']} MHz")
+    if levers["cap_w"] is not None:
+        parts.append(f"capped at {levers['cap_w']:g} W (found {levers['found_w']:g} W)")
+    return ", ".join(parts) or "nothing of ours"
+
+
+def _now(gpu: Mapping[str, Any]) -> str:
+    """Say how a GPU is now."""
+    levers, limit = gpu["now"], gpu["now"]["limit_w"]
+    lock = f"locked to {levers['clock_mhz']} MHz" if levers["clock_mhz"] else "no lock of ours"
+    return f"{lock}, limit {f'{limit:g} W' if limit is not None else 'unknown'}"
