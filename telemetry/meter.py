@@ -92,6 +92,8 @@ class Meter:
             how long it has been silent. The former is < 0 never while silent, and > 0 also when a
             guess turned out too high: then the counter has to catch up first.
         dark_us: time booked as unobserved since the last reading.
+        still_us: for how long the counter has shown the same.
+        limit_w: the power limit now. `span_w`: the highest since the moment before.
         carry: half nanojoules of integrated power below one millijoule.
     """
 
@@ -107,6 +109,8 @@ class Meter:
     guessed_mj: int = 0
     guessed_us: int = 0
     dark_us: int = 0
+    still_us: int = 0
+    span_w: float | None = None
     carry: int = 0
 
     @classmethod
@@ -157,6 +161,7 @@ class Meter:
             monotonic_us=self.monotonic_us + length_us,
             power_w=_power(reading),
             limit_w=reading.power_limit_w or self.limit_w,
+            span_w=self._span_w(reading),
             source=reading.source,
             quality=reading.quality,
             standin_source="",
@@ -167,6 +172,15 @@ class Meter:
         if self._is_foreign(reading):
             return self._stood_in(after, reading, length_us, hold_us)
         return self._spoke(after, reading, length_us, hold_us)
+
+    def _span_w(self, reading: PowerReading) -> float | None:
+        """Give the highest limit that held up to a reading; None when none is known.
+
+        A cap that came or went in between must not make an honest counter implausible. Without a
+        limit from before, e.g. after an outage of ours, it is the highest that can be set.
+        """
+        before_w = reading.highest_limit_w if self.limit_w is None else self.limit_w
+        return max((each for each in (before_w, reading.power_limit_w) if each), default=None)
 
     def _is_foreign(self, reading: PowerReading) -> bool:
         """Say whether a reading is not of the source whose counter is booked up to."""
@@ -255,8 +269,8 @@ class Meter:
         """Say whether a counter did not move although power flowed all the time."""
         known = [each for each in (self.power_w, _power(reading)) if each is not None]
         least_mj = round(min(known, default=0.0) * length_us / 1000)
-        if length_us <= STILL_US or least_mj < 2:
-            return False
+        if reading.every_s or self.still_us + length_us <= STILL_US or least_mj < 2:
+            return False  # an exporter may learn more seldom than it is scraped
         return counter_mj == (self.counter_mj or 0) - self.guessed_mj
 
     def unseen(self, monotonic_us: int) -> "tuple[Meter, Piece]":
@@ -266,7 +280,11 @@ class Meter:
         """
         length_us = monotonic_us - self.monotonic_us
         after = replace(
-            self, monotonic_us=monotonic_us, power_w=None, dark_us=self.dark_us + length_us
+            self,
+            monotonic_us=monotonic_us,
+            power_w=None,
+            span_w=None,
+            dark_us=self.dark_us + length_us,
         )
         return after, after._unobserved(length_us, "")
 
@@ -284,6 +302,7 @@ class Meter:
             standin_mj=None,
             guessed_mj=0,
             guessed_us=0,
+            still_us=0,
         )
 
     def _guessed(self, energy_mj: int, silent_us: int) -> "Meter":
@@ -314,8 +333,10 @@ class Meter:
     def _counted(self, counter_mj: int, length_us: int, *, recovers: bool) -> tuple["Meter", Piece]:
         """Rule (a): book what the counter moved beyond what is booked already."""
         booked_mj = self.counter_mj or 0
+        moved = counter_mj != booked_mj - self.guessed_mj
         after = replace(
             self,
+            still_us=0 if moved else self.still_us + length_us,
             counter_mj=max(counter_mj, booked_mj),
             counter_source=self.source,
             guessed_mj=max(0, booked_mj - counter_mj),
@@ -362,7 +383,7 @@ class Meter:
 
     def _upper_mj(self, length_us: int) -> int:
         """Give the most that can have been drawn in a time."""
-        limit_mw = math.ceil(1000 * (self.limit_w or UNKNOWN_LIMIT_W))
+        limit_mw = math.ceil(1000 * (self.span_w or self.limit_w or UNKNOWN_LIMIT_W))
         return -(-limit_mw * length_us // 1_000_000)
 
 

@@ -16,6 +16,7 @@ from wattmesh.telemetry.nvml import (
     POWER_INSTANT,
     REQUESTED_LIMIT,
     TOTAL_ENERGY,
+    BoardLimits,
     DeviceLost,
     DriverGone,
     NotSupported,
@@ -44,7 +45,7 @@ class Slow:
     at_s: float = float("-inf")
     temperature_c: float | None = None
     utilization: float | None = None
-    limit_w: float | None = None
+    limits: BoardLimits | None = None
     shared: str = ""
 
 
@@ -82,6 +83,7 @@ class NvmlDevice:
             power_w = self._maybe(self.nvml.power_w)
         if monotonic_s - self.slow.at_s >= SLOW_EVERY_S:
             self.slow = self._look(monotonic_s)
+        limits = self.slow.limits
         reading = PowerReading(
             gpu_uuid=self.uuid,
             at=at,
@@ -90,7 +92,9 @@ class NvmlDevice:
             average_power_w=_watts(average),
             energy_mj=energy_mj,
             clock_mhz=self._maybe(self.nvml.sm_clock_mhz),
-            power_limit_w=_watts(told.get(ENFORCED_LIMIT)) or self.slow.limit_w,
+            power_limit_w=_watts(told.get(ENFORCED_LIMIT))
+            or (limits.enforced_w if limits else None),
+            highest_limit_w=limits.max_w if limits else None,
             requested_limit_w=_watts(told.get(REQUESTED_LIMIT)),
             reasons=self._maybe(self.nvml.reasons),
             temperature_c=self.slow.temperature_c,
@@ -149,7 +153,7 @@ class NvmlDevice:
             at_s=now_s,
             temperature_c=self._maybe(self.nvml.temperature_c),
             utilization=self._maybe(self.nvml.utilization),
-            limit_w=self._maybe(lambda uuid: self.nvml.limits(uuid).enforced_w),
+            limits=self._maybe(self.nvml.limits),
             shared=self._maybe(self.nvml.shared) or "",
         )
 

@@ -48,6 +48,7 @@ class PowerReading:
             or so, where the device tells both.
         power_limit_w: the limit that is enforced, whoever set it; `requested_limit_w`: the one that
             was last asked for through this interface (they differ under an out-of-band cap).
+        highest_limit_w: the highest that can be set on the board.
         reasons: why the clock is what it is, NVML's clocks event reason bits; None: not known.
         utilization: share of time at work, 0 to 1.
         shared: why the device cannot belong to one run alone ("mig", "vgpu", ...); "" when it can.
@@ -68,6 +69,7 @@ class PowerReading:
     component: Component = Component.GPU
     average_power_w: float | None = None
     requested_limit_w: float | None = None
+    highest_limit_w: float | None = None
     reasons: int | None = None
     temperature_c: float | None = None
     utilization: float | None = None

@@ -76,6 +76,37 @@ def test_a_counter_may_stand_still_without_power_or_for_a_moment() -> None:
     assert energies(reading(0, 300.0, 7), reading(0.2, 300.0, 7)) == [0]
 
 
+def test_a_counter_that_stands_still_is_found_by_short_looks_too() -> None:
+    """Five looks a second see a frozen counter after the first of them."""
+    readings = [reading(each / 5, 300.0, 1000) for each in range(10)]
+    assert energies(*readings, reading(2, 300.0, 601_000)) == [0] + [60_000] * 8 + [120_000]
+
+
+def test_an_exporter_may_learn_more_seldom_than_it_is_scraped() -> None:
+    """A counter that is told twice with the same bits is believed."""
+    first = replace(reading(0, 300.0, 7, "prometheus-dcgm"), every_s=15.0)
+    assert energies(first, replace(first, monotonic_s=first.monotonic_s + 15)) == [0]
+
+
+def test_a_cap_that_came_in_between_makes_no_counter_implausible() -> None:
+    """What was drawn under the limit before is believed under the lower limit after."""
+    capped = replace(reading(600, 200.0, 600 * 650_000), power_limit_w=250.0)
+    assert energies(reading(0, 650.0, 0), capped) == [600 * 650_000]
+
+
+def test_after_an_outage_the_boards_highest_limit_is_what_may_have_held() -> None:
+    """Whoever lowered the limit meanwhile does not make the outage's joules implausible."""
+    baseline = CounterBaseline(gpu_uuid="G0", energy_mj=0, at=T0, monotonic_s=0.0, boot_id="b")
+    capped = replace(reading(0, 200.0, 65_000_000), power_limit_w=250.0, highest_limit_w=700.0)
+    advanced = Meter.resumed(baseline).advanced(capped, hold_us=HOLD_US)
+    assert advanced is not None
+    assert advanced[1].energy_mj == 65_000_000
+    uncounted = replace(capped, energy_mj=None)
+    advanced = Meter.resumed(baseline).advanced(uncounted, hold_us=HOLD_US)
+    assert advanced is not None
+    assert advanced[1].upper_mj == 70_000_000
+
+
 def test_a_stand_in_is_a_guess_that_the_counter_takes_back() -> None:
     """Another source's power is booked meanwhile; when the counter speaks, only the rest."""
     values = energies(
