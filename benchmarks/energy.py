@@ -131,10 +131,11 @@ class Tool:
         return {}
 
     def _times(self, told: Any) -> dict[str, float]:
-        """Give a moment per GPU: a peer tells one for all."""
+        """Give a moment per GPU: a peer tells them by index."""
         if isinstance(told, Mapping):
             return {str(gpu): float(at_s) for gpu, at_s in told.items()}
-        return {} if told is None else {gpu.uuid: float(told) for gpu in self.fake.gpus}
+        moments = zip(self.fake.gpus, told or (), strict=False)
+        return {gpu.uuid: float(at_s) for gpu, at_s in moments}
 
     def booked(self) -> dict[str, tuple[float, float, float]]:
         """Give (joules, unobserved seconds, most joules in them) of our ledger, by GPU."""
@@ -177,20 +178,41 @@ def _bounds(
     tool: Tool, case: Case, gpu: str, booked: tuple[float, float, float], truth_j: float
 ) -> dict[str, Any]:
     """Check that the truth lies in the interval that the ledger gives, and its dark time."""
-    energy_j, unobserved_s, upper_j = booked
+    _, unobserved_s, upper_j = booked
     expected_s = _dark_s(tool, case, gpu)
-    slack_j = TOLERANCE * truth_j
-    inside = energy_j - slack_j <= truth_j <= energy_j + upper_j + slack_j
-    exact = abs(unobserved_s - expected_s) <= PERIOD_S
-    if case.goal == "part-time":  # its sensor does not see three quarters of the time
-        inside = energy_j >= 0
     return {
         "unobserved_s": unobserved_s,
         "expected_s": expected_s,
         "upper_j": upper_j,
-        "violated": int(not (inside and exact and energy_j >= 0 and unobserved_s >= 0)),
+        "violated": int(
+            violated(booked, truth_j, expected_s, sensor_sees_all=case.goal != "part-time")
+        ),
         "goal": case.goal,
     }
+
+
+def violated(
+    booked: tuple[float, float, float],
+    truth_j: float,
+    expected_s: float,
+    *,
+    sensor_sees_all: bool = True,
+) -> bool:
+    """Say whether a ledger claims what is not so.
+
+    Args:
+        booked: joules, unobserved seconds, and the most joules in them.
+        truth_j: what was drawn.
+        expected_s: the time that nobody can know of.
+        sensor_sees_all: False where the board itself sees a part of the time only: then the truth
+            may lie outside what its counter says.
+    """
+    energy_j, unobserved_s, upper_j = booked
+    slack_j = TOLERANCE * truth_j
+    inside = energy_j - slack_j <= truth_j <= energy_j + upper_j + slack_j
+    exact = abs(unobserved_s - expected_s) <= PERIOD_S
+    known = inside or not sensor_sees_all
+    return not (known and exact and energy_j >= 0 and unobserved_s >= 0)
 
 
 def _dark_s(tool: Tool, case: Case, gpu: str) -> float:
@@ -224,9 +246,8 @@ def _measured(folder: Path) -> list[dict[str, Any]]:
     tools = _tools(made, folder)
     warm(folder)
     try:
-        for tool in tools:
+        for tool in tools:  # one after the other: some give up when they start slowly
             tool.start()
-        for tool in tools:
             tool.begun()
         start = {world: anchors(fake) for world, fake in made.items()}
         play(made, partial(_kill, tools), partial(_restart, tools))

@@ -4,8 +4,8 @@
 
 CodeCarbon looks for `nvidia-smi` before it looks for NVML, so a stand-in is put on the path.
 
-Prints {"first": monotonic seconds} when it measures, and when asked to end (SIGTERM)
-{"last": monotonic seconds, "joules": [one per GPU]}. Each tool is used as its own manual says, all
+Prints {"first": [monotonic seconds per GPU]} when it measures, and when asked to end (SIGTERM)
+{"last": [the same], "joules": [one per GPU]}. Each tool is used as its own manual says, all
 with their defaults but for CodeCarbon's period (1 s instead of 15 s).
 """
 
@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,37 +57,49 @@ def warm(folder: Path) -> None:
         )
 
 
-Stop = Callable[[], list[float]]
-"""Ends a measurement and gives joules by GPU."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """A measurement that has begun. `first`: monotonic seconds at which each GPU's began.
+
+    `stop` ends it and gives (the moments at which each GPU's ended, joules by GPU).
+    """
+
+    first: list[float]
+    stop: Callable[[], tuple[list[float], list[float]]]
 
 
-def zeus_monitor(gpus: int) -> Stop:
+def zeus_monitor(gpus: int) -> Measuring:
     """Measure one window over everything."""
-    monitor = import_module("zeus.monitor").ZeusMonitor(
-        gpu_indices=list(range(gpus)), cpu_indices=[]
-    )
+    every = list(range(gpus))
+    monitor = import_module("zeus.monitor").ZeusMonitor(gpu_indices=every, cpu_indices=[])
     monitor.begin_window("all", sync_execution=False)
+    first_s = time.monotonic()
 
-    def stop() -> list[float]:
+    def stop() -> tuple[list[float], list[float]]:
+        last_s = time.monotonic()
         found = monitor.end_window("all", sync_execution=False).gpu_energy
-        return [float(found[index]) for index in range(gpus)]
+        return [last_s] * gpus, [float(found[index]) for index in every]
 
-    return stop
+    return Measuring(first=[first_s] * gpus, stop=stop)
 
 
-def power_monitor(gpus: int) -> Stop:
-    """Let the background process integrate power."""
-    monitor = import_module("zeus.monitor").PowerMonitor(gpu_indices=list(range(gpus)))
-    began_s = time.time()
+def power_monitor(gpus: int) -> Measuring:
+    """Let the background process integrate power; one, for the domain that it integrates."""
+    every = list(range(gpus))
+    monitor_class = import_module("zeus.monitor").PowerMonitor
+    monitor = monitor_class(gpu_indices=every, power_domains=["device_instant"])
+    first_s, began_s = time.monotonic(), time.time()
 
-    def stop() -> list[float]:
+    def stop() -> tuple[list[float], list[float]]:
+        last_s = time.monotonic()
         found = monitor.get_energy(began_s, time.time()) or {}
-        return [float(found.get(index, 0.0)) for index in range(gpus)]
+        monitor.stop()
+        return [last_s] * gpus, [float(found.get(index, 0.0)) for index in every]
 
-    return stop
+    return Measuring(first=[first_s] * gpus, stop=stop)
 
 
-def codecarbon(gpus: int) -> Stop:
+def codecarbon(gpus: int) -> Measuring:
     """Track each GPU by a tracker of its own: one tracker tells only the sum."""
     tracker_class = import_module("codecarbon").OfflineEmissionsTracker
     trackers = [
@@ -100,18 +113,23 @@ def codecarbon(gpus: int) -> Stop:
         )
         for index in range(gpus)
     ]
+    first = []
     for tracker in trackers:
         tracker.start()
+        first.append(time.monotonic())
 
-    def stop() -> list[float]:
+    def stop() -> tuple[list[float], list[float]]:
+        last = []
         for tracker in trackers:
+            last.append(time.monotonic())
             tracker.stop()
-        return [float(each.final_emissions_data.gpu_energy) * J_PER_KWH for each in trackers]
+        found = [each.final_emissions_data.gpu_energy for each in trackers]
+        return last, [float(each) * J_PER_KWH for each in found]
 
-    return stop
+    return Measuring(first=first, stop=stop)
 
 
-TOOLS: dict[str, Callable[[int], Stop]] = {
+TOOLS: dict[str, Callable[[int], Measuring]] = {
     "ZeusMonitor": zeus_monitor,
     "zeus PowerMonitor": power_monitor,
     "CodeCarbon": codecarbon,
@@ -122,11 +140,11 @@ def main(tool: str, gpus: int) -> int:
     """Measure until told to end."""
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
-    stop = TOOLS[tool](gpus)
-    print(json.dumps({"first": time.monotonic()}), flush=True)
+    measuring = TOOLS[tool](gpus)
+    print(json.dumps({"first": measuring.first}), flush=True)
     over.wait()
-    last_s = time.monotonic()
-    print(json.dumps({"last": last_s, "joules": stop()}), flush=True)
+    last, joules = measuring.stop()
+    print(json.dumps({"last": last, "joules": joules}), flush=True)
     return 0
 
 

@@ -48,6 +48,7 @@ from wattmesh.errors import FixInput, JournalUnavailable, WattmeshError
 from wattmesh.integrations.carbon.sources import carbon_source
 from wattmesh.reconfig import catalogue_file
 from wattmesh.telemetry.desired import GpuControl
+from wattmesh.telemetry.exporter import DeviceExporter
 from wattmesh.telemetry.ledger import SlotGrid
 from wattmesh.telemetry.node_claims import NodeClaims, compute_pids
 from wattmesh.telemetry.readings import CarbonSource, Signal
@@ -154,6 +155,7 @@ class Parts:
             settings=settings,
             started_s=time.monotonic(),
             settings_path=str(path),
+            exporter=DeviceExporter(socket.gethostname(), hold_s=_hold_s(settings)),
         )
         self._listening = listen(
             settings.api.socket, settings.api.group or settings.api.operators_group
@@ -315,7 +317,7 @@ class Parts:
         if source is None:
             return None
         slots = self._grid.slots
-        hold_s = max(HOLD_S, HOLD_SAMPLES * settings.loops.sample_s)
+        hold_s = _hold_s(settings)
         sampler = Sampler(source, self.journal.ledger, slots, boot_id=boot_id(), hold_s=hold_s)
         flush_s = min(settings.loops.cycle_s, slots.interval_s)
         pids = compute_pids(source)
@@ -371,6 +373,11 @@ def _open_journal(settings: Settings) -> Journal:
         return Journal.open(url)
     except JournalUnavailable as error:
         raise JournalUnavailable(f"{error}; the daemon was not started") from error
+
+
+def _hold_s(settings: Settings) -> float:
+    """Give the longest time that a reading speaks for."""
+    return max(HOLD_S, HOLD_SAMPLES * settings.loops.sample_s)
 
 
 def _reader(loop: Loop) -> Callable[[], LoopState]:
