@@ -10,7 +10,16 @@ The map:
     pending.py           amounts that wait to be booked
     sampler.py           reads a source, applies the rules, books rows
     deadline.py          calls that may hang, with a deadline
-    nvml.py              the one door to NVML: typed calls, errors, setters
-    simulated.py         simulated GPUs behind the protocol that NVML will serve
-    simulated_device.py  their physics and their record on disk (pure)
+    burst.py             ten looks a second for a while, with an error bound
+    sources.py           the best of several sources, per device
+    nvml.py              the one door to NVML: typed calls and setters
+    nvml_library.py      the one library of this process, and its errors
+    nvml_source.py       the GPUs of this machine, each with a thread and a deadline
+    nvml_device.py       one GPU: which of its answers to use
+    stale.py             sensors that have stopped (pure)
+    rapl.py              processors and their memory, through powercap
+    prometheus.py        what an exporter reads already, through a Prometheus server
+    prometheus_answers.py  names, units, ages and blanks of exporters (pure)
+    static_power.py      devices that nothing measures, at an assumed power
+    fake_nvml/           a fake NVML library, for tests, the demo and others
 """
