@@ -1,8 +1,8 @@
 """The GPUs that `benchmarks.energy` measures: what each draws, what goes wrong with it, and when.
 
 A world is one fake NVML library, so that what is lost or killed in one does not hurt another.
-Invariant: every GPU draws `QUIET_W` before `start` and after the last moment, so that its true
-energy is known at any moment of those times, whenever a tool began or ended to look.
+Invariant: every GPU draws `Case.quiet_w` before and after everything, so that its true energy is
+known at any moment of those times, whenever a tool began or ended to look.
 """
 
 import random
@@ -15,7 +15,9 @@ from pathlib import Path
 from wattmesh.telemetry.fake_nvml import Board, FakeGpu, FakeNvml
 
 QUIET_W = 90.0
-LOAD_S = 64.0
+LOAD_S = 120.0
+"""Long enough that the 0.1 s between two changes of a counter, which a reset loses, is 0.1 %."""
+
 LOST_S = (14.0, 44.0)
 KILLED_S = (20.0, 40.0)
 RESET_S = 30.0
@@ -33,12 +35,15 @@ class Case:
 
     Attributes:
         goal: `exact` and `part-time` are held to a share of the truth; of `bounded` only the
-            interval must hold, for nobody can know more.
+            interval must hold, for nobody can know more. `integrated`: without a counter, steps of
+            the power between two samples are guessed; held to 1 %, and in no goal.
+        quiet_w: what it draws before and after.
     """
 
     name: str
     moments: tuple[Moment, ...]
     goal: str = "exact"
+    quiet_w: float = QUIET_W
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +61,11 @@ class Anchor:
 
     at_s: float
     energy_j: float
+    quiet_w: float = QUIET_W
 
     def energy_at(self, at_s: float) -> float:
         """Give the true energy at another quiet moment of the same time."""
-        return self.energy_j + QUIET_W * (at_s - self.at_s)
+        return self.energy_j + self.quiet_w * (at_s - self.at_s)
 
 
 def worlds() -> tuple[World, ...]:
@@ -82,7 +88,12 @@ def worlds() -> tuple[World, ...]:
         World(
             name="counterless",
             cases=(
-                Case(name="no counter, constant 350 W", moments=(WITHOUT_COUNTER, *_constant())),
+                Case(name="no counter, constant 350 W", moments=(WITHOUT_COUNTER,), quiet_w=350.0),
+                Case(
+                    name="no counter, steps",
+                    moments=(WITHOUT_COUNTER, *_steps()),
+                    goal="integrated",
+                ),
             ),
         ),
         World(
@@ -121,21 +132,21 @@ def make(world: World, folder: Path) -> FakeNvml:
     fake = FakeNvml.create(folder, gpus=len(world.cases), board=Board.H100)
     for index, case in enumerate(world.cases):
         gpu = fake.gpu(index)
-        gpu.draw(QUIET_W)
+        gpu.draw(case.quiet_w)
         for at_s, happens in case.moments:
             if at_s < 0:
                 happens(gpu)
     return fake
 
 
-def anchors(fake: FakeNvml) -> Mapping[str, Anchor]:
+def anchors(world: World, fake: FakeNvml) -> Mapping[str, Anchor]:
     """Look at every GPU in a quiet time."""
     found = {}
-    for gpu in fake.gpus:
+    for case, gpu in zip(world.cases, fake.gpus, strict=True):
         before_s = time.monotonic()
         truth = gpu.truth()
         at_s = (before_s + time.monotonic()) / 2
-        found[gpu.uuid] = Anchor(at_s=at_s, energy_j=truth.energy_j)
+        found[gpu.uuid] = Anchor(at_s=at_s, energy_j=truth.energy_j, quiet_w=case.quiet_w)
     return found
 
 
@@ -156,7 +167,10 @@ def play(
         if world.killed:
             agenda.append((KILLED_S[0], partial(kill, world)))
             agenda.append((KILLED_S[1], partial(start, world)))
-        agenda += [(LOAD_S, partial(_quiet, gpu)) for gpu in fake.gpus]
+        agenda += [
+            (LOAD_S, partial(_watts(case.quiet_w), gpu))
+            for case, gpu in zip(world.cases, fake.gpus, strict=True)
+        ]
     began_s = time.monotonic()
     for at_s, happens_now in sorted(agenda, key=lambda each: each[0]):
         time.sleep(max(0.0, began_s + at_s - time.monotonic()))
@@ -165,10 +179,6 @@ def play(
 
 def _watts(power_w: float) -> Callable[[FakeGpu], None]:
     return lambda gpu: gpu.draw(power_w)
-
-
-def _quiet(gpu: FakeGpu) -> None:
-    gpu.draw(QUIET_W)
 
 
 def _reset(gpu: FakeGpu) -> None:

@@ -36,7 +36,7 @@ def test_a_quiet_gpus_energy_is_known_at_any_moment(tmp_path: Path) -> None:
     world = World(name="quiet", cases=worlds()[0].cases[:1])
     fake = make(world, tmp_path)
     try:
-        early, late = (anchors(fake)[fake.gpu(0).uuid] for _ in range(2))
+        early, late = (anchors(world, fake)[fake.gpu(0).uuid] for _ in range(2))
     finally:
         fake.close()
     assert early.energy_at(late.at_s) == pytest.approx(late.energy_j, abs=0.01 * QUIET_W)
@@ -49,4 +49,4 @@ def test_every_fault_of_the_issue_is_a_case() -> None:
     names = " | ".join(case.name for case in cases)
     for fault in ("constant", "steps", "part-time", "counter reset", "lost for 30 s", "killed"):
         assert fault in names
-    assert {case.goal for case in cases} == {"exact", "part-time", "bounded"}
+    assert {case.goal for case in cases} == {"exact", "part-time", "bounded", "integrated"}
