@@ -32,7 +32,7 @@ from typing import Any
 from benchmarks.report import Goal, Report, run
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Progress, Register
-from wattmesh.telemetry.simulated import create
+from wattmesh.telemetry.fake_nvml import FakeNvml
 
 STARTS = 5
 GPUS = 8
@@ -54,8 +54,8 @@ listen = "127.0.0.1:0"
 cycle_s = 5
 sample_s = 1
 [power]
-source = "simulated"
-folder = "{folder}/gpus"
+source = "nvml"
+library = "{folder}/gpus/libnvidia-ml.so.1"
 [carbon.accounting]
 provider = "csv"
 zone = "GB"
@@ -171,7 +171,7 @@ def prepare(folder: Path) -> None:
         rows.append(f"{at},GB,average,direct,{value:.0f},{value:.0f}")
     (folder / "trace.csv").write_text("\n".join(rows) + "\n")
     (folder / "catalogue.toml").write_text(catalogue())
-    create(folder / "gpus", GPUS)
+    FakeNvml.create(folder / "gpus", GPUS)
 
 
 def catalogue() -> str:

@@ -39,7 +39,7 @@ from wattmesh.controller.profile import profile
 from wattmesh.controller.profile_job import read_job
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Catalogue
-from wattmesh.telemetry.simulated import SimulatedSource, create
+from wattmesh.telemetry.fake_nvml import DEMO_BOARD, FakeNvml
 
 DISK_MIB = 24
 SETTLE_S = 12.0
@@ -267,7 +267,9 @@ def soak(minutes: float, folder: Path) -> dict[str, Any]:
         )
         stage.step_clock(0)
         _profile(plan)
-        devices = create(places.gpus, plan.processes)
+        # A paced step is over before the counter of a real board would change.
+        fake = FakeNvml.create(places.gpus, plan.processes, DEMO_BOARD, update_ms=0)
+        devices = tuple(each.uuid for each in fake.gpus)
         _write_settings(stage)
         stage.job = jobs.start(children, plan, places)
         stage.job.wait_until_ready()
@@ -303,11 +305,7 @@ def _breaking(stage: Stage, minutes: float) -> None:
 
 def _counters(folder: Path) -> dict[str, int]:
     """Read every device's own counter."""
-    source = SimulatedSource(folder)
-    try:
-        return {each.gpu_uuid: each.energy_mj or 0 for each in source.read()}
-    finally:
-        source.close()
+    return {each.uuid: each.truth().counter_mj for each in FakeNvml.open(folder).gpus}
 
 
 def _record(

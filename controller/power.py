@@ -9,7 +9,6 @@ import platform
 from wattmesh.controller.settings_model import PowerSection, Settings
 from wattmesh.telemetry.rapl import RaplSource
 from wattmesh.telemetry.readings import PowerSource
-from wattmesh.telemetry.simulated import SimulatedSource
 from wattmesh.telemetry.sources import Chain
 from wattmesh.telemetry.static_power import StaticPower
 
@@ -20,8 +19,6 @@ def power_source(settings: Settings) -> PowerSource | None:
     A driver, server or counter that does not answer yet is no error: readings say so.
     """
     power = settings.power
-    if power.source == "simulated" and power.folder is not None:
-        return SimulatedSource(power.folder)
     sources = _sources(power, settings.agent.node or platform.node())
     if len(sources) > 1:
         return Chain(sources)

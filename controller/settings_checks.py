@@ -30,7 +30,6 @@ NESO_ONLY = ("base_url",)
 SHORTEST_TOKEN = 24
 
 POWER_READERS = {
-    "folder": ("simulated",),
     "library": ("nvml", "agents"),
     "rapl": ("nvml", "agents"),
     "prometheus": ("nvml", "none"),
@@ -177,8 +176,6 @@ def _token(key: str, path: Path) -> Iterator[Mistake]:
 
 def _power(power: PowerSection) -> Iterator[Mistake]:
     """Check what each kind of power source needs, and what it does not know."""
-    if power.source == "simulated" and power.folder is None:
-        yield "power.folder", 'is missing: source = "simulated" needs the folder of its GPUs'
     if power.library is not None and not power.library.is_file():
         yield "power.library", f"{power.library} is no file; default the driver's own library"
     for name, readers in POWER_READERS.items():

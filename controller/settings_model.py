@@ -115,14 +115,12 @@ class StaticPowerSection(Section):
 class PowerSection(Section):
     """Where power readings come from. Several may be named: the best one per device counts."""
 
-    source: Literal["none", "simulated", "nvml", "agents"] = "none"
-    """`none`, `nvml` (the GPUs of this machine), `agents` (those of the nodes that `wattmesh agent`
-    runs on), or `simulated` (marked so in every figure it touches)."""
-    folder: File | None = Field(default=None, examples=["/var/lib/wattmesh/gpus"])
-    """Folder of the simulated GPUs; needed by `simulated`."""
+    source: Literal["none", "nvml", "agents"] = "none"
+    """`none`, `nvml` (the GPUs of this machine), or `agents` (those of the nodes that
+    `wattmesh agent` runs on)."""
     library: File | None = Field(default=None, examples=["/usr/lib/libnvidia-ml.so.1"])
     """nvml: another library than the driver's own, e.g. the fake one of
-    `python -m wattmesh.telemetry.fake_nvml`."""
+    `python -m wattmesh.telemetry.fake_nvml`; every figure of fake GPUs is marked `simulated`."""
     rapl: bool = False
     """nvml: read the processors' energy counters too (Linux powercap; needs the right to)."""
     prometheus: PrometheusSection | None = None

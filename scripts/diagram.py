@@ -71,7 +71,7 @@ BOXES = (
         height=76,
         kind="outside",
         title="GPUs",
-        lines=("power, energy counters,", "clocks (or simulated GPUs)"),
+        lines=("power, energy counters,", "clocks (or a fake library)"),
     ),
     Box(
         x=28,

@@ -19,7 +19,7 @@ from typing import Protocol
 from wattmesh.reconfig.layout import Layout
 from wattmesh.telemetry.fake_nvml import FOLDER_VARIABLE, FakeGpu, FakeNvml, Work
 
-TOKENS_PER_S_PER_GPU = 400.0
+TOKENS_PER_S_PER_GPU = 300.0
 """Of one device alone at its highest clock (assumed)."""
 
 OVERHEAD = {"tp": 0.03, "dp_shard": 0.10, "dp_replicate": 0.08, "pp": 0.06}

@@ -21,7 +21,7 @@ from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, OperatingPoint
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Progress, Register
-from wattmesh.telemetry.simulated import create
+from wattmesh.telemetry.fake_nvml import FakeNvml
 
 READY_S = 30.0
 A, B = Layout(dp_shard=2, tp=2), Layout(tp=2)
@@ -46,8 +46,8 @@ listen = ""
 cycle_s = 0.2
 sample_s = 0.2
 [power]
-source = "simulated"
-folder = "{folder}/gpus"
+source = "nvml"
+library = "{folder}/gpus/libnvidia-ml.so.1"
 [carbon.accounting]
 provider = "csv"
 zone = "GB"
@@ -85,7 +85,7 @@ class Site:
 def write_site(folder: Path) -> None:
     """Write trace, GPUs, catalogue and settings."""
     (folder / "trace.csv").write_text(f"{HEAD}\n{ROWS}\n")
-    create(folder / "gpus", 4)
+    FakeNvml.create(folder / "gpus", 4)
     points = tuple(
         OperatingPoint(
             id=name,

@@ -14,7 +14,7 @@ import pytest
 from tests.api import facts
 from tests.daemon.process import SETTINGS, DaemonProcess, daemon
 from tests.daemon.waiting import wait_for
-from wattmesh.telemetry.simulated import create
+from wattmesh.telemetry.fake_nvml import FakeNvml
 
 CARBON = """\
 [carbon.accounting]
@@ -200,12 +200,15 @@ def test_what_cannot_be_opened_ends_the_start_with_a_sentence(tmp_path: Path, fa
 
 def test_power_that_is_not_there_yet_is_said_and_waited_for(tmp_path: Path) -> None:
     """Devices that are missing at the start are trouble in status, until they appear."""
-    more = f'[power]\nsource = "simulated"\nfolder = "{tmp_path}/gpus"\n'
+    fake = FakeNvml.create(tmp_path / "gpus", 2)
+    state = next(each for each in fake.folder.iterdir() if each != fake.library)
+    state.rename(tmp_path / "away")
+    more = f'[power]\nsource = "nvml"\nlibrary = "{fake.library}"\n'
     with daemon(tmp_path, more) as running:
         wait_for(lambda: running.status()["trouble"], "the trouble")
         (said,) = running.status()["trouble"]
         assert said.startswith("GPU power is not read: ")
-        create(tmp_path / "gpus", 2)
+        (tmp_path / "away").rename(state)
         wait_for(lambda: running.status()["power"]["gpus"] == 2, "the devices to be read")
         assert running.status()["trouble"] == []
 

@@ -71,8 +71,6 @@ def test_a_file_without_mistakes_is_taken() -> None:
         (f'[api]\nsocket = "/{"x" * 120}"', "api.socket", "has 121 bytes; a Unix socket's path"),
         ('[journal]\nurl = "mysql://x"', "journal.url", "is not a database"),
         ('[journal]\nurl = "postgresql://u:p@h/n"', "journal.url", "holds a password"),
-        ('[power]\nsource = "simulated"', "power.folder", "is missing"),
-        ('[power]\nfolder = "/x"', "power.folder", 'only read when source = "simulated"'),
         ('[power]\nlibrary = "/no.so"\nsource = "nvml"', "power.library", "is no file"),
         ("[power]\nrapl = true", "power.rapl", 'only read when source = "nvml"'),
         (
@@ -218,7 +216,6 @@ def test_every_line_of_the_sample_can_be_uncommented() -> None:
         "api.tls_key",
         "api.agents_token_file",
         "agent.token_file",
-        "power.folder",
         "power.library",
         "carbon.accounting.file",
         "carbon.accounting.starts_at",

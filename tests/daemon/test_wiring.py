@@ -1,6 +1,8 @@
 """A whole daemon in this process, its clock stepped and its loops turned by hand."""
 
+import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from wattmesh.controller.settings import parse
 from wattmesh.controller.wiring import Parts
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, Transition
-from wattmesh.telemetry.simulated import create
+from wattmesh.telemetry.fake_nvml import FakeNvml
 
 SETTINGS = """\
 mode = "{mode}"
@@ -31,8 +33,8 @@ listen = ""
 cycle_s = 60
 sample_s = 60
 [power]
-source = "simulated"
-folder = "{folder}/gpus"
+source = "nvml"
+library = "{folder}/gpus/libnvidia-ml.so.1"
 [policy]
 switch_timeout_s = 600
 [runs.llama-8b]
@@ -58,7 +60,7 @@ def start(tmp_path: Path, clock: SteppedClock) -> Iterator[Start]:
         (tmp_path / "catalogue.toml").write_text(facts.CATALOGUE)
         (tmp_path / "journal.db").write_bytes(empty_journal())
         trace(tmp_path)
-        create(tmp_path / "gpus", 4)
+        FakeNvml.create(tmp_path / "gpus", 4, update_ms=0)
         text = SETTINGS.format(folder=tmp_path, mode=mode) + more
         settings = parse(text, where=tmp_path / "wattmesh.toml")
         parts.append(Parts(settings, tmp_path / "wattmesh.toml", clock.clock))
@@ -84,7 +86,7 @@ def call(parts: Parts, method: str, target: str, body: Any = None) -> Any:
 
 
 def gpus(parts: Parts) -> tuple[str, ...]:
-    """Name the simulated devices."""
+    """Name the GPUs."""
     parts.sampler.turn()
     sampled = parts.pulse.sampled
     assert sampled is not None
@@ -92,8 +94,12 @@ def gpus(parts: Parts) -> tuple[str, ...]:
 
 
 def register(parts: Parts) -> None:
-    """Let a run on all four devices introduce itself."""
-    body = facts.register(gpus=gpus(parts))
+    """Let a run on all four devices introduce itself, as this process, which computes on them."""
+    library = parts.pulse.settings.power.library
+    assert library is not None
+    for gpu in FakeNvml.open(library.parent).gpus:
+        gpu.process(os.getpid())
+    body = facts.register(gpus=gpus(parts), host=socket.gethostname(), pid=os.getpid())
     call(parts, "POST", f"/v1/runs/{facts.RUN}/register", body)
 
 

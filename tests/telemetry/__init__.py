@@ -1,1 +1,1 @@
-"""What is true now: sources, sampler, ledger, attribution, simulated devices."""
+"""What is true now: sources, sampler, ledger, attribution, the fake NVML."""

@@ -1,4 +1,4 @@
-"""The sampler on real journals and real simulated devices: no stand-ins at either end."""
+"""The sampler on real journals and on NVML: no stand-ins at either end."""
 
 import shutil
 import time
@@ -12,10 +12,11 @@ from tests.telemetry.world import World
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import JournalUnavailable
 from wattmesh.migrations.upgrade import upgrade
+from wattmesh.telemetry.fake_nvml import FakeNvml
 from wattmesh.telemetry.ledger import SlotGrid
+from wattmesh.telemetry.nvml_source import NvmlSource
 from wattmesh.telemetry.readings import utc_now
 from wattmesh.telemetry.sampler import Sampler
-from wattmesh.telemetry.simulated import SimulatedSource, create
 
 
 @pytest.fixture
@@ -73,13 +74,12 @@ def test_a_journal_that_is_gone_loses_nothing(tmp_path: Path) -> None:
     opened.close()
 
 
-def test_simulated_devices_are_booked_as_their_counters_say(tmp_path: Path) -> None:
-    """Real time, real files: rows sum to what the counters moved, and every row says simulated."""
+def test_gpus_are_booked_as_their_counters_say(tmp_path: Path) -> None:
+    """In real time: rows sum to what the counters moved, and rows of fake GPUs say simulated."""
     url = f"sqlite:///{tmp_path / 'journal.db'}"
     upgrade(url)
     opened = Journal.open(url)
-    create(tmp_path / "gpus", 2)
-    source = SimulatedSource(tmp_path / "gpus")
+    source = NvmlSource(FakeNvml.create(tmp_path / "gpus", 2, update_ms=0).library)
     grid = SlotGrid(origin=utc_now(), interval_s=0.05)
     sampler = Sampler(source, opened.ledger, grid, boot_id="boot-1")
     first = sampler.step(utc_now(), time.monotonic(), {})
@@ -92,5 +92,6 @@ def test_simulated_devices_are_booked_as_their_counters_say(tmp_path: Path) -> N
     ]
     rows = opened.ledger.energy()
     assert sum(row.energy_mj or 0 for row in rows) == sum(moved_mj)
-    assert {(row.source, row.quality) for row in rows} == {("simulated", "simulated")}
+    assert {(row.source, row.quality) for row in rows} == {("nvml", "simulated")}
+    source.close()
     opened.close()
