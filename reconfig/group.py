@@ -6,6 +6,7 @@ generation meets the leavings of another.
 
 import json
 import logging
+import time
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -60,7 +61,7 @@ def end(patience_s: float = PATIENCE_S) -> None:
                 f"the process groups did not end within {2 * patience_s:g} s, though they were "
                 "aborted; this process cannot make others and must be started again."
             )
-    if not Attempt(partial(_drop, groups)).done(patience_s):
+    if not _drop(groups, patience_s):
         log.error(
             "a process group still waits for a call that some rank never made, after %g s; its "
             "thread and connections are left behind",
@@ -78,9 +79,21 @@ def _abort(groups: list[dist.ProcessGroup]) -> None:
         each.abort()
 
 
-def _drop(groups: list[dist.ProcessGroup]) -> bool:
-    """Let the last references go, which waits for what is pending."""
+def _drop(groups: list[dist.ProcessGroup], patience_s: float) -> bool:
+    """Let the last references go, which waits for what is pending; whether all went in time.
+
+    Each in a thread of its own: gloo's groups wait up to 10 ms for their loop to look up, too, and
+    a layout has ten of them.
+    """
+    held = [[each] for each in groups]
     groups.clear()
+    until = time.monotonic() + patience_s
+    drops = [Attempt(partial(_let_go, each)) for each in held]
+    return all([each.done(max(0.0, until - time.monotonic())) for each in drops])
+
+
+def _let_go(held: list[dist.ProcessGroup]) -> bool:
+    held.clear()
     return True
 
 
