@@ -1,13 +1,11 @@
-"""The rows of the safety matrix: a state of a GPU, what vanishes, and what brings it back.
+"""What is done to a node in each row of the safety matrix (`safety_rows`).
 
-Each case makes the state on a real node (`safety_node`), takes the part away, and waits until
-every GPU is where it must be. docs/safety.md has the same rows; tests/actuator/test_matrix.py runs
-them.
+Each makes the state on a real node (`safety_node`), takes the part away, and waits until every GPU
+is where it must be. It gives the seconds from the moment at which that could be, until it was.
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from benchmarks.safety_node import RUN, Node, kill, stop
 from wattmesh.telemetry.actuator.facts import Reasons
@@ -15,17 +13,6 @@ from wattmesh.telemetry.actuator.wire import Claim
 
 LEASE_S = 2.0
 """Short, so that its end can be waited for; what is measured is the time beyond it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One row. `run` gives the seconds from the moment at which it could be, until it was."""
-
-    name: str
-    state: str
-    vanishes: str
-    brings_back: str
-    run: Callable[[Node], float]
 
 
 def _under_economy(node: Node, *, lease_s: float = 60.0) -> None:
@@ -314,164 +301,3 @@ def _one_shot(node: Node, there: Callable[[], bool]) -> float:
         raise AssertionError(done.stderr)
     node.until(there)
     return time.monotonic() - began
-
-
-LEASE_ENDS = "its lease ends `lease_s` after it was last heard; led back in steps of 5 s"
-BEAT = "the actuator's next look"
-
-CASES = (
-    Case(
-        name="controller gone",
-        state="economy lease",
-        vanishes="controller, its database, or the network",
-        brings_back=LEASE_ENDS,
-        run=controller_gone,
-    ),
-    Case(
-        name="agent gone",
-        state="economy lease",
-        vanishes="agent, killed",
-        brings_back=LEASE_ENDS,
-        run=agent_gone,
-    ),
-    Case(
-        name="actuator gone",
-        state="economy lease",
-        vanishes="actuator, killed",
-        brings_back="ExecStopPost, from the journal",
-        run=actuator_gone,
-    ),
-    Case(
-        name="actuator gone and back",
-        state="economy lease",
-        vanishes="actuator, killed, ExecStopPost too",
-        brings_back="its next start, from the journal",
-        run=actuator_gone_and_back,
-    ),
-    Case(
-        name="stopped by hand",
-        state="economy lease",
-        vanishes="actuator, SIGTERM",
-        brings_back="ExecStopPost, from the journal",
-        run=stopped_by_hand,
-    ),
-    Case(
-        name="all gone",
-        state="both leases",
-        vanishes="controller, agent and actuator, killed",
-        brings_back="`wattmesh restore-all`; the obligation holds",
-        run=all_gone,
-    ),
-    Case(
-        name="obligation outlives all",
-        state="obligation",
-        vanishes="controller, agent and actuator, killed",
-        brings_back="nothing lifts it; the next start keeps it",
-        run=obligation_outlives_all,
-    ),
-    Case(
-        name="obligation ends",
-        state="obligation",
-        vanishes="controller and agent, killed; actuator started anew",
-        brings_back="its own end",
-        run=obligation_ends,
-    ),
-    Case(
-        name="controller upgraded",
-        state="both leases",
-        vanishes="controller and agent, replaced by newer ones",
-        brings_back="nothing lifts the obligation; the new epoch is obeyed",
-        run=controller_upgraded,
-    ),
-    Case(
-        name="old controller",
-        state="economy lease",
-        vanishes="a controller that was replaced wishes on",
-        brings_back="refused by its epoch; the lease ends",
-        run=old_controller,
-    ),
-    Case(
-        name="job ends",
-        state="economy lease",
-        vanishes="the run's last process",
-        brings_back=BEAT,
-        run=job_ends,
-    ),
-    Case(
-        name="job is requeued",
-        state="economy lease",
-        vanishes="the run's process; another one comes",
-        brings_back=BEAT,
-        run=job_is_requeued,
-    ),
-    Case(
-        name="job is a zombie",
-        state="economy lease",
-        vanishes="the run's process, unreaped and still listed",
-        brings_back=BEAT,
-        run=job_is_a_zombie,
-    ),
-    Case(
-        name="stranger comes",
-        state="economy lease",
-        vanishes="exclusive use: a process that is not the run's",
-        brings_back=BEAT,
-        run=stranger_comes,
-    ),
-    Case(
-        name="foreign limit",
-        state="economy lease",
-        vanishes="our limit: someone else sets another",
-        brings_back="theirs stays and is told of; ours goes at the next look",
-        run=foreign_limit,
-    ),
-    Case(
-        name="foreign lock",
-        state="economy lease",
-        vanishes="our lock: someone else locks higher",
-        brings_back="theirs stays and is told of after three looks",
-        run=foreign_lock,
-    ),
-    Case(
-        name="GPU lost",
-        state="economy lease",
-        vanishes="the GPU, and the job meanwhile",
-        brings_back="the first look after it is back",
-        run=gpu_lost,
-    ),
-    Case(
-        name="no permission",
-        state="economy lease",
-        vanishes="the right to set",
-        brings_back="tried again every second",
-        run=no_permission,
-    ),
-    Case(
-        name="driver reloaded",
-        state="economy lease",
-        vanishes="everything that was set",
-        brings_back="the energy counter tells: set anew, then given back",
-        run=driver_reloaded,
-    ),
-    Case(
-        name="driver hangs",
-        state="economy lease",
-        vanishes="one GPU's driver",
-        brings_back="the others at once, it when it answers",
-        run=driver_hangs,
-    ),
-    Case(
-        name="board in trouble",
-        state="economy lease",
-        vanishes="cooling: the board slows itself down",
-        brings_back="nothing is lowered or raised; given back with the job",
-        run=board_in_trouble,
-    ),
-    Case(
-        name="made shared",
-        state="economy lease",
-        vanishes="exclusive use: MIG is turned on",
-        brings_back=BEAT,
-        run=made_shared,
-    ),
-)

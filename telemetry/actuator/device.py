@@ -23,8 +23,12 @@ T = TypeVar("T")
 CALL_S = 1.0
 """Longest wait for one GPU; a read is about a dozen calls of some microseconds each."""
 
-LOOK_AGAIN_S = 5.0
-"""Between two attempts to find a driver, or GPUs, that are gone."""
+OPEN_S = 10.0
+"""Longest wait for a driver that is loaded for us; without persistence that takes seconds."""
+
+LOOK_AGAIN_S, LOOK_AGAIN_LATER_S = 5.0, 60.0
+"""Between two attempts to find a driver, or GPUs, that are gone: doubled from one to the other,
+because every attempt initialises NVML again for all GPUs."""
 
 
 class Device(Protocol):
@@ -64,6 +68,7 @@ class _Seen:
     uuids: tuple[str, ...] = ()
     boards: dict[str, _Board] = field(default_factory=dict)
     tried_s: float = float("-inf")
+    pause_s: float = LOOK_AGAIN_S
 
 
 class NvmlDevice:
@@ -99,6 +104,8 @@ class NvmlDevice:
             found[uuid] = self._facts(uuid) if uuid in seen.uuids else None
         if None in found.values() or not found:
             self._find()
+        else:
+            seen.pause_s = LOOK_AGAIN_S
         return found
 
     def lock_clock(self, gpu_uuid: str, clock_mhz: int | None) -> None:
@@ -166,13 +173,16 @@ class NvmlDevice:
         return self._seen.boards[uuid]
 
     def _find(self) -> None:
-        """Open the library, or initialise it again, at most every `LOOK_AGAIN_S`."""
+        """Open the library, or initialise it again, when it is time."""
         seen, now = self._seen, time.monotonic()
-        if now < seen.tried_s + LOOK_AGAIN_S:
+        if now < seen.tried_s + seen.pause_s:
             return
+        if seen.nvml is not None:
+            seen.pause_s = min(2 * seen.pause_s, LOOK_AGAIN_LATER_S)
         seen.tried_s = now
+        limit_s = OPEN_S if seen.nvml is None else self._call_s
         with suppress(WattmeshError, Overdue):
-            seen.nvml, found = self._call("", self._search)
+            seen.nvml, found = self._call("", self._search, limit_s)
             # What was seen once stays listed: a GPU that is lost is told of, not forgotten.
             seen.uuids = tuple(dict.fromkeys((*seen.uuids, *found)))
             seen.boards.clear()
@@ -186,7 +196,7 @@ class NvmlDevice:
             nvml.reopen()
         return nvml, nvml.uuids()
 
-    def _call(self, name: str, work: Callable[[], T]) -> T:
+    def _call(self, name: str, work: Callable[[], T], limit_s: float | None = None) -> T:
         """Make a call in the GPU's own thread.
 
         Raises:
@@ -196,7 +206,7 @@ class NvmlDevice:
         if worker is None:
             worker = self._workers[name] = Worker(f"actuator-{name or 'search'}")
         try:
-            return worker.call(work, self._call_s)
+            return worker.call(work, self._call_s if limit_s is None else limit_s)
         except Overdue as error:
             raise SourceUnavailable(f"{name or 'NVML'}: the driver gave {error}") from error
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from wattmesh.telemetry.actuator.facts import TROUBLED, GpuFacts, Held, Reasons, Watch
 
-SETTLING_S = 1.0
+SETTLING_S = 0.5
 """After a write the clock may still be on its way."""
 
 LOOKS = 3

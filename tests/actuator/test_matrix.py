@@ -1,13 +1,31 @@
 """The safety matrix in real processes: whatever vanishes, every GPU ends where it must."""
 
+from pathlib import Path
+
 import pytest
 
-from benchmarks.safety_cases import CASES, Case
 from benchmarks.safety_node import Node
+from benchmarks.safety_rows import CASES, Case
+
+PAGE = Path(__file__).parents[2] / "docs" / "safety.md"
 
 
-@pytest.mark.parametrize("case", CASES, ids=[each.name.replace(" ", "-") for each in CASES])
-def test_every_gpu_ends_at_its_baseline_or_under_its_obligation(case: Case) -> None:
+@pytest.mark.parametrize("case", CASES, ids=[each.name for each in CASES])
+def test_every_gpu_ends_where_it_must(case: Case) -> None:
     """One row of docs/safety.md: make the state, take the part away, wait for the end."""
     with Node() as node:
         case.run(node)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[each.name for each in CASES])
+def test_the_page_has_the_row(case: Case) -> None:
+    """What is promised is what is run, and the other way round."""
+    test = f"`tests/actuator/test_matrix.py::test_every_gpu_ends_where_it_must` [{case.name}] |"
+    assert f"{case.line} {test}" in PAGE.read_text().splitlines()
+
+
+def test_the_page_has_no_other_row() -> None:
+    """A row that nobody runs would be a promise without a holder."""
+    assert PAGE.read_text().count("test_matrix.py::test_every_gpu_ends_where_it_must`") == len(
+        CASES
+    )
