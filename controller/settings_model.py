@@ -116,8 +116,8 @@ class PowerSection(Section):
     """Where power readings come from. Several may be named: the best one per device counts."""
 
     source: Literal["none", "nvml", "agents"] = "none"
-    """`none`, `nvml` (the GPUs of this machine), or `agents` (those of the nodes that
-    `wattmesh agent` runs on)."""
+    """`none` (only what `prometheus` and `static` name), `nvml` (the GPUs of this machine), or
+    `agents` (those of the nodes that `wattmesh agent` runs on)."""
     library: File | None = Field(default=None, examples=["/usr/lib/libnvidia-ml.so.1"])
     """nvml: another library than the driver's own, e.g. the fake one of
     `python -m wattmesh.telemetry.fake_nvml`; every figure of fake GPUs is marked `simulated`."""

@@ -147,12 +147,11 @@ def power_line(pulse: Pulse) -> PowerLine:
     """Show all GPUs together from the newest sample."""
     sampled, coverage = pulse.sampled, pulse.coverage
     sample = sampled.sample if sampled else Sample()
-    source = pulse.settings.power.source
     answering = {each.gpu_uuid for each in sample.readings if is_gpu(each.gpu_uuid) and each.tells}
     missing = {each for each in sample.missing if is_gpu(each)}
     ordered, clocks = _clocks(pulse)
     return PowerLine(
-        source="" if source == "none" else source,
+        source=_power_source(pulse),
         total_w=_power_w(sample, gpus=True),
         gpus=len(answering),
         expected=len(answering | missing),
@@ -168,6 +167,16 @@ def power_line(pulse: Pulse) -> PowerLine:
         clocks_as_ordered=ordered,
         clocks=clocks,
     )
+
+
+def _power_source(pulse: Pulse) -> str:
+    """Name where power comes from; "" when it is not read."""
+    power = pulse.settings.power
+    if power.source != "none":
+        return power.source
+    if power.prometheus is not None:
+        return "prometheus"
+    return "static" if power.static is not None else ""
 
 
 def _power_w(sample: Sample, *, gpus: bool) -> float | None:

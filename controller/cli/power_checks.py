@@ -20,7 +20,7 @@ PATIENCE_S = 6.0
 """Drivers without persistence mode take seconds to wake."""
 
 WORTH_ASKING = frozenset({"nvml", "none"})
-"""Sources that are read on this machine by the daemon alone; simulated ones need no check."""
+"""Sources that are read on this machine; agents are asked on their own nodes."""
 
 
 def power(settings: Settings) -> Iterator[Finding]:
