@@ -232,8 +232,8 @@ def _read(nvml: Nvml, uuid: str, board: _Board) -> GpuFacts:
         reasons=_or(lambda: nvml.reasons(uuid), None),
         energy_mj=_or(lambda: nvml.energy_mj(uuid), None),
         persistence=_or(lambda: nvml.persistence(uuid), None),
-        profile=nvml.power_profile_active(uuid),
-        shared=nvml.shared(uuid),
+        profile=_or(lambda: nvml.power_profile_active(uuid), None),
+        shared=_or(lambda: nvml.shared(uuid), "unknown"),
         processes=_or(lambda: living(nvml.compute_pids(uuid)), None),
     )
 

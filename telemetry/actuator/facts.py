@@ -46,8 +46,9 @@ class GpuFacts:
         reasons: `Reasons` bits. `energy_mj`: energy counter; it falls when the driver is loaded
             again.
         processes: compute processes that live (a zombie does not); None: not known.
-        shared: why the GPU cannot belong to one run alone ("mig", "vgpu"), "" when it can.
-        profile: a workload power profile is active.
+        shared: why the GPU cannot belong to one run alone ("mig", "vgpu", "unknown"), "" when it
+            can.
+        profile: a workload power profile is active; None: not known.
     """
 
     gpu_uuid: str
@@ -63,7 +64,7 @@ class GpuFacts:
     reasons: int | None
     energy_mj: int | None
     persistence: bool | None
-    profile: bool
+    profile: bool | None
     shared: str
     processes: tuple[Process, ...] | None
 

@@ -105,6 +105,11 @@ def _state(gpu: Gpu, settings: ActuatorSettings) -> Iterator[Refusal]:
             "clear it first",
             then=Then.STEP_BACK,
         )
+    elif facts.profile is None:
+        yield Refusal(
+            sentence=f"{name} does not say whether a workload power profile sets its clocks",
+            then=Then.KEEP,
+        )
     if not facts.persistence:
         yield Refusal(
             sentence=f"persistence mode of {name} is off: what is set would be lost unseen; "

@@ -93,6 +93,7 @@ REFUSED: list[tuple[str, GpuFacts | None, Wish, str]] = [
     ("brake", facts(reasons=int(Reasons.HW_POWER_BRAKE)), thrift(clock=1200), "power brake"),
     ("reasons unknown", facts(reasons=None), thrift(clock=1200), "does not say why"),
     ("profile", facts(profile=True), thrift(clock=1200), "workload power profile"),
+    ("profile unknown", facts(profile=None), thrift(clock=1200), "does not say whether a workload"),
     ("mig", facts(shared="mig"), thrift(clock=1200), "is shared (mig)"),
     ("vgpu", facts(shared="vgpu"), thrift(clock=1200), "is shared (vgpu)"),
     ("board", facts(board="NVIDIA T4"), thrift(clock=1200), "'NVIDIA T4', which nobody has tried"),
