@@ -5,7 +5,7 @@ computed from; so a repeat counts nothing twice, and a crash loses nothing that 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +20,7 @@ from wattmesh.controller.journal.tables import (
     ROLLUPS,
     TOKEN_MARKS,
 )
-from wattmesh.controller.journal.values import from_us, to_us, upsert
+from wattmesh.controller.journal.values import columns, from_us, to_us, upsert
 from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
 
 __all__ = ["EmissionRow", "Intensity", "LedgerStore", "TokenMark", "TotalRow"]
@@ -93,8 +93,8 @@ class LedgerStore:
 
     def book(self, rows: Iterable[EnergyRow], baselines: Iterable[CounterBaseline]) -> None:
         """Replace rows and the counters they came from, in one transaction."""
-        energy = [_times(asdict(row), "slot_start", "slot_end") for row in rows]
-        counters = [_times(asdict(each), "at") for each in baselines]
+        energy = [_times(columns(row), "slot_start", "slot_end") for row in rows]
+        counters = [_times(columns(each), "at") for each in baselines]
         with self._database.writing() as connection:
             upsert(connection, ENERGY, energy)
             upsert(connection, COUNTERS, counters)
@@ -124,7 +124,7 @@ class LedgerStore:
 
     def emit(self, rows: Iterable[EmissionRow]) -> None:
         """Replace emission rows; what was reported first stays beside."""
-        values = [_times(asdict(row), "slot_start", "slot_end") for row in rows]
+        values = [_times(columns(row), "slot_start", "slot_end") for row in rows]
         with self._database.writing() as connection:
             upsert(connection, EMISSIONS, values)
         self._written(values)
@@ -154,8 +154,8 @@ class LedgerStore:
 
         The newest mark of a slot stands; `rows` are the baseline's, as in `emit`.
         """
-        values = [{"run": run, **_times(asdict(mark), *_MARK_TIMES)} for mark in marks]
-        emissions = [_times(asdict(row), "slot_start", "slot_end") for row in rows]
+        values = [{"run": run, **_times(columns(mark), *_MARK_TIMES)} for mark in marks]
+        emissions = [_times(columns(row), "slot_start", "slot_end") for row in rows]
         with self._database.writing() as connection:
             upsert(connection, TOKEN_MARKS, values)
             upsert(connection, EMISSIONS, emissions)

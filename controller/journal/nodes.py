@@ -6,7 +6,7 @@ Invariant: a batch's changes are added in the transaction that moves the waterma
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
@@ -17,7 +17,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.tables import DELIVERIES, ENERGY, NODE_COUNTERS, NODES
-from wattmesh.controller.journal.values import from_us, to_text, to_us, upsert
+from wattmesh.controller.journal.values import columns, from_us, to_text, to_us, upsert
 from wattmesh.telemetry.delivery import Batch, Report
 from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
 from wattmesh.telemetry.readings import Quality
@@ -157,7 +157,7 @@ def _both(one: EnergyRow, other: EnergyRow) -> EnergyRow:
 
 
 def _values(row: EnergyRow) -> dict[str, Any]:
-    values = asdict(row)
+    values = columns(row)
     return values | {"slot_start": to_us(row.slot_start), "slot_end": to_us(row.slot_end)}
 
 
@@ -197,7 +197,7 @@ def _count(connection: Connection, node: str, batch: Batch) -> None:
     if open_still:
         mine = (NODE_COUNTERS.c.node == node) & NODE_COUNTERS.c.gpu_uuid.in_(open_still)
         connection.execute(delete(NODE_COUNTERS).where(mine))
-    counters = [{"node": node, **asdict(each), "at": to_us(each.at)} for each in batch.baselines]
+    counters = [{"node": node, **columns(each), "at": to_us(each.at)} for each in batch.baselines]
     upsert(connection, NODE_COUNTERS, counters)
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, overload
 
 from sqlalchemy import Connection, Table
@@ -38,6 +39,15 @@ def to_text(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
+def columns(fact: object) -> dict[str, Any]:
+    """Give a flat fact's fields by name; unlike `asdict` it copies nothing, at a tenth of the time.
+
+    Args:
+        fact: a slotted dataclass whose fields hold no further ones.
+    """
+    return {name: getattr(fact, name) for name in type(fact).__slots__}  # type: ignore[attr-defined]
+
+
 def to_layout(text: str) -> Layout:
     """Read a layout from JSON text."""
     return Layout.from_dict(json.loads(text))
@@ -50,17 +60,20 @@ def upsert(
     keep: Sequence[str] = (),
 ) -> None:
     """Insert rows, or replace those with the same primary key, but for the columns in `keep`."""
-    if not rows:
-        return
-    sqlite = connection.dialect.name == "sqlite"
-    statement = (sqlite_insert if sqlite else postgresql_insert)(table)
+    if rows:
+        statement = _replacing(table, connection.dialect.name, tuple(rows[0]), tuple(keep))
+        connection.execute(statement, list(rows))
+
+
+@cache
+def _replacing(table: Table, dialect: str, names: tuple[str, ...], keep: tuple[str, ...]) -> Any:
+    """Make the statement of an upsert (once: that takes longer than to run it)."""
+    statement = (sqlite_insert if dialect == "sqlite" else postgresql_insert)(table)
     key = [column.name for column in table.primary_key]
     replaced = {
-        name: statement.excluded[name] for name in rows[0] if name not in key and name not in keep
+        name: statement.excluded[name] for name in names if name not in key and name not in keep
     }
-    connection.execute(
-        statement.on_conflict_do_update(index_elements=key, set_=replaced), list(rows)
-    )
+    return statement.on_conflict_do_update(index_elements=key, set_=replaced)
 
 
 def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> bool:
