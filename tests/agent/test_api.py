@@ -1,0 +1,307 @@
+"""The agents' calls: who may make them, over which way, and what they do."""
+
+import http.client
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.ledgers import T0, counter, row
+from tests.api import facts
+from tests.api.conftest import Served, open_folder, served
+from tests.api.stranger import STRANGER, as_stranger, needs_root
+from tests.daemon.process import Answer
+from wattmesh.controller.agent.knowledge import Told
+from wattmesh.controller.agent.link import Link
+from wattmesh.controller.agent.relay import ATTESTED_UID, Relay
+from wattmesh.controller.api import attested
+from wattmesh.controller.api.agents_server import AgentsServer
+from wattmesh.controller.api.desk import Desk
+from wattmesh.controller.fleet import Snapshot
+from wattmesh.controller.journal.runs import RunPlan
+from wattmesh.controller.settings import Settings, parse
+from wattmesh.errors import FixInput, SourceUnavailable
+from wattmesh.telemetry.delivery import Batch, Report
+
+__all__ = ["open_folder", "served"]
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+READINGS, DESIRED = "/v1/agents/n1/readings", "/v1/agents/n1/desired"
+
+
+@pytest.fixture
+def settings(open_folder: Path) -> Settings:
+    """Settings of a daemon whose power comes from agents."""
+    (open_folder / "catalogue.toml").write_text(facts.CATALOGUE)
+    return parse(
+        f'mode = "act"\n[journal]\nurl = "sqlite:///{open_folder}/journal.db"\n'
+        f'[api]\nsocket = "{open_folder}/w.sock"\ngroup = "users"\n'
+        'operators_group = "wattmesh-test-operators"\n[power]\nsource = "agents"\n',
+        where=open_folder / "wattmesh.toml",
+    )
+
+
+def report(seq: int = 1, **changes: Any) -> dict[str, Any]:
+    """Give a delivery of n1 with one row."""
+    batch = Batch(node="n1", boot_id="b", seq=seq, at=T0, rows=(row(),), baselines=(counter(1000),))
+    devices = {"G0": {"at": T0.isoformat(), "power_w": 400.0}}
+    values: dict[str, Any] = {"batch": batch, "devices": devices}
+    return Report(**values | changes).to_json()
+
+
+def look(where: Served) -> None:
+    """Do what a turn of the cycle does for agents."""
+    nodes = where.journal.nodes.all()
+    where.pulse.snapshot = Snapshot(
+        monotonic_s=where.clock.monotonic_s,
+        epoch=where.pulse.epoch,
+        frozen="",
+        runs=where.journal.runs.all(where.clock.wall),
+        nodes={each.node: each for each in nodes},
+    )
+    where.bell.ring()
+
+
+def test_a_delivery_is_applied_once_and_says_so(served: Served) -> None:
+    """A repeat is acknowledged; a fresh agent hears what there is of it."""
+    assert served.post(READINGS, report()).body == {"ok": True, "applied": True}
+    assert served.post(READINGS, report()).body == {"ok": True, "applied": False}
+    answer = served.post(READINGS, report(batch=None, fresh=True)).body
+    assert [each["energy_mj"] for each in answer["baselines"]] == [1000]
+    assert [each.energy_mj for each in served.journal.ledger.energy()] == [1000]
+
+
+def test_a_delivery_that_makes_no_sense_is_refused_whole(served: Served) -> None:
+    """Another node's batch, a wrong row: nothing of it is booked."""
+    assert served.post("/v1/agents/n2/readings", report()).status == 422
+    wrong = report()
+    wrong["batch"]["rows"].append({})
+    assert served.post(READINGS, wrong).status == 422
+    assert served.post(READINGS, report(devices={"G0": {}})).status == 422
+    assert served.journal.ledger.energy() == ()
+
+
+def test_a_standby_takes_no_deliveries(served: Served) -> None:
+    """Nor does it say what is wished; the agent asks again."""
+    served.pulse.epoch = None
+    assert served.post(READINGS, report()).status == 503
+    assert served.get(DESIRED).status == 503
+
+
+@needs_root
+def test_a_stranger_cannot_speak_for_a_node_or_for_others(served: Served) -> None:
+    """Members of the socket's group own runs, not nodes; and nobody believes their header."""
+    for method, target, body in (
+        ("POST", READINGS, report()),
+        ("GET", DESIRED, None),
+        ("POST", "/v1/agents/n1/retire", {}),
+    ):
+        assert as_stranger(served.socket, method, target, body).status == 403
+    assert served.journal.nodes.all() == ()
+
+
+def test_an_agent_on_this_machine_attests_who_made_a_call(served: Served) -> None:
+    """The owner is whom the agent names; root over there is no operator here."""
+    register = json.dumps(facts.register()).encode()
+    target = f"/v1/runs/{facts.RUN}/register"
+    link = Link(f"unix://{served.socket}")
+
+    def call(path: str, body: bytes, uid: str) -> int:
+        headers = {ATTESTED_UID: uid}
+        return link.call("POST", path, body, limit_s=10.0, headers=headers).status
+
+    assert call(target, register, "4242") == 200
+    assert served.journal.runs.all(served.clock.wall)[0].owner_uid == 4242
+    progress = f"/v1/runs/{facts.RUN}/progress"
+    assert call(progress, json.dumps(facts.progress()).encode(), "0") == 403
+    assert call(progress, json.dumps(facts.progress()).encode(), "4242") == 200
+    for nonsense in ("", "root", "-1", "4294967295", "99999999999"):
+        assert call(target, register, nonsense) == 403
+    assert ATTESTED_UID.lower() == attested.ATTESTED_UID
+
+
+def test_what_is_wished_is_waited_for_and_heard_again(served: Served) -> None:
+    """A known serial waits for another one; a run that registers is heard of at once."""
+    assert served.get(DESIRED).status == 503  # no cycle yet
+    look(served)
+    first = Told.from_json(served.get(DESIRED).body)
+    assert (first.known, first.holders, first.desired.wishes) == (False, (), ())
+    served.post(READINGS, report())
+    look(served)
+    second = Told.from_json(served.get(DESIRED).body)
+    assert second.known
+    serial = second.desired.serial
+    same = Told.from_json(served.get(f"{DESIRED}?wait=0.1&serial={serial}").body)
+    assert same.desired.serial == serial
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(served.get, f"{DESIRED}?wait=30&serial={serial}")
+        served.register(gpus=("G0", "G9", "", ""))
+        look(served)
+        told = Told.from_json(waiting.result(20).body)
+    assert [each.run for each in told.holders] == [facts.RUN]
+    assert told.holders[0].owner_uid == os.geteuid()
+
+
+def test_wishes_that_are_old_are_not_told(served: Served) -> None:
+    """A daemon that cannot read its journal lets leases run out."""
+    look(served)
+    served.clock.pass_s(20.0)
+    assert served.get(DESIRED).status == 503
+
+
+def test_a_retired_node_is_expected_no_more(served: Served) -> None:
+    """Until it reports again."""
+    served.post(READINGS, report())
+    assert served.post("/v1/agents/n1/retire", {}).status == 200
+    assert served.journal.nodes.all() == ()
+    assert served.post("/v1/agents/n1/retire", {}).status == 404
+
+
+class Remote:
+    """The way in for agents of other nodes, and a certificate to trust."""
+
+    def __init__(self, server: AgentsServer, certificate: Path) -> None:
+        self.server = server
+        self.certificate = certificate
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"https://localhost:{self.server.address[1]}"
+
+    def ask(self, method: str, target: str, body: Any = None, **headers: str) -> Answer:
+        """Make a call with the headers given."""
+        context = ssl.create_default_context(cafile=self.certificate)
+        connection = http.client.HTTPSConnection(
+            "localhost", self.server.address[1], context=context, timeout=20
+        )
+        try:
+            data = None if body is None else json.dumps(body)
+            names = {key.replace("_", "-"): value for key, value in headers.items()}
+            connection.request(method, target, data, names)
+            answer = connection.getresponse()
+            return Answer(status=answer.status, body=json.loads(answer.read()))
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def remote(served: Served) -> Iterator[Remote]:
+    """A served TCP port with a certificate of its own."""
+    openssl = shutil.which("openssl")
+    assert openssl is not None, "install openssl"
+    key, certificate = served.folder / "tls.key", served.folder / "tls.pem"
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    name = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
+    files = ("-keyout", str(key), "-out", str(certificate))
+    subprocess.run(
+        [openssl, "req", "-x509", *curve, *name, *files], check=True, capture_output=True
+    )
+    desk = Desk(
+        journal=served.journal,
+        pulse=served.pulse,
+        bell=served.bell,
+        plan_for=lambda name: RunPlan(),
+        wake=served.cycle.wake,
+    )
+    server = AgentsServer(desk, ("127.0.0.1", 0), certificate, key, TOKEN)
+    server.start()
+    yield Remote(server, certificate)
+    assert server.stop()
+
+
+def test_an_agent_of_another_node_delivers_over_tls(served: Served, remote: Remote) -> None:
+    """With the token and a certificate that it trusts; and not without."""
+    link = Link(remote.url, token=TOKEN, ca_file=remote.certificate)
+    body = json.dumps(report()).encode()
+    reply = link.call("POST", READINGS, body, limit_s=10.0)
+    assert (reply.status, reply.json()["applied"]) == (200, True)
+    with pytest.raises(SourceUnavailable, match="certificate"):
+        Link(remote.url, token=TOKEN).call("POST", READINGS, body, limit_s=10.0)
+
+
+def test_without_the_token_nothing_is_answered(served: Served, remote: Remote) -> None:
+    """Not even whether an address exists."""
+    for header in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}):
+        for method, target in (("POST", READINGS), ("GET", "/v1/status"), ("GET", "/nowhere")):
+            assert remote.ask(method, target, {}, **header).status == 401
+    assert served.journal.nodes.all() == ()
+
+
+def test_with_the_token_only_the_agents_calls_are_served(served: Served, remote: Remote) -> None:
+    """No reading, no operator's act, no run without its owner's uid."""
+    shown = {"Authorization": f"Bearer {TOKEN}"}
+    for method, target in (
+        ("GET", "/v1/status"),
+        ("POST", "/v1/freeze"),
+        ("POST", "/v1/agents/n1/retire"),
+        ("POST", f"/v1/runs/{facts.RUN}/switch"),
+        ("GET", "/v1/openapi.json"),
+    ):
+        assert remote.ask(method, target, {}, **shown).status in (404, 405)
+    target = f"/v1/runs/{facts.RUN}/register"
+    assert remote.ask("POST", target, facts.register(), **shown).status == 403
+    attested_call = {**shown, "Wattmesh_Attested_Uid": str(STRANGER)}
+    assert remote.ask("POST", target, facts.register(), **attested_call).status == 200
+    assert served.journal.runs.all(served.clock.wall)[0].owner_uid == STRANGER
+
+
+def test_an_address_that_is_taken_names_the_setting(served: Served, remote: Remote) -> None:
+    """One sentence with the way out."""
+    desk = Desk(
+        journal=served.journal,
+        pulse=served.pulse,
+        bell=served.bell,
+        plan_for=lambda name: RunPlan(),
+        wake=served.cycle.wake,
+    )
+    key = served.folder / "tls.key"
+    with pytest.raises(FixInput, match=r"api\.listen"):
+        AgentsServer(desk, remote.server.address, remote.certificate, key, TOKEN)
+    with pytest.raises(FixInput, match=r"api\.tls_key"):
+        AgentsServer(desk, ("127.0.0.1", 0), remote.certificate, remote.certificate, TOKEN)
+
+
+def test_a_relay_passes_on_the_calls_of_runs_alone(served: Served, tmp_path: Path) -> None:
+    """What a job says of itself is not passed on, and a controller that is away is a 503."""
+    relay = Relay(tmp_path / "r.sock", "", Link(f"unix://{served.socket}"))
+    relay.start()
+    try:
+        job = Link(f"unix://{tmp_path}/r.sock")
+        target = f"/v1/runs/{facts.RUN}/register"
+        body = json.dumps(facts.register()).encode()
+        lie = {ATTESTED_UID: "4711"}
+        assert job.call("POST", target, body, limit_s=10.0, headers=lie).status == 200
+        assert served.journal.runs.all(served.clock.wall)[0].owner_uid == os.geteuid()
+        order = job.call("GET", f"/v1/runs/{facts.RUN}/order?wait=0", limit_s=10.0)
+        assert order.json()["order"] is None
+        for method, wrong in (("GET", "/v1/status"), ("POST", "/v1/freeze"), ("GET", "/")):
+            assert job.call(method, wrong, b"{}", limit_s=10.0).status == 404
+        assert _head(tmp_path / "r.sock", target, "Content-Length: 1048577") == b"413"
+        assert _head(tmp_path / "r.sock", target, "Transfer-Encoding: chunked") == b"411"
+    finally:
+        relay.stop()
+    away = Relay(tmp_path / "s.sock", "", Link(f"unix://{tmp_path}/nobody"))
+    away.start()
+    try:
+        job = Link(f"unix://{tmp_path}/s.sock")
+        assert job.call("POST", target, body, limit_s=10.0).status == 503
+    finally:
+        away.stop()
+
+
+def _head(path: Path, target: str, header: str) -> bytes:
+    """Send the head of a request alone; give the status of the answer."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(20.0)
+        connection.connect(str(path))
+        connection.sendall(f"POST {target} HTTP/1.1\r\nHost: w\r\n{header}\r\n\r\n".encode())
+        return connection.recv(64).split()[1]
