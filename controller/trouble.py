@@ -12,7 +12,7 @@ from wattmesh.controller.views import CarbonLine, RunLine, StatusView
 
 def troubles(view: StatusView, pulse: Pulse) -> tuple[str, ...]:
     """Name everything that needs a human."""
-    found = (*_daemon(view, pulse), *_sources(view), *_devices(view, pulse), *_runs(view))
+    found = (*_daemon(view, pulse), *_sources(view, pulse), *_devices(view, pulse), *_runs(view))
     return tuple(dict.fromkeys(found))
 
 
@@ -61,7 +61,7 @@ def _loops(pulse: Pulse) -> Iterator[str]:
             )
 
 
-def _sources(view: StatusView) -> Iterator[str]:
+def _sources(view: StatusView, pulse: Pulse) -> Iterator[str]:
     """What is wrong with the grid signals and the power readings."""
     for line in (view.carbon, view.accounting):
         if line is not None and line.trouble:
@@ -75,8 +75,16 @@ def _sources(view: StatusView) -> Iterator[str]:
         missing = view.power.expected - view.power.gpus
         yield (
             f"{missing} of {view.power.expected} GPUs do not answer; their energy is counted as "
-            "unobserved: check the node they are in."
+            f"unobserved: {_why(pulse) or 'check the node they are in'}."
         )
+    elif why := _why(pulse):
+        yield f"Power is read in part, or by a second-best source: {why}."
+
+
+def _why(pulse: Pulse) -> str:
+    """Give the first reason why a device or a source is not read; "" when none is known."""
+    said = pulse.sampled.sample.troubles if pulse.sampled else ()
+    return next((f"{who}: {why.rstrip('.')}" for who, why in said), "")
 
 
 def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:

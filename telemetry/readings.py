@@ -4,7 +4,7 @@ SI units in the names, times aware UTC. Invariant: unknown is never zero; a valu
 is None, and whoever books it counts unobserved seconds instead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -102,6 +102,16 @@ class PowerSource(Protocol):
         Raises:
             SourceUnavailable: nothing could be read at all.
         """
+        ...
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A source that knows why something of it was not read."""
+
+    @property
+    def troubles(self) -> Mapping[str, str]:
+        """Why, by device or by source; empty when all is well."""
         ...
 
 

@@ -25,7 +25,7 @@ from wattmesh.telemetry.ledger import (
 )
 from wattmesh.telemetry.meter import Meter, Piece, micros
 from wattmesh.telemetry.pending import MICROSECOND, Cell, Pending, cells
-from wattmesh.telemetry.readings import Closes, PowerReading, PowerSource
+from wattmesh.telemetry.readings import Closes, Explains, PowerReading, PowerSource
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +70,7 @@ class Sample:
         clock_step_s: how far the wall clock was stepped since the step before; 0 when it was not.
         trouble: why nothing was read; "" when something was.
         notes: (device, why) of every counter that was not believed in this step, as `Piece.note`.
+        troubles: (device or source, why) of what was not read, as far as that is known.
     """
 
     readings: tuple[PowerReading, ...] = ()
@@ -77,6 +78,7 @@ class Sample:
     clock_step_s: float = 0.0
     trouble: str = ""
     notes: tuple[tuple[str, str], ...] = ()
+    troubles: tuple[tuple[str, str], ...] = ()
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -181,6 +183,7 @@ class Sampler:
             clock_step_s=clock_step_s,
             trouble=trouble,
             notes=tuple(self._notes),
+            troubles=tuple(self._troubles(readings).items()),
         )
 
     def totals(self) -> Mapping[str, DeviceTotal]:
@@ -231,6 +234,11 @@ class Sampler:
             )
         except (SourceUnavailable, OSError) as error:
             return (), str(error)
+
+    def _troubles(self, readings: Sequence[PowerReading]) -> dict[str, str]:
+        """Give why devices and sources tell nothing, in the source's own words."""
+        said = dict(self._source.troubles) if isinstance(self._source, Explains) else {}
+        return said | {each.gpu_uuid: each.trouble for each in readings if each.trouble}
 
     def _resume(self, clocks: _Clocks) -> None:
         """Begin where the counters in the journal stand; devices it does not know begin here."""

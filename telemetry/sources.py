@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.deadline import Overdue, Worker
-from wattmesh.telemetry.readings import Closes, PowerReading, PowerSource
+from wattmesh.telemetry.readings import Closes, Explains, PowerReading, PowerSource
 
 DEADLINE_S = 1.5
 PATIENCE_S = 3.0
@@ -119,8 +119,12 @@ class Chain:
 
     @property
     def troubles(self) -> Mapping[str, str]:
-        """Why sources did not answer the last time, by name."""
-        return dict(self._troubles)
+        """Why sources or devices did not answer the last time, by name."""
+        said = dict(self._troubles)
+        for each in self._sources:
+            if each.name not in said and isinstance(each, Explains):
+                said |= each.troubles
+        return said
 
     def gpu_uuids(self) -> Sequence[str]:
         """List the devices of all sources, each once."""

@@ -201,3 +201,13 @@ def test_a_cap_that_is_set_meanwhile_makes_no_counter_implausible(node: Node) ->
     node.start()
     node.steps(0.05)
     assert node.booked_mj(node.gpu) == node.moved_mj(node.gpu)
+
+
+def test_a_sample_says_why_a_gpu_is_not_read(node: Node) -> None:
+    """The reason comes with the GPU's name, and goes when it answers."""
+    node.gpu.lose()
+    ((who, why),) = node.step().troubles
+    assert who == node.gpu.uuid
+    assert "GPU is lost" in why
+    node.gpu.come_back()
+    assert node.step().troubles == ()
