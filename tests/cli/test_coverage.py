@@ -1,6 +1,6 @@
 """What is said where not every GPU is seen: in the power line and beside savings."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from tests.cli import facts
 from tests.cli.test_budget import run, view
@@ -11,7 +11,9 @@ from wattmesh.controller.cli import budget_screen, status_screen
 from wattmesh.controller.pulse import Pulse, Sampled
 from wattmesh.controller.settings import Settings
 from wattmesh.controller.status import power_line
-from wattmesh.telemetry.readings import component_of
+from wattmesh.controller.trouble import troubles
+from wattmesh.controller.views import StatusView
+from wattmesh.telemetry.readings import Component, component_of
 from wattmesh.telemetry.sampler import Sample
 
 
@@ -63,3 +65,30 @@ def test_the_power_line_keeps_gpus_and_hosts_apart() -> None:
     line = power_line(pulse)
     assert (line.total_w, line.hosts_w, line.gpus) == (100.0, 75.0, 1)
     assert (line.covered, line.to_cover, line.clocks) == (1, 2, 0)
+
+
+def test_what_is_wrong_with_sensors_and_coverage_stands_among_the_troubles() -> None:
+    """Once each, with what to do; and nothing while all is well."""
+    clock = SteppedClock()
+    pulse = Pulse(clock=clock.clock, settings=Settings(), started_s=clock.monotonic_s)
+    well = status_view()
+    assert troubles(well, pulse) == ()
+    gpu = World("G0").read()[0]
+    meter = replace(gpu, gpu_uuid="node:n1:psu", power_w=20.0, component=Component.NODE)
+    pulse.exporter.observe(Sample(readings=(gpu, meter)), {})
+    short = replace(well, power=facts.power(covered=56, to_cover=64))
+    said = troubles(short, pulse)
+    assert len(said) == 2
+    assert any("Coverage 56 of 64 GPUs" in each and "retire" in each for each in said)
+    assert any("node's meter reads 20 W" in each for each in said)
+
+
+def status_view() -> StatusView:
+    """Give the view of a daemon that is well."""
+    answer = facts.status()
+    names = {each.name for each in fields(StatusView)}
+    values = {name: value for name, value in answer.items() if name in names}
+    return StatusView(
+        **values
+        | {"runs": (), "power": facts.power(), "carbon": None, "accounting": None, "trouble": ()}
+    )
