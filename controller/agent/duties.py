@@ -267,7 +267,8 @@ def facts(
     newest: Newest, exporter: DeviceExporter, *, boot_id: str, deliver_s: float
 ) -> dict[str, Any]:
     """Give what an agent tells beside its readings."""
-    troubles = [newest.sample.trouble, *exporter.troubles()]
+    unread = (f"{who}: {why}" for who, why in newest.sample.troubles)
+    troubles = [newest.sample.trouble, *unread, *exporter.troubles()]
     return {
         "version": wattmesh.__version__,
         "boot_id": boot_id,
