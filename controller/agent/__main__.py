@@ -23,6 +23,7 @@ from wattmesh.errors import FixInput, WattmeshError
 log = logging.getLogger("wattmesh")
 
 STOPPING = frozenset({signal.SIGTERM, signal.SIGINT})
+WATCHED = frozenset({*STOPPING, signal.SIGHUP})
 TICK_S = 1.0
 
 
@@ -35,7 +36,12 @@ def run(parts: AgentParts, notifier: Notifier) -> int:
         notifier.ready()
         gc.collect()
         gc.freeze()
-        while signal.sigtimedwait(STOPPING, TICK_S) is None:
+        while True:
+            received = signal.sigtimedwait(WATCHED, TICK_S)
+            if received is not None and received.si_signo in STOPPING:
+                break
+            if received is not None:
+                log.warning("an agent takes new settings when it is restarted, which loses nothing")
             watchdog.feed()
             sentence = parts.sentence
             if sentence != said:
@@ -57,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--debug", action="store_true", help="log more, with tracebacks")
     chosen = parser.parse_args(arguments)
     set_up_logging(debug=chosen.debug)
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     try:
         return run(AgentParts(reader.load(chosen.config)), Notifier())
     except FixInput as error:
