@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.safety_node import DEADLINE_S, Node, kill, stop
+from tests.laws.processes import loaded_after
 from wattmesh.errors import Fenced, RetryLater
 from wattmesh.telemetry.actuator.client import ActuatorClient
 from wattmesh.telemetry.actuator.wire import LONGEST_LINE
@@ -242,6 +243,14 @@ def test_a_group_that_does_not_exist_is_a_mistake_in_the_settings(tmp_path: Path
         done = node.run()
     assert done.returncode == 2
     assert "groupadd --system no-such-group" in done.stderr
+
+
+def test_the_privileged_process_is_small() -> None:
+    """The standard library and nvidia-ml-py: nothing else runs as root."""
+    loaded = loaded_after("import wattmesh.telemetry.actuator.__main__")
+    foreign = loaded - sys.stdlib_module_names - loaded_after("import wattmesh")
+    assert foreign == {"pynvml"}
+    assert "pydantic" in loaded_after("import wattmesh.controller.settings_model")
 
 
 def test_no_actuator_is_something_to_try_again(tmp_path: Path) -> None:
