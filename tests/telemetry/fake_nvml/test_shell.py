@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,14 @@ def test_every_control_of_a_gpu_is_on_the_shell() -> None:
     assert {each.replace("_", "-") for each in methods - IN_CODE_ONLY} | {"no-processes"} == set(
         DEEDS
     )
+
+
+def test_every_word_is_in_the_documentation() -> None:
+    """A word that is added must be explained in docs/fake-nvml.md."""
+    page = (Path(__file__).parents[3] / "docs" / "fake-nvml.md").read_text()
+    words = {*DEEDS, "make", "show", "run", "permit", "reload-driver"}
+    missing = [each for each in words if not re.search(rf"`{each}\b|fake_nvml {each} ", page)]
+    assert missing == []
 
 
 def test_gpus_are_made_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
