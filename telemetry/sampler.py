@@ -25,7 +25,7 @@ from wattmesh.telemetry.ledger import (
 )
 from wattmesh.telemetry.meter import Meter, Piece, micros
 from wattmesh.telemetry.pending import MICROSECOND, Cell, Pending, cells
-from wattmesh.telemetry.readings import Closes, Explains, PowerReading, PowerSource
+from wattmesh.telemetry.readings import Closes, Component, Explains, PowerReading, PowerSource
 
 log = logging.getLogger(__name__)
 
@@ -169,13 +169,15 @@ class Sampler:
                 self._resume(self._clocks)
         clock_step_s = self._clocks.follow(now, monotonic_us)
         readings, trouble = self._read()
+        # A node's meter reads what its parts read: booking both would count them twice.
+        parts = [each for each in readings if each.component is not Component.NODE]
         if claims is None or self._waiting is None:
-            for reading in readings:
+            for reading in parts:
                 self._meters.setdefault(reading.gpu_uuid, Meter.first(reading))
         else:
             held = claims if self._claims is None else self._claims
             self._claims = claims
-            self._meter(self._clocks, readings, held)
+            self._meter(self._clocks, parts, held)
         seen = {reading.gpu_uuid for reading in readings if reading.tells}
         return Sample(
             readings=tuple(readings),

@@ -1,8 +1,13 @@
 """What was ever booked of a device: the counters of its metrics, across kills and outages."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from tests.telemetry.test_sampler import RUN, Bench
+from tests.telemetry.world import World
 from wattmesh.telemetry.attribution import DISPUTED
 from wattmesh.telemetry.ledger import DeviceTotal
+from wattmesh.telemetry.readings import Component, PowerReading
 
 
 def total(bench: Bench) -> DeviceTotal:
@@ -40,6 +45,26 @@ def test_dark_time_that_a_counter_covers_is_in_both_totals() -> None:
     after = total(bench)
     assert after.recovered_ms == after.unobserved_ms == dark.unobserved_ms
     assert bench.book.unobserved_ms == 0
+
+
+def test_a_nodes_meter_is_shown_and_not_booked() -> None:
+    """It reads its parts once more; what it reads beyond them is a metric, no ledger row."""
+    bench = Bench(WithMeter("G0"))
+    bench.steps(10)
+    bench.sampler.flush()
+    assert {row.gpu_uuid for row in bench.book.rows.values()} == {"G0"}
+    assert set(bench.sampler.totals()) == {"G0"}
+    assert {each.gpu_uuid for each in bench.step().readings} == {"G0", "node:n1:psu"}
+
+
+class WithMeter(World):
+    """A machine whose power supply tells what it gives."""
+
+    def read(self) -> Sequence[PowerReading]:
+        """Read the devices, and the supply."""
+        readings = super().read()
+        supply = replace(readings[0], gpu_uuid="node:n1:psu", component=Component.NODE)
+        return [*readings, supply]
 
 
 def test_a_step_tells_which_counters_were_not_believed() -> None:
