@@ -57,6 +57,10 @@ class BoardModel:
 
     def __post_init__(self) -> None:
         """Refuse a board that could not run."""
+        if not (self.name.isascii() and self.name.isprintable() and 0 < len(self.name) < 64):
+            raise InputInvalid(
+                f"fake board {self.name!r}: a name has 1 to 63 printable ASCII letters"
+            )
         watts = (self.idle_w, self.active_w, self.linear_w, self.switching_w, self.min_w)
         if not all(0 <= each < 1e5 for each in (*watts, self.max_w)):
             raise InputInvalid(f"fake board {self.name}: watts must lie in [0, 100000): {watts}")

@@ -68,20 +68,19 @@ class FakeNvml:
         model = BOARDS[board] if isinstance(board, Board) else board
         folder.mkdir(parents=True, exist_ok=True)
         folder = folder.resolve()
+        if (folder / STATE).exists():
+            raise _occupied(folder)
         staging = folder / f".{secrets.token_hex(6)}.tmp"
         uuids = b"".join(_uuids(folder, index) for index in range(gpus))
         try:
-            create_state(staging, model, uuids, DRIVER, gpus=gpus, update_ms=update_ms)
-            os.link(staging, folder / STATE)
-            staging.unlink()
             # A copy, not a link: the loader takes one file for one library, whatever its name,
-            # and one process may hold several of these.
+            # and one process may hold several of these. The state comes last: with it they exist.
             shutil.copy(built().library, staging)
             staging.replace(folder / LIBRARY)
+            create_state(staging, model, uuids, DRIVER, gpus=gpus, update_ms=update_ms)
+            os.link(staging, folder / STATE)
         except FileExistsError:
-            raise InputInvalid(
-                f"{folder} holds fake GPUs already; open them, or use another folder"
-            ) from None
+            raise _occupied(folder) from None
         finally:
             staging.unlink(missing_ok=True)
         return cls(folder)
@@ -133,6 +132,11 @@ class FakeNvml:
     def close(self) -> None:
         """Close the state file; the GPUs go on existing."""
         self._session.close()
+
+
+def _occupied(folder: Path) -> InputInvalid:
+    """Say that a folder is taken."""
+    return InputInvalid(f"{folder} holds fake GPUs already; open them, or use another folder")
 
 
 def _uuids(folder: Path, index: int) -> bytes:

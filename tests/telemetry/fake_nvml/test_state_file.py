@@ -3,13 +3,15 @@
 import ctypes
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.telemetry.fake_nvml.through import run_on
 from wattmesh.errors import InputInvalid
-from wattmesh.telemetry.fake_nvml import FakeNvml
+from wattmesh.telemetry.fake_nvml import BOARDS, Board, FakeNvml
 from wattmesh.telemetry.fake_nvml.native import control_library, expected_layout
 
 HEADER_BYTES, RECORD_BYTES, STATE = 4096, 2048, "fake-nvml.state"
@@ -237,3 +239,28 @@ def test_a_closed_fake_says_so(fake: FakeNvml) -> None:
     fake.close()
     with pytest.raises(InputInvalid, match="was closed"):
         gpu.truth()
+
+
+def test_a_creation_that_was_cut_short_is_done_again(fake: FakeNvml) -> None:
+    """With the library alone there are no GPUs yet; whoever makes them may go on."""
+    state_of(fake).unlink()
+    again = FakeNvml.create(fake.folder, 3)
+    assert len(again.gpus) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": "B\n"}, "printable"),
+        ({"name": "x" * 64}, "1 to 63"),
+        ({"idle_w": -1}, "watts"),
+        ({"min_w": 800}, "limits"),
+        ({"clock_step_mhz": 0}, "clocks"),
+        ({"clock_idle_mhz": 5000}, "clocks"),
+        ({"voltage_floor": 1.1}, "voltage_floor"),
+    ],
+)
+def test_a_board_that_could_not_run_is_refused(change: dict[str, Any], said: str) -> None:
+    """With the number that is wrong."""
+    with pytest.raises(InputInvalid, match=said):
+        replace(BOARDS[Board.H100], **change)
