@@ -1,5 +1,6 @@
 """Agents in processes of their own, each with its own fake GPUs, before one real daemon."""
 
+import grp
 import os
 import resource
 import signal
@@ -37,7 +38,13 @@ metrics = "127.0.0.1:0"
 deliver_s = 0.2
 {more}
 [actuator]
-socket = "{folder}/no-actuator.sock"
+mode = "enforce"
+group = "{group}"
+socket = "{folder}/actuator.sock"
+journal = "{folder}/actuator.journal"
+library = "{library}"
+write_every_s = 0.0
+step_share = 1.0
 """
 
 
@@ -79,6 +86,7 @@ class Node:
             folder=self.folder,
             library=self.gpus.library,
             controller=controller,
+            group=grp.getgrgid(os.getegid()).gr_name,
             more=more,
         )
         (self.folder / "wattmesh.toml").write_text(text)
@@ -107,6 +115,18 @@ class Node:
                 return False
 
             wait_for(ready, f"the agent of {self.name}", 30.0)
+
+    def start_actuator(self) -> None:
+        """Start the process that may change its GPUs; it ends with the node."""
+        config = str(self.folder / "wattmesh.toml")
+        with (self.folder / "actuator.log").open("ab") as log:
+            command = [sys.executable, "-m", "wattmesh.telemetry.actuator", "--config", config]
+            self.children.append(subprocess.Popen(command, stderr=log))
+        wait_for((self.folder / "actuator.sock").exists, "the actuator", 30.0)
+
+    def locks(self) -> set[int | None]:
+        """Read the clocks that its GPUs are locked to."""
+        return {gpu.truth().lock_mhz for gpu in self.gpus.gpus}
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """End its agent by a signal; give the exit status."""
