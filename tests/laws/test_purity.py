@@ -10,6 +10,15 @@ PURE = (
     "wattmesh.reconfig.catalogue",
     "wattmesh.reconfig.layout",
     "wattmesh.reconfig.switch",
+    "wattmesh.telemetry.attribution",
+    "wattmesh.telemetry.crosscheck",
+    "wattmesh.telemetry.desired",
+    "wattmesh.telemetry.ledger",
+    "wattmesh.telemetry.meter",
+    "wattmesh.telemetry.prometheus_answers",
+    "wattmesh.telemetry.residual",
+    "wattmesh.telemetry.slots",
+    "wattmesh.telemetry.stale",
 )
 """The rooms and modules that only compute."""
 
