@@ -1,0 +1,79 @@
+"""The agent's process: what it loads, how it starts and ends, what it says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.agent.nodes import node
+from tests.daemon.waiting import wait_for
+from wattmesh.controller.agent.parts import own_source
+from wattmesh.controller.settings import Settings, parse
+from wattmesh.errors import FixInput, SettingsInvalid
+
+FOREIGN = {"torch", "numpy", "scipy", "matplotlib", "sqlalchemy", "alembic", "typer", "rich"}
+FOREIGN |= {"starlette", "uvicorn", "apscheduler"}
+"""What no agent needs: it has no journal, no HTTP framework, no screens."""
+
+ETC = Path("/etc/wattmesh/wattmesh.toml")
+
+
+def test_an_agent_loads_neither_the_journal_nor_the_http_server() -> None:
+    """It runs on every node, beside jobs that want the memory."""
+    code = "import sys, wattmesh.controller.agent.__main__; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert FOREIGN.isdisjoint(done.stdout.split())
+
+
+def test_an_agent_without_a_controller_starts_and_says_what_it_waits_for(tmp_path: Path) -> None:
+    """It serves its metrics, survives SIGHUP, and ends cleanly."""
+    with node(tmp_path, "n1", f"unix://{tmp_path}/nobody") as one:
+        one.start()
+        wait_for(lambda: "gave no usable answer" in one.log, "what it waits for")
+        one.running.send_signal(1)
+        wait_for(lambda: "when it is restarted" in one.log, "the answer to SIGHUP")
+        assert one.end() == 0
+
+
+def test_two_agents_cannot_share_an_outbox(tmp_path: Path) -> None:
+    """The second ends with 2 and one sentence: a person must mend that first."""
+    with node(tmp_path, "n1", f"unix://{tmp_path}/nobody") as one:
+        one.start()
+        command = [sys.executable, "-m", "wattmesh.controller.cli.main", "agent", "--config"]
+        second = subprocess.run(
+            [*command, str(one.folder / "wattmesh.toml")],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert second.returncode == 2
+        assert "another agent uses the outbox" in second.stderr
+
+
+def test_settings_that_an_agent_cannot_use_are_named(tmp_path: Path) -> None:
+    """Each mistake with its key, and a node with nothing to read."""
+    with pytest.raises(FixInput, match=r"power\.source"):
+        own_source(Settings())
+    short = tmp_path / "token"
+    short.write_text("short")
+    short.chmod(0o644)
+    with pytest.raises(SettingsInvalid) as caught:
+        parse(
+            f'[agent]\ncontroller = "http://head"\ntoken_file = "{short}"\nmetrics = "x"\n'
+            f'[api]\nlisten = "0.0.0.0:9465"\ntls_key = "{short}"\n',
+            where=ETC,
+        )
+    assert {key for key, _ in caught.value.mistakes} == {
+        "agent.controller",
+        "agent.token_file",
+        "agent.metrics",
+        "api.tls_certificate",
+        "api.tls_key",
+        "api.agents_token_file",
+    }
+    with pytest.raises(SettingsInvalid, match=r"agent\.token_file"):
+        parse('[agent]\ncontroller = "https://head:1"\n', where=ETC)
+    with pytest.raises(SettingsInvalid, match=r"only read with api\.listen"):
+        parse(f'[api]\ntls_certificate = "{short}"\n', where=ETC)
