@@ -59,14 +59,21 @@ def switch(desk: Desk, call: Call) -> Done:
     _check_switchable(desk, row, point)
     desk.journal.runs.order_point(row.run, point, reason=reason, by=call.who, now=desk.now)
     desk.wake()
-    every = f" (every {row.boundary_every} steps)" if row.boundary_every else ""
     return Done(
         done=(
-            f"Ordered {row.name} to {point}: it switches at a coming boundary{every}, if the "
-            f"deadline guard permits; follow it with `wattmesh status`."
+            f"Ordered {row.name} to {point}: {_when(row, point)}, if the deadline guard permits; "
+            "follow it with `wattmesh status`."
         ),
         changed=(row.run,),
     )
+
+
+def _when(row: RunRow, point: str) -> str:
+    """Say when an order is carried out: a clock needs no boundary."""
+    if row.catalogue is not None and row.catalogue.point(point).layout == row.layout:
+        return "the clock of its GPUs is set in the next cycle"
+    every = f" (every {row.boundary_every} steps)" if row.boundary_every else ""
+    return f"it switches at a coming boundary{every}"
 
 
 def _named(desk: Desk, call: Call, act: str) -> RunRow | None:
