@@ -35,7 +35,7 @@ class Node:
 
     def start(self) -> None:
         """Start source and sampler; what they remembered before is gone."""
-        self.source = NvmlSource(self.fake.library, deadline_s=0.2)
+        self.source = NvmlSource(self.fake.library, deadline_s=1.0)
         self.source._patience.wait_s = 0.0
         self.sampler = Sampler(
             self.source, self.book, GRID, boot_id="boot", hold_s=0.05, deadline_s=10.0

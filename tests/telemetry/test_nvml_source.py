@@ -32,9 +32,9 @@ def fake(tmp_path: Path) -> Iterator[FakeNvml]:
 
 @pytest.fixture
 def source(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Iterator[NvmlSource]:
-    """A source that looks for lost GPUs at every reading, and waits 0.3 s."""
+    """A source that looks for lost GPUs at every reading."""
     monkeypatch.setattr(nvml_source, "RETRY_S", 0.0)
-    made = NvmlSource(fake.library, deadline_s=0.3)
+    made = NvmlSource(fake.library, deadline_s=1.5)
     made._patience.wait_s = 0.0
     yield made
     for gpu in fake.gpus:
