@@ -91,8 +91,8 @@ def obligation_outlives_all(node: Node) -> float:
 def obligation_ends(node: Node) -> float:
     """An obligation's own end comes while nobody is heard."""
     node.job()
-    _under_both(node, seconds=8.0)
-    until = time.monotonic() + 8.0
+    _under_both(node, seconds=5.0)
+    until = time.monotonic() + 5.0
     node.silence()
     kill(node.agent)
     kill(node.actuator)
@@ -199,6 +199,21 @@ def foreign_lock(node: Node) -> float:
 
     waited = node.until(left_alone).seconds
     node.until(lambda: "under our lock of 1200 MHz" in node.trouble())
+    return waited
+
+
+def foreign_lower_lock(node: Node) -> float:
+    """Somebody else locks a lower clock, which nothing the driver says explains: theirs stays."""
+    node.job()
+    _under_economy(node)
+    node.fake.gpus[1].foreign_lock(600)
+
+    def left_alone() -> bool:
+        states = [(each.lock_mhz, each.requested_limit_w) for each in node.truths()]
+        return states == [(None, 700), (600, 700)]
+
+    waited = node.until(left_alone).seconds
+    node.until(lambda: "for no reason that the driver gives" in node.trouble())
     return waited
 
 

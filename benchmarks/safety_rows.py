@@ -154,6 +154,13 @@ CASES = (
     ),
     Case(
         state=ECONOMY,
+        vanishes="our lock: somebody else locks lower",
+        brings_back="theirs stays and is told of; the rest of ours goes after three looks",
+        within="3 s",
+        run=cases.foreign_lower_lock,
+    ),
+    Case(
+        state=ECONOMY,
         vanishes="the GPU, and the job meanwhile",
         brings_back="the first look that it answers; the others at once",
         within="2 s after it is back; 60 s if the driver must be initialised anew",

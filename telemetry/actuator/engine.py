@@ -220,7 +220,7 @@ class Engine:
         self, now: Moment, facts: Mapping[str, GpuFacts | None], *, at_once: bool = False
     ) -> None:
         """Decide on what was read, and write it."""
-        repeats = self._look(facts, now)
+        self._writer.carry_out(self._allowed(self._look(facts, now)))
         gpus = {
             uuid: Gpu(
                 gpu_uuid=uuid,
@@ -234,7 +234,7 @@ class Engine:
         self._decision = rules.decide(
             gpus, self._obeyed(), self._claims, self._settings, now.boot_s, at_once=at_once
         )
-        self._writer.carry_out(self._allowed([*repeats, *self._decision.acts]))
+        self._writer.carry_out(self._allowed(self._decision.acts))
 
     def _obeyed(self) -> Heard:
         """Leave out what nobody may have now."""
@@ -250,7 +250,7 @@ class Engine:
             log.warning("%s", error)
 
     def _look(self, facts: Mapping[str, GpuFacts | None], now: Moment) -> list[Act]:
-        """Find out whether what we wrote is still in force; give the locks to write again."""
+        """Find out whether what we wrote is in force; give the locks to write again or to reset."""
         repeats: list[Act] = []
         for uuid, seen in facts.items():
             if seen is None:
@@ -267,6 +267,11 @@ class Engine:
             if seen_now.repeat and held.lock_mhz is not None:
                 repeats.append(
                     Act(gpu_uuid=uuid, cause=Cause.REPEAT, clock=True, clock_mhz=held.lock_mhz)
+                )
+            if seen_now.reset:
+                base_mhz = self._settings.baseline_lock_mhz
+                repeats.append(
+                    Act(gpu_uuid=uuid, cause=Cause.RESTORE, clock=True, clock_mhz=base_mhz)
                 )
         return repeats
 

@@ -102,6 +102,7 @@ class Watch:
         above, below: looks in a row at which the SM clock stood above, or far below, our lock.
         blocked: why nothing is done here any more ("" when it is): someone else writes it.
         hands_off: someone else's lock may be in force: ours is not even taken back meanwhile.
+        unsure: a lock was written and no answer came: it is taken away once there is one.
     """
 
     wrote_s: float | None = None
@@ -110,6 +111,7 @@ class Watch:
     below: int = 0
     blocked: str = ""
     hands_off: bool = False
+    unsure: bool = False
 
 
 class Cause(StrEnum):

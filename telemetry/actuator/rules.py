@@ -57,6 +57,7 @@ class _Case:
     economy: Ceiling = field(default_factory=Ceiling)
     obligation: Ceiling = field(default_factory=Ceiling)
     holder: str = ""
+    clock_untouched: bool = False
     at_once: bool = False
 
 
@@ -141,7 +142,7 @@ def _case(
     no_duty = refusals.obligation(duty, gpu, settings) if duty else None
     trouble = " · ".join(dict.fromkeys(each.sentence for each in (no_duty, no_thrift) if each))
     facts = gpu.facts
-    if facts is None or gpu.failed or (gpu.watch.hands_off and (thrift or duty)):
+    if facts is None or gpu.failed:
         return None, trouble
     case = _Case(
         gpu=gpu,
@@ -149,6 +150,7 @@ def _case(
         economy=_ceiling(thrift, no_thrift, gpu, facts, settings),
         obligation=_ceiling(duty, _kept(no_duty), gpu, facts, settings),
         holder=thrift.holder if thrift else "",
+        clock_untouched=gpu.watch.hands_off and bool(thrift or duty),
         at_once=facts.processes == ()
         or (no_thrift is not None and no_thrift.then is Then.BACK_AT_ONCE),
     )
@@ -188,7 +190,7 @@ def _acts(case: _Case, settings: ActuatorSettings, now_s: float) -> Iterator[Act
     """Say what is written to one GPU: the clock first, then the cap."""
     gpu, facts = case.gpu, case.facts
     clock = _clock_lever(case, settings)
-    moved = _move(clock, case, settings, now_s)
+    moved = None if case.clock_untouched else _move(clock, case, settings, now_s)
     if moved is not None:
         to, cause = moved
         at_base = to >= clock.base - _LEAST

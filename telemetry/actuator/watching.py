@@ -27,12 +27,19 @@ _EXPLAINED = TROUBLED | Reasons.GPU_IDLE | Reasons.SW_POWER_CAP | Reasons.SYNC_B
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What one look changed. `repeat`: the lock is to be written again (the driver forgot it)."""
+    """What one look changed.
+
+    Attributes:
+        note: what a person should hear; "".
+        repeat: the lock is to be written again (the driver forgot it). `reset`: it is to be taken
+            away (nobody knows whether it is in force).
+    """
 
     held: Held
     watch: Watch
     note: str = ""
     repeat: bool = False
+    reset: bool = False
 
 
 def look(held: Held, watch: Watch, facts: GpuFacts, now_s: float) -> Look:
@@ -57,6 +64,8 @@ def look(held: Held, watch: Watch, facts: GpuFacts, now_s: float) -> Look:
             watch=replace(seen, blocked=blocked),
             note=blocked,
         )
+    if watch.unsure and held.lock_mhz is not None:
+        return Look(held=held, watch=replace(seen, above=0, below=0), reset=True)
     if held.lock_mhz is None or (watch.wrote_s is not None and now_s < watch.wrote_s + SETTLING_S):
         return Look(held=held, watch=replace(seen, above=0, below=0))
     return _clock(held, seen, facts)

@@ -114,7 +114,13 @@ class Writer:
                     f"{uuid} was told {act.cap_w:g} W and says {taken_w:g} W: it does not obey, or "
                     "someone else writes it"
                 )
-        self.watches[uuid] = replace(self.watch(uuid), wrote_s=self._boot_s(), above=0, below=0)
+        self.watches[uuid] = replace(
+            self.watch(uuid),
+            wrote_s=self._boot_s(),
+            above=0,
+            below=0,
+            unsure=self.watch(uuid).unsure and not act.clock,
+        )
 
     def _note(self, acts: Sequence[Act], done: int, error: WattmeshError) -> None:
         """Remember a failure: the GPU that failed, or all of them when the disk did."""
@@ -136,7 +142,11 @@ class Writer:
 
         What cannot be undone stays announced: it is ours until a later beat brings it back.
         """
-        lost = {failed.gpu_uuid} if not self._unwritten(failed, error) else set()
+        lost: set[str] = set()
+        if not self._unwritten(failed, error):
+            lost.add(failed.gpu_uuid)
+            watch = self.watch(failed.gpu_uuid)
+            self.watches[failed.gpu_uuid] = replace(watch, unsure=watch.unsure or failed.clock)
         for act in reversed(done):
             try:
                 self._write(_inverse(act, held[act.gpu_uuid], self._baseline_lock_mhz))

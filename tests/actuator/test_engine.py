@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from wattmesh.errors import Fenced, JournalUnavailable
+from wattmesh.errors import Fenced, JournalUnavailable, SourceUnavailable
 from wattmesh.telemetry.actuator.clock import moment
 from wattmesh.telemetry.actuator.device import NvmlDevice
 from wattmesh.telemetry.actuator.engine import Engine
@@ -118,7 +118,7 @@ class World:
 
     def trouble(self) -> str:
         """Give every trouble."""
-        return " ".join(each.trouble for each in self.engine.state().gpus)
+        return " ".join(each.trouble for each in self.engine.state().gpus).strip()
 
 
 @pytest.fixture
@@ -161,6 +161,47 @@ def test_a_setter_that_lies_is_found_out_and_its_group_goes_back(tmp_path: Path)
         assert not world.journal.memory.held
         world.engine.beat()
         assert "was told 500 W and says 700 W" in world.trouble()
+
+
+class Mute:
+    """A device that obeys and whose answer to its first lock never comes."""
+
+    def __init__(self, device: Any) -> None:
+        """Spoil a device."""
+        self._device, self._silent = device, True
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the device's."""
+        return getattr(self._device, name)
+
+    def lock_clock(self, gpu_uuid: str, clock_mhz: int | None) -> None:
+        """Do it, and for the first time say nothing in time."""
+        self._device.lock_clock(gpu_uuid, clock_mhz)
+        if self._silent:
+            self._silent = False
+            raise SourceUnavailable(f"{gpu_uuid}: the driver gave no answer for 1.0 s")
+
+
+def test_a_lock_without_an_answer_is_taken_away_and_nobody_else_is_blamed(tmp_path: Path) -> None:
+    """It may be in force or not, and cannot be read: so it is made sure of, then tried again."""
+    with closing(World(tmp_path)) as world:
+        world.engine = Engine(
+            journal=world.journal,
+            device=Mute(world.device),
+            settings=world.settings,
+            clock=world.clock,
+        )
+        world.engine.start()
+        world.wish(*world.economy())
+        assert len(world.journal.memory.held) == 1, "what may be in force is ours"
+        world.clock.ahead_s += 2
+        for _ in range(6):
+            world.engine.beat()
+        assert [lock for _, lock in world.state()] == [1200, 1200]
+        assert not world.trouble()
+        world.wish(epoch=2)
+        world.engine.beat()
+        assert world.state() == FREE
 
 
 def test_a_group_without_permission_sets_nothing_and_says_why(world: World) -> None:

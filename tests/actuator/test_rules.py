@@ -205,10 +205,13 @@ def test_heat_under_a_lease_changes_nothing() -> None:
 def test_hands_off_means_not_even_giving_back_while_the_wish_lasts() -> None:
     """Someone else's lock may be in force; ours is taken back when nobody wishes it any more."""
     foreign = replace(
-        gpu(facts(sm_mhz=600), lock_mhz=1200), watch=Watch(blocked="someone", hands_off=True)
+        gpu(facts(sm_mhz=600, requested_w=500.0), lock_mhz=1200, found_w=700.0, set_w=500.0),
+        watch=Watch(blocked="someone", hands_off=True),
     )
-    assert not decide(foreign, thrift(clock=1200)).acts
-    assert only(decide(foreign, at_once=True).acts).clock_mhz is None
+    cap = only(decide(foreign, thrift(clock=1200, cap=500)).acts)
+    assert (cap.clock, cap.cap_w) == (False, 700)  # the limit is surely ours
+    both = decide(foreign, at_once=True).acts
+    assert [(each.clock_mhz, each.cap_w) for each in both] == [(None, None), (None, 700)]
 
 
 def test_claims_by_pid_or_uid_and_an_empty_claim_says_nothing() -> None:
