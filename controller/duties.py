@@ -74,12 +74,12 @@ class CycleDuty:
         """
         pulse = self._pulse
         now, epoch = pulse.clock.now(), pulse.epoch
-        pulse.snapshot = Snapshot(
-            monotonic_s=pulse.clock.monotonic(),
+        pulse.snapshot = Snapshot.of(
+            pulse.clock.monotonic(),
+            self._journal.runs.all(now),
+            pulse.nodes,
             epoch=epoch,
             frozen=self._journal.runs.frozen_all(),
-            runs=self._journal.runs.all(now),
-            nodes={node.node: node for node in pulse.nodes},
         )
         pulse.claims = attribute(holders(pulse.snapshot.runs, now, seen=False))
 

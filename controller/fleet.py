@@ -33,13 +33,48 @@ SILENT_HELD = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Nodes and runs as one turn of the cycle saw them, at a monotonic time."""
+    """Nodes and runs as one turn of the cycle saw them, at a monotonic time.
+
+    Attributes:
+        by_gpu: which runs (places in `runs`) registered a GPU, or gave it back; made once, because
+            every node asks after every turn.
+    """
 
     monotonic_s: float
     epoch: int | None
     frozen: str
     runs: tuple[RunRow, ...]
     nodes: Mapping[str, NodeRow]
+    by_gpu: Mapping[str, tuple[int, ...]]
+
+    @classmethod
+    def of(
+        cls,
+        monotonic_s: float,
+        runs: tuple[RunRow, ...],
+        nodes: Iterable[NodeRow],
+        *,
+        epoch: int | None,
+        frozen: str,
+    ) -> "Snapshot":
+        """Take what a turn has read."""
+        places: dict[str, list[int]] = {}
+        for place, row in enumerate(runs):
+            for gpu in {*row.gpus, *row.released} - {""}:
+                places.setdefault(gpu, []).append(place)
+        return cls(
+            monotonic_s=monotonic_s,
+            epoch=epoch,
+            frozen=frozen,
+            runs=runs,
+            nodes={node.node: node for node in nodes},
+            by_gpu={gpu: tuple(each) for gpu, each in places.items()},
+        )
+
+    def runs_on(self, node: NodeRow) -> tuple[RunRow, ...]:
+        """Give the runs that have to do with a node's GPUs, oldest first."""
+        places = {place for gpu in node.devices for place in self.by_gpu.get(gpu, ())}
+        return tuple(self.runs[place] for place in sorted(places))
 
 
 def heard(node: NodeRow, now: datetime) -> bool:
@@ -142,16 +177,6 @@ def _held(row: RunRow, *, seen: bool) -> timedelta:
     if row.state == "finished":
         return LOST_HELD if seen else timedelta()
     return SILENT_HELD if seen else LOST_HELD
-
-
-def of_node(all_holders: Iterable[Holder], node: NodeRow) -> tuple[Holder, ...]:
-    """Leave out the holders, and the GPUs of the others, that are not of a node."""
-    here = set(node.devices)
-    return tuple(
-        each
-        for each in all_holders
-        if here.intersection(each.gpus) or here.intersection(each.released)
-    )
 
 
 def _lately(node: NodeRow) -> timedelta:

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from wattmesh.controller import clocks
 from wattmesh.controller.api.calls import failure, read_call, success
 from wattmesh.controller.api.desk import Call, Conflict, Desk, NotFound
-from wattmesh.controller.fleet import Snapshot, holders, of_node
+from wattmesh.controller.fleet import Snapshot, holders
 from wattmesh.controller.views import Done
 from wattmesh.errors import InputInvalid, RetryLater
 from wattmesh.telemetry.delivery import Report
@@ -176,17 +176,17 @@ def _fresh(desk: Desk) -> Snapshot:
 
 def _answer(desk: Desk, node: str, snapshot: Snapshot, epoch: int) -> dict[str, Any]:
     """Put together what one node is told."""
-    settings, now = desk.pulse.settings, desk.now
     row = snapshot.nodes.get(node)
+    runs = snapshot.runs_on(row) if row else ()
     wishes = clocks.desired(
         node,
         row.devices if row else (),
-        snapshot.runs,
+        runs,
         epoch=epoch,
-        mode=settings.mode,
+        mode=desk.pulse.settings.mode,
         frozen=snapshot.frozen,
     )
-    owners = of_node(holders(snapshot.runs, now, seen=True), row) if row else ()
+    owners = holders(runs, desk.now, seen=True)
     grid = desk.grid()
     more = {
         "known": row is not None,

@@ -59,13 +59,12 @@ def report(seq: int = 1, **changes: Any) -> dict[str, Any]:
 
 def look(where: Served) -> None:
     """Do what a turn of the cycle does for agents."""
-    nodes = where.journal.nodes.all()
-    where.pulse.snapshot = Snapshot(
-        monotonic_s=where.clock.monotonic_s,
+    where.pulse.snapshot = Snapshot.of(
+        where.clock.monotonic_s,
+        where.journal.runs.all(where.clock.wall),
+        where.journal.nodes.all(),
         epoch=where.pulse.epoch,
         frozen="",
-        runs=where.journal.runs.all(where.clock.wall),
-        nodes={each.node: each for each in nodes},
     )
     where.bell.ring()
 
