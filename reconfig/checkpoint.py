@@ -12,6 +12,7 @@ import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def save(
             if not staged:
                 publish(folder, staging, step=header.step, attempt=header.attempt, fence=fence)
 
-        _leader_does(finish)
+        _leader_does(partial(_or_clear, staging, finish))
     except WattmeshError:
         if dist.get_rank() == 0:
             shutil.rmtree(staging, ignore_errors=True)
@@ -360,6 +361,18 @@ def _leader_does(act: Callable[[], None]) -> None:
     kind, words = group.gather(told)[0]
     if kind:
         raise Fenced(words) if kind == "fenced" else CheckpointNotSaved(words)
+
+
+def _or_clear(staging: Path, act: Callable[[], None]) -> None:
+    """Let the leader act; when that fails, what was staged goes before the others hear of it.
+
+    They may end the launch at once, and this process with it.
+    """
+    try:
+        act()
+    except Exception:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
 
 
 def _words(error: Exception) -> str:

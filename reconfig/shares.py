@@ -2,6 +2,11 @@
 
     trainer.json: "by_data_rank": {"degree": n, "states": {name: [state of rank 0, ...]}}
 
+The logical digest, which must be equal in every layout, does not count it: after a load the state
+is what the job's own `load_state_dict` made of the saved text, and may well be told in other words
+(a loader that has opened its files again). That the right data follow is checked where it counts,
+by `report(data=)` at the next save step.
+
 Invariant: such a state is handed to the data parallel rank that it was saved from, of a layout with
 the same degree, or to nobody.
 """
