@@ -94,6 +94,17 @@ def test_nobody_elses_end_ends_the_actuator() -> None:
     )
 
 
+def test_the_agents_end_takes_no_socket_of_the_daemons_with_it() -> None:
+    """Systemd deletes a runtime folder with its service; two services must not share one."""
+    folders = [
+        set(re.findall(r"(?m)^RuntimeDirectory=(.*)$", text))
+        for text in (ACTUATOR, AGENT, read("wattmesh"))
+    ]
+    assert all(len(each) == 1 for each in folders)
+    assert len(set.union(*folders)) == 3
+    assert "UnsetEnvironment=RUNTIME_DIRECTORY" in AGENT, "api.socket would be looked for elsewhere"
+
+
 def test_the_actuator_reaches_no_network_and_keeps_its_journal() -> None:
     """No address but Unix sockets; journal and socket lie where its settings look by default."""
     assert "PrivateNetwork=true" in ACTUATOR
