@@ -85,7 +85,7 @@ class PowerReading:
 
 
 class PowerSource(Protocol):
-    """Where power readings come from: NVML, or a simulated device behind the same protocol."""
+    """Where power readings come from: NVML, counters of the kernel, an exporter, ..."""
 
     @property
     def name(self) -> str:
