@@ -257,3 +257,45 @@ def test_no_actuator_is_something_to_try_again(tmp_path: Path) -> None:
     """A socket that is not there does not mean that anything is wrong with the wish."""
     with pytest.raises(RetryLater):
         ActuatorClient(tmp_path / "nothing").state()
+
+
+def test_the_actuator_is_a_process_of_its_own(tmp_path: Path) -> None:
+    """`wattmesh actuator` becomes the actuator's process: its exit status and sentence are seen."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "wattmesh.controller.cli.main",
+            "actuator",
+            "--config",
+            str(tmp_path / "none.toml"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 2
+    assert "none.toml has 1 mistake" in done.stderr
+
+
+def test_restore_all_where_no_actuator_ever_ran_says_so(tmp_path: Path) -> None:
+    """A node without a journal has nothing of ours, and a wrong path is not taken for that."""
+    config = tmp_path / "w.toml"
+    config.write_text('[actuator]\njournal = "nowhere/journal"\n')
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "wattmesh.controller.cli.main",
+            "restore-all",
+            "--config",
+            str(config),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 1
+    assert "no actuator has ever run here" in done.stderr
