@@ -29,6 +29,7 @@ PEERS = {"ZeusMonitor": "zeus", "zeus PowerMonitor": "zeus", "CodeCarbon": "code
 """The tools, and the module each comes in."""
 
 J_PER_KWH = 3.6e6
+PERIOD_S = 1.0
 
 
 def environment(fake: FakeNvml, folder: Path) -> dict[str, str]:
@@ -140,9 +141,11 @@ def main(tool: str, gpus: int) -> int:
     """Measure until told to end."""
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
-    measuring = TOOLS[tool](gpus)
+    measuring, parent = TOOLS[tool](gpus), os.getppid()
     print(json.dumps({"first": measuring.first}), flush=True)
-    over.wait()
+    while not over.wait(PERIOD_S):
+        if os.getppid() != parent:  # the benchmark was killed
+            return 1
     last, joules = measuring.stop()
     print(json.dumps({"last": last, "joules": joules}), flush=True)
     return 0

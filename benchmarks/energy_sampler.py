@@ -7,6 +7,7 @@ one when it was asked to end (SIGTERM) and has booked everything, {"last": {...}
 """
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -33,7 +34,7 @@ def said(word: str, sample: Sample) -> None:
 
 def main(library: Path, database: Path, flush_s: float) -> int:
     """Sample until told to end."""
-    over = threading.Event()
+    over, parent = threading.Event(), os.getppid()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     url = f"sqlite:///{database}"
     bring_up_to_date(url)
@@ -49,6 +50,8 @@ def main(library: Path, database: Path, flush_s: float) -> int:
         due_s += PERIOD_S
         if over.wait(max(0.0, due_s - time.monotonic())):
             break
+        if os.getppid() != parent:  # the benchmark was killed
+            return 1
         step()
         if time.monotonic() - flushed_s >= flush_s:
             flushed_s = time.monotonic()
