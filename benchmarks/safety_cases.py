@@ -23,12 +23,14 @@ def _under_economy(node: Node, *, lease_s: float = 60.0) -> None:
     node.until(node.lowered)
 
 
-def _under_both(node: Node, *, seconds: float = 600.0) -> None:
-    """Bring GPU 0 under an obligation too."""
+def _under_both(node: Node, *, seconds: float = 600.0) -> float:
+    """Bring GPU 0 under an obligation too; give its end (monotonic seconds)."""
     node.start()
     node.start_agent()
     node.wish(*node.economy(lease_s=60.0), node.duty(seconds=seconds))
+    ends_s = time.monotonic() + seconds
     node.until(lambda: node.truths()[0].requested_limit_w == 450 and node.truths()[1].lock_mhz)
+    return ends_s
 
 
 def controller_gone(node: Node) -> float:
@@ -61,8 +63,10 @@ def actuator_gone_and_back(node: Node) -> float:
     _under_economy(node)
     node.silence()
     kill(node.actuator)
+    began = time.monotonic()
     node.start()
-    return node.until(node.free).seconds
+    node.until(node.free)
+    return time.monotonic() - began
 
 
 def all_gone(node: Node) -> float:
@@ -91,14 +95,13 @@ def obligation_outlives_all(node: Node) -> float:
 def obligation_ends(node: Node) -> float:
     """An obligation's own end comes while nobody is heard."""
     node.job()
-    _under_both(node, seconds=5.0)
-    until = time.monotonic() + 5.0
+    ends_s = _under_both(node, seconds=5.0)
     node.silence()
     kill(node.agent)
     kill(node.actuator)
     node.start()
     node.until(node.free)
-    return max(0.0, time.monotonic() - until)
+    return max(0.0, time.monotonic() - ends_s)
 
 
 def controller_upgraded(node: Node) -> float:
