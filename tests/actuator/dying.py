@@ -176,6 +176,31 @@ class Disobedient:
             self._device.set_limit(gpu_uuid, limit_w)
 
 
+class Late:
+    """A journal that is written after the act that it should announce."""
+
+    def __init__(self, journal: Any) -> None:
+        """Spoil a journal."""
+        self._journal = journal
+        self._waiting: tuple[Any, ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the journal's."""
+        return getattr(self._journal, name)
+
+    def hold(self, *held: Any) -> None:
+        """Write what should have been written the last time."""
+        waiting, self._waiting = self._waiting, held
+        self._journal.hold(*waiting)
+
+
+def careless(life: Life) -> None:
+    """The sabotaged twin: acts first, announces afterwards."""
+    late: Any = Late(life.engine._writer._journal)
+    life.engine._writer._journal = late
+    life.wish(*economy(life.world, 1200, 500))
+
+
 SCENARIOS: dict[str, tuple[tuple[Callable[[Life], None], ...], tuple[Callable[[Life], None], ...]]]
 SCENARIOS = {
     "writing": ((), (first_writes,)),
@@ -185,6 +210,7 @@ SCENARIOS = {
     "starting-under-obligation": ((both_kinds,), ()),
     "undoing": ((), (refused,)),
 }
+SABOTAGED = {"careless": ((), (careless,))}
 """A life that was killed at its end, and the one after it, which is killed at every line."""
 
 
@@ -265,7 +291,7 @@ def tell(returned: list[dict[str, Any]]) -> None:
 def run(folder: Path, name: str, stride: int = 1) -> dict[str, Any]:
     """Kill at every line, or every n-th, of one scenario."""
     world = World(folder)
-    before, under_test = SCENARIOS[name]
+    before, under_test = {**SCENARIOS, **SABOTAGED}[name]
     found: list[str] = []
     marks = 0
     for line in range(1, 10_000, stride):
