@@ -31,6 +31,7 @@ from wattmesh.telemetry.fake_nvml import FakeNvml
 from wattmesh.telemetry.ledger import CounterBaseline
 
 OURS = "wattmesh"
+MISSING = "not installed"
 SETTLE_S = 2.0
 ANSWER_S = 60.0
 TOLERANCE, INTEGRATED = 1e-3, 1e-2
@@ -158,7 +159,8 @@ def rows(
 ) -> Iterator[dict[str, Any]]:
     """Compare what a tool says with the truth, GPU by GPU."""
     if tool.trouble:
-        yield {"case": "all", "tool": tool.name, "note": tool.trouble}
+        where = "all" if tool.trouble == MISSING else f"all of world {tool.world.name!r}"
+        yield {"case": where, "tool": tool.name, "note": tool.trouble}
         return
     booked = tool.booked() if tool.name == OURS and tool.last else {}
     for index, case in enumerate(tool.world.cases):
@@ -243,7 +245,7 @@ def _tools(made: Mapping[World, FakeNvml], folder: Path) -> list[Tool]:
     for world, fake in made.items():
         tools.append(Tool(name=OURS, world=world, fake=fake, folder=folder))
         for name, module in PEERS.items():
-            missing = "" if importlib.util.find_spec(module) else "not installed"
+            missing = "" if importlib.util.find_spec(module) else MISSING
             tool = Tool(name=name, world=world, fake=fake, folder=folder, trouble=missing)
             tools.append(tool)
     return tools
