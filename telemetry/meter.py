@@ -266,9 +266,9 @@ class Meter:
         return last_mj + (counter_mj - last_mj) % reading.wraps_mj
 
     def _stands_still(self, counter_mj: int, reading: PowerReading, length_us: int) -> bool:
-        """Say whether a counter did not move although power flowed all the time."""
+        """Say whether a counter did not move although power flowed, or nobody knows of none."""
         known = [each for each in (self.power_w, _power(reading)) if each is not None]
-        least_mj = round(min(known, default=0.0) * length_us / 1000)
+        least_mj = round(min(known, default=UNKNOWN_LIMIT_W) * length_us / 1000)
         if reading.every_s or self.still_us + length_us <= STILL_US or least_mj < 2:
             return False  # an exporter may learn more seldom than it is scraped
         return counter_mj == (self.counter_mj or 0) - self.guessed_mj
