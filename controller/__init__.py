@@ -10,6 +10,7 @@ The daemon's life:
     schema.py            a SQLite journal brought up to date in a child process
     wall_clock.py        noticing that the wall clock was stepped
     notify.py            the service manager's protocol
+    life.py              what every process of ours does at its start and end
 
 Deciding (the same code live, in replay and in the demo):
     cycle.py             observe, decide, act; one English sentence per turn
@@ -33,6 +34,12 @@ Telling:
     api/                 HTTP over a Unix socket
     cli/                 the command line
     demo/                `wattmesh demo`
+
+Nodes:
+    agent/               `wattmesh agent`, the process on each GPU node
+    power.py             where power readings come from, as the settings say
+    fleet.py             what all nodes together know: coverage, clocks, owners (pure)
+    clocks.py            what is wished for the runs' GPUs (pure)
 
 Settings:
     settings.py          read the file and name every mistake at once

@@ -7,6 +7,9 @@ The map:
     meter.py             from two looks at a GPU to joules: the rules (pure)
     desired.py           clocks and caps that are wished for a node's GPUs, with leases (pure)
     attribution.py       which run a GPU works for (pure)
+    node_view.py         who computes on a node's GPUs, as its process table shows
+    node_claims.py       both together, look after look
+    delivery.py          what an agent hands to the controller (pure)
     pending.py           amounts that wait to be booked
     sampler.py           reads a source, applies the rules, books rows
     deadline.py          calls that may hang, with a deadline

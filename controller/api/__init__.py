@@ -7,6 +7,9 @@
     orders.py     the newest order of a run, long-polled without holding a thread
     jobs.py       what a run reports: register, progress, transitions, finish
     operators.py  what a person asks for: freeze, thaw, switch
+    agents.py     what a node's agent brings and asks
+    attested.py   calls that an agent makes for somebody on its node
+    agents_server.py  the way in for agents of other nodes: TLS and a token
     reading.py    what anybody on the socket may read
     openapi.py    the published description, from the same table of routes
     app.py        the table of routes

@@ -15,7 +15,7 @@ from tests.agent.ledgers import SLOT, T0, Controller, amounts, counter, row
 from wattmesh.controller.agent.coarsen import Kept, coarser
 from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.errors import FixInput, InputInvalid, JournalUnavailable
-from wattmesh.telemetry.delivery import Batch
+from wattmesh.telemetry.delivery import MOST_ROWS, Batch
 
 
 @pytest.fixture(autouse=True)
@@ -130,13 +130,14 @@ def test_a_new_file_waits_for_what_the_controller_has(tmp_path: Path) -> None:
 def test_more_rows_than_one_batch_takes_are_delivered_in_several(tmp_path: Path) -> None:
     """Only the last of them says up to where everything is booked."""
     outbox, controller = opened(tmp_path), Controller()
-    outbox.book([row(index) for index in range(4001)], [counter(4_001_000)])
+    count = 2 * MOST_ROWS + 1
+    outbox.book([row(index) for index in range(count)], [counter(1000 * count)])
     first = outbox.batch()
     assert first is not None
-    assert (len(first.rows), first.baselines) == (2000, ())
+    assert (len(first.rows), first.baselines) == (MOST_ROWS, ())
     assert deliver(outbox, controller) == 3
-    assert amounts(controller.rows) == (4_001_000, 0, 0)
-    assert controller.baselines["G0"].energy_mj == 4_001_000
+    assert amounts(controller.rows) == (1000 * count, 0, 0)
+    assert controller.baselines["G0"].energy_mj == 1000 * count
 
 
 def test_an_outbox_at_its_limit_joins_slots_and_loses_nothing(tmp_path: Path) -> None:
