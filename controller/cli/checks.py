@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh.controller import settings as reader
-from wattmesh.controller.cli import power_checks
+from wattmesh.controller.cli import actuator_checks, power_checks
 from wattmesh.controller.cli.client import Daemon
 from wattmesh.controller.cli.findings import Finding, ok, problem, unknown
 from wattmesh.controller.cli.words import duration, figures, plural
@@ -59,6 +59,7 @@ def _of_settings(settings: Settings) -> Iterator[Finding]:
     yield journal(settings.journal.url)
     yield disk(_journal_folder(settings.journal.url))
     yield from power_checks.power(settings)
+    yield from actuator_checks.actuator(settings.actuator)
     for name, run in settings.runs.items():
         if run.catalogue is not None:
             yield catalogue(name, run.catalogue)
