@@ -3,6 +3,7 @@
 import logging
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
@@ -18,8 +19,9 @@ from wattmesh.controller.loops import Clock, Loop
 from wattmesh.controller.power import power_source
 from wattmesh.controller.settings_checks import listen_address
 from wattmesh.controller.settings_model import Settings
-from wattmesh.errors import FixInput
+from wattmesh.errors import FixInput, WattmeshError
 from wattmesh.telemetry.actuator.client import ActuatorClient
+from wattmesh.telemetry.deadline import Worker
 from wattmesh.telemetry.exporter import DeviceExporter
 from wattmesh.telemetry.node_claims import NodeClaims, compute_pids
 from wattmesh.telemetry.readings import PowerSource
@@ -72,9 +74,9 @@ class AgentParts:
         def told() -> Mapping[str, Any]:
             return facts(self.newest, self.exporter, boot_id=boot, deliver_s=agent.deliver_s)
 
-        delivering = Delivering(self.outbox, link, self.newest, clock, told, node=self.node)
+        self._delivering = Delivering(self.outbox, link, self.newest, clock, told, node=self.node)
         self.sampler = Loop("sampler", settings.loops.sample_s, self._reading.turn, clock)
-        self.delivery = Loop("delivery", agent.deliver_s, delivering.turn, clock)
+        self.delivery = Loop("delivery", agent.deliver_s, self._delivering.turn, clock)
         hearing = Hearing(
             link,
             knowledge,
@@ -119,8 +121,10 @@ class AgentParts:
             self._relay.stop()
         self.sampler.stop(LOOP_STOP_S)
         self._reading.close()
-        self.delivery.wake()
-        self.delivery.stop(LAST_DELIVERY_S)
+        if self.delivery.stop(LAST_DELIVERY_S):
+            # What does not arrive now waits in the outbox for the next start.
+            with suppress(WattmeshError, TimeoutError):
+                Worker("last-delivery").call(self._delivering.turn, LAST_DELIVERY_S)
         if self._metrics is not None:
             self._metrics.shutdown()
             self._metrics.server_close()

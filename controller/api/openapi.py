@@ -74,7 +74,10 @@ def describe(calls: Iterable[Described]) -> dict[str, Any]:
         "info": {
             "title": "wattmesh",
             "version": wattmesh.__version__,
-            "description": "Unix socket; the caller is known by its peer credentials.",
+            "description": (
+                "Unix socket; the caller is known by its peer credentials. Agents of other nodes: "
+                "TCP with TLS and a token."
+            ),
         },
         "paths": paths,
         "components": {"schemas": schemas},

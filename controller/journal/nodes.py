@@ -17,7 +17,14 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.tables import DELIVERIES, ENERGY, NODE_COUNTERS, NODES
-from wattmesh.controller.journal.values import columns, from_us, to_text, to_us, upsert
+from wattmesh.controller.journal.values import (
+    columns,
+    from_us,
+    insert_new,
+    to_text,
+    to_us,
+    upsert,
+)
 from wattmesh.telemetry.delivery import Batch, Report
 from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
 from wattmesh.telemetry.readings import Quality
@@ -70,7 +77,7 @@ class NodeStore:
         batch = report.batch
         values = [_values(row) for row in _merged(rows)]
         with self._database.writing() as connection:
-            known = connection.execute(_NODE, {"which": node}).one_or_none()
+            known = _held(connection, node, now)
             new = batch is not None and _moved(connection, batch, now)
             if batch is not None and new:
                 _add(connection, values)
@@ -119,6 +126,16 @@ def _row(row: Row[Any]) -> NodeRow:
         devices=json.loads(row.devices),
         facts=json.loads(row.facts),
     )
+
+
+def _held(connection: Connection, node: str, now: datetime) -> Row[Any]:
+    """Hold a node's row for this transaction, so that no two deliveries of it cross."""
+    known = connection.execute(_NODE, {"which": node}).one_or_none()
+    if known is None:
+        empty = {"boot_id": "", "devices": "{}", "facts": "{}", "retired_at": None}
+        insert_new(connection, NODES, {"node": node, "last_seen_at": to_us(now), **empty})
+        known = connection.execute(_NODE, {"which": node}).one()
+    return known
 
 
 def _moved(connection: Connection, batch: Batch, now: datetime) -> bool:
@@ -202,10 +219,10 @@ def _count(connection: Connection, node: str, batch: Batch) -> None:
 
 
 def _remember(
-    connection: Connection, node: str, report: Report, known: Row[Any] | None, now: datetime
+    connection: Connection, node: str, report: Report, known: Row[Any], now: datetime
 ) -> None:
     """Keep the newest facts of a node; a device that does not answer keeps its old ones."""
-    devices: dict[str, Any] = json.loads(known.devices) if known is not None else {}
+    devices: dict[str, Any] = json.loads(known.devices)
     devices = {name: facts for name, facts in devices.items() if not _removed(facts, now)}
     devices |= report.devices
     for name in report.missing:

@@ -1,6 +1,7 @@
 """What nodes deliver, in the journal: each batch once, changes added, on both databases."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -49,6 +50,14 @@ def test_a_batch_that_comes_again_or_late_adds_nothing(journal: Journal) -> None
     assert deliver(journal, batch(6, row()))
     assert deliver(journal, batch(1, row(), boot_id="boot-2"))
     assert [each.energy_mj for each in journal.ledger.energy()] == [3000]
+
+
+def test_one_batch_that_arrives_twice_at_once_is_counted_once(journal: Journal) -> None:
+    """An agent that gave up waiting sends it again while the first is still being taken in."""
+    with ThreadPoolExecutor(4) as pool:
+        taken = list(pool.map(lambda _: deliver(journal, batch(1, row())), range(8)))
+    assert sum(taken) == 1
+    assert [each.energy_mj for each in journal.ledger.energy()] == [1000]
 
 
 def test_changes_are_added_and_unknown_stays_unknown(journal: Journal) -> None:
