@@ -231,7 +231,7 @@ ACTS = st.lists(
         st.tuples(st.just("blind"), st.integers(0, 1)),
         st.tuples(st.just("freeze"), st.integers(0, 1)),
         st.tuples(st.just("reset"), st.just(0)),
-        st.tuples(st.just("glitch"), st.sampled_from([10**12, 10**15])),
+        st.tuples(st.just("glitch"), st.sampled_from([10**14, 10**15])),
         st.tuples(st.just("source"), st.integers(0, 2)),
         st.tuples(st.just("flush"), st.just(0)),
         st.tuples(st.just("down"), st.integers(0, 1)),
