@@ -12,10 +12,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattmesh.controller.demo.process import Child, Children
+from wattmesh.controller.demo.process import Child, Children, wait_for
 from wattmesh.controller.profile_job import ProfileJob, fill
 from wattmesh.controller.profile_meter import Meter
 from wattmesh.controller.profile_numbers import Measured, Watched, idle_power_w, measure
@@ -36,6 +37,7 @@ SIMULATED = ("tokens_per_s", "power_w", "idle_power_w_per_gpu", "switch.layout_e
 """Numbers that come from the device model when GPUs are simulated."""
 
 _PATIENCE_S = 300.0
+_GPUS_LIMIT_S = 30.0
 
 Tell = Callable[[str], None]
 
@@ -75,7 +77,7 @@ def profile(job: ProfileJob, folder: Path, tell: Tell = lambda _: None) -> Profi
     fake = FakeNvml.create(folder / "gpus", job.processes, DEMO_BOARD, update_ms=0)
     walk = Walk(job, tell)
     tell(f"starting {job.processes} processes, and the reference beside them")
-    watched = _run(job, folder, walk, fake.library)
+    watched = _run(job, folder, walk, fake)
     measured = measure(job, watched)
     unproven = _unproven(job, walk, measured)
     return Profile(
@@ -86,23 +88,27 @@ def profile(job: ProfileJob, folder: Path, tell: Tell = lambda _: None) -> Profi
     )
 
 
-def _run(job: ProfileJob, folder: Path, walk: Walk, library: Path) -> Watched:
+def _run(job: ProfileJob, folder: Path, walk: Walk, fake: FakeNvml) -> Watched:
     """Run the job and its reference to their ends, watching from outside through NVML."""
-    source = NvmlSource(library)
     # A Unix socket's path has room for 107 bytes; the given folder may be deeper than that.
     with (
+        closing(NvmlSource(fake.library)) as source,  # a process has one NVML library at a time
         tempfile.TemporaryDirectory(prefix="wattmesh-") as short,
         WalkServer(Path(short) / "walk.sock", walk),
         Children() as children,
     ):
         main = _start(job, folder, children, Path(short) / "walk.sock")
         reference = _start_reference(job, folder, children)
+        wait_for(
+            lambda: len(source.gpu_uuids()) == job.processes,
+            limit_s=_GPUS_LIMIT_S,
+            what=f"Finding {job.processes} GPUs through {fake.library}",
+        )
         with Meter(source, main.pid) as meter:
             main.finish(_PATIENCE_S)
         if reference is not None:
             reference.finish(_PATIENCE_S)
-    counters = [meter.counters[uuid] for uuid in source.gpu_uuids()]
-    source.close()
+    counters = [meter.counters[each.uuid] for each in fake.gpus]
     rows = step_log.read(folder / "steps.jsonl")
     if not rows or not all(each.at_s for each in counters):
         raise InputInvalid(f"the job logged no steps; look at {main.log}")

@@ -1,5 +1,6 @@
 """A real job, walked through real switches under the launcher, and what the catalogue then says."""
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Equivalence, Evidence
 from wattmesh.reconfig.layout import Layout
+from wattmesh.telemetry.fake_nvml import FakeNvml
+from wattmesh.telemetry.nvml_source import NvmlSource
 
 TRAINER = ("-m", "examples.pretrain", "--preset", "tiny", "--steps", "{steps}")
 
@@ -81,3 +84,6 @@ def test_a_job_that_fails_says_where_its_log_is(tmp_path: Path, job: ProfileJob)
         profile(broken, tmp_path / "work")
     with pytest.raises(InputInvalid, match="is not empty"):
         profile(broken, tmp_path / "work")
+    # It let NVML go: this process may read another library now.
+    with closing(NvmlSource(FakeNvml.create(tmp_path / "other", 1).library)) as source:
+        assert len(source.gpu_uuids()) == 1
