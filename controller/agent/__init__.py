@@ -4,6 +4,7 @@ The map:
     __main__.py     the process: start, signals, stop
     parts.py        every part made from the settings
     duties.py       what each loop does in one turn: read, deliver, hear
+    obeying.py      hands what the controller wishes to the actuator, again and again
     knowledge.py    what the controller has told, kept for when it is away
     outbox.py       what is measured and not yet delivered
     outbox_file.py  its SQLite file

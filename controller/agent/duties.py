@@ -1,4 +1,4 @@
-"""What each loop of an agent does in one turn: read, deliver, hear.
+"""What the loops of an agent do in one turn: read, deliver, hear (`obeying.py` has the fourth).
 
 Invariant: each may be killed at any instruction and done again; what matters is in the outbox.
 """
@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import wattmesh
@@ -15,11 +15,10 @@ from wattmesh.controller.agent.knowledge import PATIENCE_S, Knowledge, Told
 from wattmesh.controller.agent.link import Link
 from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.controller.loops import Clock
-from wattmesh.errors import JournalUnavailable, SourceUnavailable, WattmeshError
-from wattmesh.telemetry.actuator.wire import Claim as Owners
+from wattmesh.errors import JournalUnavailable, SourceUnavailable
 from wattmesh.telemetry.attribution import Claim
 from wattmesh.telemetry.delivery import Report, baseline, live
-from wattmesh.telemetry.desired import Applied, Desired
+from wattmesh.telemetry.desired import Applied
 from wattmesh.telemetry.exporter import DeviceExporter
 from wattmesh.telemetry.node_claims import NodeClaims
 from wattmesh.telemetry.sampler import Sample, Sampler
@@ -36,20 +35,13 @@ WAIT_S = 15.0
 ANSWER_LIMIT_S = 10.0
 
 
-class Actuator(Protocol):
-    """What may set clocks and limits (`telemetry.actuator.client`)."""
-
-    def apply(self, desired: Desired, claims: Mapping[str, Owners]) -> Applied:
-        """Say everything that is wished, and whose processes the holders' are."""
-        ...
-
-
 @dataclass(slots=True)
 class Newest:
     """The newest facts of an agent's loops; each field is replaced whole, by one thread."""
 
     sample: Sample
     claims: Mapping[str, Claim]
+    told: Told | None = None
     applied: Applied | None = None
     heard_s: float | None = None
     delivered_s: float | None = None
@@ -182,42 +174,35 @@ class Delivering:
 
 
 class Hearing:
-    """Ask the controller what is wished, and hand it to the actuator."""
+    """Ask the controller what is wished, and who owns what here."""
 
     def __init__(
         self,
         link: Link,
         knowledge: Knowledge,
-        actuator: Actuator,
         *,
-        view: NodeClaims,
         newest: Newest,
         clock: Clock,
-        exporter: DeviceExporter,
         node: str,
-        changed: Callable[[], None],
+        heard: Callable[[], None],
     ) -> None:
-        """Take the parts; `changed` is called when clocks in force have changed."""
+        """Take the parts; `heard` is called when there is an answer to obey."""
         self._link = link
         self._knowledge = knowledge
-        self._actuator = actuator
-        self._view = view
         self._newest = newest
         self._clock = clock
-        self._exporter = exporter
         self._target = f"/v1/agents/{quote(node, safe='')}/desired"
-        self._changed = changed
+        self._heard = heard
         self._serial = ""
 
     def turn(self) -> None:
-        """Wait for an answer, and obey it: leases are renewed by hearing, and by nothing else.
+        """Wait for an answer: leases are renewed by hearing, and by nothing else.
 
         Raises:
             SourceUnavailable: the controller does not answer; economy leases run out meanwhile.
             InputInvalid: it answers what this agent does not understand.
         """
-        known = self._serial if self._newest.applied is not None else ""
-        query = urlencode({"wait": WAIT_S if known else 0, "serial": known})
+        query = urlencode({"wait": WAIT_S if self._serial else 0, "serial": self._serial})
         reply = self._link.call("GET", f"{self._target}?{query}", limit_s=WAIT_S + ANSWER_LIMIT_S)
         answer = reply.json()
         if reply.status != 200:
@@ -226,41 +211,10 @@ class Hearing:
                 f"{answer.get('error', 'no reason given')}"
             )
         told = Told.from_json(answer)
-        self._newest.heard_s = self._clock.monotonic()
-        self._obey(told)
+        self._newest.told, self._newest.heard_s = told, self._clock.monotonic()
+        self._heard()
         self._serial = told.desired.serial
         self._knowledge.hear(told)
-
-    def _obey(self, told: Told) -> None:
-        """Hand the wishes on, and keep what came of it."""
-        before = self._newest.applied
-        try:
-            applied = self._actuator.apply(told.desired, self._owners(told))
-        except WattmeshError as error:
-            applied = Applied(mode="none", epoch=told.desired.epoch, trouble=str(error)[:500])
-        self._newest.applied = applied
-        locks = {each.gpu_uuid: each.clock_mhz for each in applied.gpus}
-        self._exporter.locked({gpu: mhz for gpu, mhz in locks.items() if mhz is not None})
-        if applied != before:
-            if applied.trouble and (before is None or applied.trouble != before.trouble):
-                log.warning("no clock is set here: %s", applied.trouble)
-            self._changed()
-
-    def _owners(self, told: Told) -> dict[str, Owners]:
-        """Say whose processes each holder's are: by this node's own view, else by their user."""
-        view, claims = self._view.view, self._newest.claims
-        if view is None:
-            return {
-                each.run: Owners(uids=frozenset({each.owner_uid}))
-                for each in told.holders
-                if each.owner_uid is not None
-            }
-        pids: dict[str, set[int]] = {each.run: set() for each in told.holders}
-        for gpu, users in view.users.items():
-            run = claims[gpu].run if gpu in claims else ""
-            if run:
-                pids.setdefault(run, set()).update(process.pid for process in users)
-        return {run: Owners(pids=frozenset(each)) for run, each in pids.items()}
 
 
 def facts(

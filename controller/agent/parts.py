@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from wattmesh.controller.agent.duties import Delivering, Hearing, Newest, Reading, facts
 from wattmesh.controller.agent.knowledge import Knowledge
 from wattmesh.controller.agent.link import Link
+from wattmesh.controller.agent.obeying import REPEAT_S, Obeying
 from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.controller.agent.relay import Relay
 from wattmesh.controller.life import boot_id
@@ -77,16 +78,22 @@ class AgentParts:
         self._delivering = Delivering(self.outbox, link, self.newest, clock, told, node=self.node)
         self.sampler = Loop("sampler", settings.loops.sample_s, self._reading.turn, clock)
         self.delivery = Loop("delivery", agent.deliver_s, self._delivering.turn, clock)
-        hearing = Hearing(
-            link,
-            knowledge,
+        obeying = Obeying(
             ActuatorClient(settings.actuator.socket),
             view=view,
             newest=self.newest,
             clock=clock,
             exporter=self.exporter,
-            node=self.node,
             changed=self.delivery.wake,
+        )
+        self.obeying = Loop("obeying", REPEAT_S, obeying.turn, clock)
+        hearing = Hearing(
+            link,
+            knowledge,
+            newest=self.newest,
+            clock=clock,
+            node=self.node,
+            heard=self.obeying.wake,
         )
         self.hearing = Loop("hearing", ASK_AGAIN_S, hearing.turn, clock)
         self._relay = self._opened_relay(link)
@@ -111,12 +118,13 @@ class AgentParts:
             self._metrics = _served(address, self.exporter)
         if self._relay is not None:
             self._relay.start()
-        for loop in (self.sampler, self.hearing, self.delivery):
+        for loop in (self.sampler, self.obeying, self.hearing, self.delivery):
             loop.start()
 
     def stop(self) -> None:
         """Stop everything; a question that waits for its answer is left to the process."""
         self.hearing.stop(0.0)
+        self.obeying.stop(LOOP_STOP_S)
         if self._relay is not None:
             self._relay.stop()
         self.sampler.stop(LOOP_STOP_S)

@@ -116,13 +116,16 @@ class Node:
 
             wait_for(ready, f"the agent of {self.name}", 30.0)
 
-    def start_actuator(self) -> None:
+    def start_actuator(self) -> subprocess.Popen[bytes]:
         """Start the process that may change its GPUs; it ends with the node."""
+        (self.folder / "actuator.sock").unlink(missing_ok=True)
         config = str(self.folder / "wattmesh.toml")
         with (self.folder / "actuator.log").open("ab") as log:
             command = [sys.executable, "-m", "wattmesh.telemetry.actuator", "--config", config]
-            self.children.append(subprocess.Popen(command, stderr=log))
+            process = subprocess.Popen(command, stderr=log)
+        self.children.append(process)
         wait_for((self.folder / "actuator.sock").exists, "the actuator", 30.0)
+        return process
 
     def locks(self) -> set[int | None]:
         """Read the clocks that its GPUs are locked to."""

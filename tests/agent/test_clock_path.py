@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,16 +41,6 @@ power_w = 800
 equivalence = "exact"
 evidence = "validated"
 """
-ACTUATOR = """\
-[actuator]
-mode = "enforce"
-group = ""
-write_every_s = 0
-step_share = 1.0
-socket = "{folder}/actuator.sock"
-journal = "{folder}/journal"
-library = "{library}"
-"""
 
 
 class Site:
@@ -62,26 +50,12 @@ class Site:
         """Start agent and actuator, and register the run through the agent."""
         self.daemon, self.node = running, one
         self.sequence = 0
-        config = one.folder / "wattmesh.toml"
-        text = config.read_text().partition("[actuator]")[0]
-        config.write_text(text + ACTUATOR.format(folder=one.folder, library=one.gpus.library))
-        self.actuator = self.start_actuator()
+        self.actuator = one.start_actuator()
         one.start()
         self.job = one.job(0, 1)
         for gpu in one.gpus.gpus:
             gpu.draw(None)
             gpu.load(1.0)
-
-    def start_actuator(self) -> subprocess.Popen[bytes]:
-        """Start the actuator; the node ends it in the end."""
-        config = str(self.node.folder / "wattmesh.toml")
-        with (self.node.folder / "actuator.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "wattmesh.telemetry.actuator", "--config", config],
-                stderr=log,
-            )
-        self.node.children.append(process)
-        return process
 
     def register(self) -> None:
         """Let the run introduce itself, owner and GPUs attested by the agent."""
@@ -110,17 +84,13 @@ class Site:
         )
         assert answer.status == 200, answer.body
 
-    def locks(self) -> set[int | None]:
-        """Give the locks that are in force on the boards."""
-        return {gpu.truth().lock_mhz for gpu in self.node.gpus.gpus}
-
     def wait_locks(self, clock_mhz: int | None, *, reporting: bool = True) -> None:
         """Wait until every board has this lock."""
 
         def there() -> bool:
             if reporting:
                 self.report()
-            return self.locks() == {clock_mhz}
+            return self.node.locks() == {clock_mhz}
 
         wait_for(there, f"a lock of {clock_mhz} MHz", 60.0)
 
@@ -163,7 +133,7 @@ def test_a_part_that_dies_and_comes_back_keeps_the_clock_it_may(tmp_path: Path, 
         if part == "daemon":
             # What stands, stands: its agent goes on only while somebody wishes.
             here.daemon.stop(signal.SIGKILL)
-            assert here.locks() == {SLOW_MHZ}
+            assert here.node.locks() == {SLOW_MHZ}
             with daemon(tmp_path, text=here.daemon.settings.read_text()) as again:
                 here.daemon = again
                 here.wait_locks(SLOW_MHZ)
@@ -171,14 +141,14 @@ def test_a_part_that_dies_and_comes_back_keeps_the_clock_it_may(tmp_path: Path, 
                 here.wait_locks(None)  # the highest clock is the baseline: nothing is held for it
         elif part == "agent":
             here.node.end(signal.SIGKILL)
-            assert here.locks() == {SLOW_MHZ}
+            assert here.node.locks() == {SLOW_MHZ}
             here.node.start()
             here.wait_locks(SLOW_MHZ)
         else:
             os.kill(here.actuator.pid, signal.SIGKILL)
             here.actuator.wait()
             # Its start gives back what it found; then it hears what is wished.
-            here.actuator = here.start_actuator()
+            here.actuator = here.node.start_actuator()
             here.wait_locks(SLOW_MHZ)
 
 

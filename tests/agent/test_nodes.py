@@ -210,37 +210,6 @@ def test_a_run_pays_while_its_process_computes_and_not_for_a_strangers(tmp_path:
         ledger.wait_whole(one)
 
 
-def test_a_wish_in_the_journal_reaches_the_gpus_and_ends_with_the_job(tmp_path: Path) -> None:
-    """Controller, agent, actuator: what the node's own view says is whose process it is."""
-    address = UNIX.format(tmp_path)
-    with (
-        daemon(tmp_path, AGENTS) as running,
-        books(running) as ledger,
-        node(tmp_path, "n1", address) as one,
-    ):
-        one.start_actuator()
-        one.start()
-        ledger.wait_known(one)
-        gpus = tuple(gpu.uuid for gpu in one.gpus.gpus)
-        job = one.job(0, 1)
-        register = facts.register(gpus=gpus, ranks=(0, 1), world_size=2)
-        answer = ask(one.relay, "POST", f"/v1/runs/{facts.RUN}/register", register)
-        assert answer.status == 200, answer.body
-
-        def settable() -> bool:
-            found = ledger.find("n1")
-            assert found is not None
-            said = (found.facts.get("applied") or {}).get("gpus", ())
-            return len(said) == 2 and all(each["settable"] for each in said)
-
-        wait_for(settable, "GPUs that can be set")
-        epoch = running.status()["epoch"]
-        ledger.journal.runs.wish_clock(facts.RUN, 1200, now=facts_now(), epoch=epoch)
-        wait_for(lambda: one.locks() == {1200}, "the clock that was wished")
-        job.kill()
-        wait_for(lambda: one.locks() == {None}, "the baseline")
-
-
 def beyond(amount_mj: Callable[[], int], more_mj: int) -> None:
     """Wait until so much more has been drawn or booked."""
     now_mj = amount_mj()

@@ -1,0 +1,108 @@
+"""Hand what the controller wishes to the node's actuator, again and again.
+
+Again, because an actuator may start anew and a run may start new processes between two answers of
+the controller. Invariant: repeating prolongs nothing. An economy lease counts from the moment at
+which the controller was heard, whatever happens on this node since.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from wattmesh.controller.agent.duties import Newest
+from wattmesh.controller.agent.knowledge import Told
+from wattmesh.controller.loops import Clock
+from wattmesh.errors import WattmeshError
+from wattmesh.telemetry.actuator.wire import Claim as Owners
+from wattmesh.telemetry.attribution import Claim, NodeView
+from wattmesh.telemetry.desired import Applied, Desired
+from wattmesh.telemetry.exporter import DeviceExporter
+from wattmesh.telemetry.node_claims import NodeClaims
+
+log = logging.getLogger(__name__)
+
+REPEAT_S = 2.0
+
+
+class Actuator(Protocol):
+    """What may set clocks and limits (`telemetry.actuator.client`)."""
+
+    def apply(self, desired: Desired, claims: Mapping[str, Owners]) -> Applied:
+        """Say everything that is wished, and whose processes the holders' are."""
+        ...
+
+
+class Obeying:
+    """Repeat the newest wish to the actuator; one thread calls `turn`."""
+
+    def __init__(
+        self,
+        actuator: Actuator,
+        *,
+        view: NodeClaims,
+        newest: Newest,
+        clock: Clock,
+        exporter: DeviceExporter,
+        changed: Callable[[], None],
+    ) -> None:
+        """Take the parts; `changed` is called when what is in force has changed."""
+        self._actuator = actuator
+        self._view = view
+        self._newest = newest
+        self._clock = clock
+        self._exporter = exporter
+        self._changed = changed
+
+    def turn(self) -> None:
+        """Hand the wish on, as far as it still holds, and keep what came of it."""
+        told, heard_s = self._newest.told, self._newest.heard_s
+        if told is None or heard_s is None:
+            return
+        wish = left(told.desired, self._clock.monotonic() - heard_s)
+        if wish is None:
+            return
+        before = self._newest.applied
+        try:
+            applied = self._actuator.apply(wish, owners(told, self._view.view, self._newest.claims))
+        except WattmeshError as error:
+            applied = Applied(mode="none", epoch=wish.epoch, trouble=str(error)[:500])
+        self._newest.applied = applied
+        locks = {each.gpu_uuid: each.clock_mhz for each in applied.gpus}
+        self._exporter.locked({gpu: mhz for gpu, mhz in locks.items() if mhz is not None})
+        if applied != before:
+            if applied.trouble and (before is None or applied.trouble != before.trouble):
+                log.warning("no clock is set here: %s", applied.trouble)
+            self._changed()
+
+
+def left(desired: Desired, age_s: float) -> Desired | None:
+    """Give what is left of a wish that was heard `age_s` ago; None: nothing, so nothing is said.
+
+    A wish without economy leases is as old as it likes: it only says what is not wished any more.
+    """
+    economy = [wish for wish in desired.wishes if wish.lease_s is not None]
+    if economy and all((wish.lease_s or 0.0) <= age_s for wish in economy):
+        return None
+    wishes = tuple(
+        wish if wish.lease_s is None else replace(wish, lease_s=wish.lease_s - age_s)
+        for wish in desired.wishes
+        if wish.lease_s is None or wish.lease_s > age_s
+    )
+    return replace(desired, wishes=wishes)
+
+
+def owners(told: Told, view: NodeView | None, claims: Mapping[str, Claim]) -> dict[str, Owners]:
+    """Say whose processes each holder's are: by this node's own view, else by their user."""
+    if view is None:
+        return {
+            each.run: Owners(uids=frozenset({each.owner_uid}))
+            for each in told.holders
+            if each.owner_uid is not None
+        }
+    pids: dict[str, set[int]] = {each.run: set() for each in told.holders}
+    for gpu, users in view.users.items():
+        run = claims[gpu].run if gpu in claims else ""
+        if run:
+            pids.setdefault(run, set()).update(process.pid for process in users)
+    return {run: Owners(pids=frozenset(each)) for run, each in pids.items()}
