@@ -15,13 +15,16 @@ from wattmesh.errors import SourceUnavailable, WattmeshError
 from wattmesh.telemetry.actuator.facts import GpuFacts
 from wattmesh.telemetry.actuator.processes import living
 from wattmesh.telemetry.deadline import Overdue, Worker
-from wattmesh.telemetry.nvml import Nvml, NvmlControl
+from wattmesh.telemetry.nvml import BoardLimits, Nvml, NvmlControl
 from wattmesh.telemetry.nvml_library import DeviceLost, DriverGone, NvmlFailed
 
 T = TypeVar("T")
 
 CALL_S = 1.0
 """Longest wait for one GPU; a read is about a dozen calls of some microseconds each."""
+
+TRIES = 3
+"""Of a read during which the driver was loaded anew."""
 
 OPEN_S = 10.0
 """Longest wait for a driver that is loaded for us; without persistence that takes seconds."""
@@ -217,7 +220,7 @@ def _read(nvml: Nvml, uuid: str, board: _Board) -> GpuFacts:
     Raises:
         NvmlFailed: what must be known is not.
     """
-    limits = nvml.limits(uuid)
+    limits, energy_mj = _of_one_life(nvml, uuid)
     return GpuFacts(
         gpu_uuid=uuid,
         board=board.name,
@@ -230,12 +233,27 @@ def _read(nvml: Nvml, uuid: str, board: _Board) -> GpuFacts:
         highest_mhz=board.highest_mhz,
         sm_mhz=_or(lambda: nvml.sm_clock_mhz(uuid), None),
         reasons=_or(lambda: nvml.reasons(uuid), None),
-        energy_mj=_or(lambda: nvml.energy_mj(uuid), None),
+        energy_mj=energy_mj,
         persistence=_or(lambda: nvml.persistence(uuid), None),
         profile=_or(lambda: nvml.power_profile_active(uuid), None),
         shared=_or(lambda: nvml.shared(uuid), "unknown"),
         processes=_or(lambda: living(nvml.compute_pids(uuid)), None),
     )
+
+
+def _of_one_life(nvml: Nvml, uuid: str) -> tuple[BoardLimits, int | None]:
+    """Read the limits and the counter of one life of the driver.
+
+    The counter that falls tells a driver that was loaded anew from somebody else's hand; limits
+    from before that and a counter from after it would convict nobody now and an innocent later.
+    """
+    energy_mj = _or(lambda: nvml.energy_mj(uuid), None)
+    for _ in range(TRIES):
+        before_mj, limits = energy_mj, nvml.limits(uuid)
+        energy_mj = _or(lambda: nvml.energy_mj(uuid), None)
+        if before_mj is None or energy_mj is None or energy_mj >= before_mj:
+            break
+    return limits, energy_mj
 
 
 def _or(ask: Callable[[], T], otherwise: T) -> T:
