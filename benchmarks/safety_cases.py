@@ -11,9 +11,10 @@ from benchmarks.safety_node import RUN, Node, kill, stop
 from wattmesh.telemetry.actuator.facts import Reasons
 from wattmesh.telemetry.actuator.wire import Claim
 
-LEASE_S = 2.0
 AGED_MJ = 3_000_000
 """More than a counter moves from one look of the actuator to the next."""
+
+LEASE_S = 2.0
 """Short, so that its end can be waited for; what is measured is the time beyond it."""
 
 
