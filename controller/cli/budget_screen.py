@@ -42,8 +42,8 @@ def screen(view: Mapping[str, Any]) -> list[Text | str]:
         *(line for period in view["periods"] for line in _period(period)),
         styled(
             ("spent  ", DIM),
-            (words.grams(total["carbon_g"]), STRONG),
-            f" for {joules(total['energy_j'])}   {view['signal'] or 'no signal is set'}; "
+            (words.grams(_priced_g(total)), STRONG),
+            f" for {joules(total['energy_j'])}{_unpriced(total)}   {view['signal'] or 'no signal is set'}; "
             f"{view['boundary']}",
         ),
         _saved(view),
@@ -108,10 +108,21 @@ def _estimated(view: Mapping[str, Any]) -> str:
     return f"   estimated: {why}"
 
 
+def _priced_g(entry: Mapping[str, Any]) -> float | None:
+    """Give what was emitted; None where no joule has a price yet: unknown is never zero."""
+    carbon_g: float = entry["carbon_g"]
+    return None if entry["unpriced_j"] and not carbon_g else carbon_g
+
+
+def _unpriced(total: Mapping[str, Any]) -> str:
+    """Say how much of it has no grams; "" when all has."""
+    return f" ({joules(total['unpriced_j'])} have no grams yet)" if total["unpriced_j"] else ""
+
+
 def _others(lines: Sequence[Mapping[str, Any]]) -> Text:
     """What was booked to no run, and what nobody measured."""
     others = [
-        f"{line['line']} {words.grams(line['carbon_g'])} ({joules(line['energy_j'])})"
+        f"{line['line']} {words.grams(_priced_g(line))} ({joules(line['energy_j'])})"
         for line in lines
         if line["line"] != "run"
     ]
@@ -124,8 +135,9 @@ def _others(lines: Sequence[Mapping[str, Any]]) -> Text:
 
 def _run(run: Mapping[str, Any]) -> Sequence[str | Text]:
     """One run's cells."""
-    saved, baseline, carbon = run["saved_g"], run["baseline_g"], run["carbon_g"]
-    per_million = carbon / run["tokens"] * 1e6 if run["tokens"] else None
+    saved, baseline, carbon = run["saved_g"], run["baseline_g"], _priced_g(run)
+    known = carbon is not None and run["tokens"]
+    per_million = carbon / run["tokens"] * 1e6 if known else None
     return (
         Text(run["name"], style=STRONG),
         words.grams(carbon),

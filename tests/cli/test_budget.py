@@ -66,6 +66,17 @@ def test_a_saving_names_baseline_and_signal() -> None:
     assert "85 %" in text
 
 
+def test_joules_without_a_price_are_not_zero_grams() -> None:
+    """Where no signal is set, or none has come yet, what was spent is not known."""
+    line = ClusterLine(
+        line="run", energy_j=90_000.0, carbon_g=0.0, unobserved_s=0.0, unpriced_j=90_000.0
+    )
+    dark = run(carbon_g=0.0, unpriced_j=90_000.0, saved_g=None, settled=False)
+    text = plain(budget_screen.screen(view(dark, total=line, lines=(line,), signal="")))
+    assert "spent  - for 90 kJ (90 kJ have no grams yet)   no signal is set" in text
+    assert " 0 g" not in text
+
+
 def test_an_unsettled_saving_is_not_told() -> None:
     """A run whose baseline is behind shows a dash, is named, and adds nothing to the sum."""
     behind = run(saved_g=None, settled=False, bound_g=None, unpriced_j=1234.0)
