@@ -43,8 +43,8 @@ def screen(view: Mapping[str, Any]) -> list[Text | str]:
         styled(
             ("spent  ", DIM),
             (words.grams(_priced_g(total)), STRONG),
-            f" for {joules(total['energy_j'])}{_unpriced(total)}   {view['signal'] or 'no signal is set'}; "
-            f"{view['boundary']}",
+            f" for {joules(total['energy_j'])}{_unpriced(total)}   "
+            f"{view['signal'] or 'no signal is set'}; {view['boundary']}",
         ),
         _saved(view),
         _others(view["lines"]),
