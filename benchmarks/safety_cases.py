@@ -192,34 +192,26 @@ def foreign_limit(node: Node) -> float:
 
 def foreign_lock(node: Node) -> float:
     """Somebody else locks a higher clock: it shows under load, and theirs stays."""
-    node.job()
-    _under_economy(node)
-    node.fake.gpus[1].foreign_lock(1800)
-
-    def left_alone() -> bool:
-        first, second = node.truths()
-        return (first.lock_mhz, first.requested_limit_w) == (None, 700) and (
-            second.lock_mhz,
-            second.requested_limit_w,
-        ) == (1800, 700)
-
-    waited = node.until(left_alone).seconds
-    node.until(lambda: "under our lock of 1200 MHz" in node.trouble())
-    return waited
+    return _foreign_lock(node, 1800, "under our lock of 1200 MHz")
 
 
 def foreign_lower_lock(node: Node) -> float:
     """Somebody else locks a lower clock, which nothing the driver says explains: theirs stays."""
+    return _foreign_lock(node, 600, "for no reason that the driver gives")
+
+
+def _foreign_lock(node: Node, clock_mhz: int, words: str) -> float:
+    """Lock one GPU as another program does; both limits go back, and that lock stays."""
     node.job()
     _under_economy(node)
-    node.fake.gpus[1].foreign_lock(600)
+    node.fake.gpus[1].foreign_lock(clock_mhz)
 
     def left_alone() -> bool:
         states = [(each.lock_mhz, each.requested_limit_w) for each in node.truths()]
-        return states == [(None, 700), (600, 700)]
+        return states == [(None, 700), (clock_mhz, 700)]
 
     waited = node.until(left_alone).seconds
-    node.until(lambda: "for no reason that the driver gives" in node.trouble())
+    node.until(lambda: words in node.trouble())
     return waited
 
 
