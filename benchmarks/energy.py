@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.energy_peers import PEERS, environment, warm
+from benchmarks.energy_peers import PEERS, environment, sweep, warm
 from benchmarks.energy_sampler import PERIOD_S
 from benchmarks.energy_worlds import Anchor, Case, World, anchors, make, play, worlds
 from benchmarks.report import Goal, Report, run
@@ -81,6 +81,7 @@ class Tool:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
+            start_new_session=True,
         )
         log.close()
 
@@ -97,6 +98,7 @@ class Tool:
             return
         self.process.kill()
         self.process.wait(ANSWER_S)
+        sweep(self.process)
         if self.name == OURS and not self.last:
             journal = Journal.open(f"sqlite:///{self._database}")
             self.killed_at = journal.ledger.baselines()
@@ -116,6 +118,7 @@ class Tool:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(ANSWER_S)
+        sweep(self.process)
 
     @property
     def _database(self) -> Path:

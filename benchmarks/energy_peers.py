@@ -13,10 +13,12 @@ import json
 import os
 import signal
 import subprocess
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -135,6 +137,12 @@ TOOLS: dict[str, Callable[[int], Measuring]] = {
     "zeus PowerMonitor": power_monitor,
     "CodeCarbon": codecarbon,
 }
+
+
+def sweep(process: subprocess.Popen[str]) -> None:
+    """Kill what a tool that has ended left behind: it was started in a session of its own."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def main(tool: str, gpus: int) -> int:

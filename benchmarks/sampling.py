@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.daemon import daemon
-from benchmarks.energy_peers import PEERS, environment, warm
+from benchmarks.energy_peers import PEERS, environment, sweep, warm
 from benchmarks.energy_sampler import GRID
 from benchmarks.report import Goal, Report, run
 from wattmesh.telemetry.delivery import Batch
@@ -77,6 +77,7 @@ def watched(command: Sequence[str], fake: FakeNvml, log: Path, seconds: float) -
             stdout=subprocess.PIPE,
             stderr=stream,
             text=True,
+            start_new_session=True,
         )
     try:
         assert process.stdout is not None
@@ -99,6 +100,7 @@ def watched(command: Sequence[str], fake: FakeNvml, log: Path, seconds: float) -
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
+        sweep(process)
 
 
 def cpu_s(pid: int) -> float:
