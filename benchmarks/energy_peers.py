@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import subprocess
-import subprocess
 import sys
 import threading
 import time
