@@ -24,5 +24,9 @@ The map:
     prometheus.py        what an exporter reads already, through a Prometheus server
     prometheus_answers.py  names, units, ages and blanks of exporters (pure)
     static_power.py      devices that nothing measures, at an assumed power
+    crosscheck.py        the counter held against the integral of power (pure)
+    residual.py          what a node's meter shows beyond its parts (pure)
+    exporter.py          devices as metrics for Prometheus
+    actuator/            the one part that may change a GPU, a process of its own
     fake_nvml/           a fake NVML library, for tests, the demo and others
 """
