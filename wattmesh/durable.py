@@ -1,12 +1,43 @@
-"""The one way we write files that must survive a power cut.
+"""The one way we write files that must survive a power cut, and hold what one process may have.
 
 Invariant: a reader sees the old content or the new, never a part of either: write to a
 temporary name in the same folder, fsync the file, rename, fsync the folder.
 """
 
+import fcntl
 import os
 import secrets
 from pathlib import Path
+
+
+class Held(Exception):
+    """Another process has the lock. `holder`: its pid as it wrote it, or "unknown"."""
+
+    def __init__(self, holder: str) -> None:
+        """Keep who has it."""
+        self.holder = holder
+        super().__init__(f"held by process {holder}")
+
+
+def hold(path: Path) -> int:
+    """Take the lock file beside `path` for this process alone; give its open descriptor.
+
+    The kernel lets go of it when the descriptor is closed, and when the process ends, however.
+
+    Raises:
+        Held: another process has it. OSError: the file cannot be opened.
+    """
+    name = path.with_name(f"{path.name}.lock")
+    lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise Held(holder) from error
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
 
 
 def fsync_folder(folder: Path) -> None:

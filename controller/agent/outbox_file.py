@@ -5,7 +5,6 @@ that SQLite cannot read is put aside, never written over. Every failure surfaces
 `JournalUnavailable`, in one sentence with the next step.
 """
 
-import fcntl
 import logging
 import os
 import sqlite3
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from wattmesh import durable
 from wattmesh.errors import FixInput, JournalUnavailable
 from wattmesh.telemetry.readings import utc_now
 
@@ -155,23 +155,18 @@ def _hold(path: Path) -> int:
     Raises:
         FixInput: another agent has it, or its folder cannot be used.
     """
-    name = path.with_name(f"{path.name}.lock")
     try:
-        held = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return durable.hold(path)
+    except durable.Held as error:
+        raise FixInput(
+            f"another agent uses the outbox {path}; stop it first, or give this one its own "
+            "agent.outbox"
+        ) from error
     except OSError as error:
         raise FixInput(
             f"the outbox's folder {path.parent} cannot be used ({error.strerror}); make it, or "
             "name another file in agent.outbox"
         ) from error
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(held)
-        raise FixInput(
-            f"another agent uses the outbox {path}; stop it first, or give this one its own "
-            "agent.outbox"
-        ) from error
-    return held
 
 
 def _create(connection: sqlite3.Connection) -> None:

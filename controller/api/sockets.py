@@ -5,13 +5,13 @@ lets go of the lock when the process dies, however it dies), so a socket found t
 may be replaced.
 """
 
-import fcntl
 import grp
 import logging
 import os
 import socket
 from pathlib import Path
 
+from wattmesh import durable
 from wattmesh.errors import FixInput
 
 log = logging.getLogger(__name__)
@@ -70,26 +70,18 @@ def group_id(name: str) -> int | None:
 
 def _lock(path: Path) -> int:
     """Take the lock beside the socket, or say who has it."""
-    name = path.with_name(f"{path.name}.lock")
     try:
-        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return durable.hold(path)
+    except durable.Held as error:
+        raise AddressTaken(
+            f"another daemon (pid {error.holder}) serves {path}; stop it first, or give this one "
+            "its own api.socket"
+        ) from error
     except OSError as error:
         raise FixInput(
             f"the socket's folder {path.parent} cannot be used ({error.strerror}); make it, or "
             "name another path in api.socket"
         ) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(lock)
-        raise AddressTaken(
-            f"another daemon (pid {holder}) serves {path}; stop it first, or give this one its own "
-            "api.socket"
-        ) from error
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    return lock
 
 
 def _bind(path: Path, group: int | None) -> socket.socket:

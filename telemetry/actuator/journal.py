@@ -10,7 +10,6 @@ reads that gives back every GPU it may have written (`engine`).
 """
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -329,9 +328,13 @@ def _lock(path: Path) -> int:
         Refused: another process has it, or this user may not.
         InputInvalid: there is no such folder. JournalUnavailable: the disk fails.
     """
-    name = path.with_name(path.name + ".lock")
     try:
-        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return durable.hold(path)
+    except durable.Held as error:
+        raise Refused(
+            f"{path} is in use by process {error.holder}, the actuator: ask that one, or stop it "
+            "first (systemctl stop wattmesh-actuator, which gives every GPU back)"
+        ) from error
     except FileNotFoundError as error:
         raise InputInvalid(
             f"there is no folder {path.parent}: no actuator has ever run here, or actuator.journal "
@@ -339,23 +342,11 @@ def _lock(path: Path) -> int:
         ) from error
     except PermissionError as error:
         raise Refused(
-            f"uid {os.geteuid()} may not write {name}: only the actuator's own user (root) may "
-            "change GPUs; run this as root"
+            f"uid {os.geteuid()} may not write {path}.lock: only the actuator's own user (root) "
+            "may change GPUs; run this as root"
         ) from error
     except OSError as error:
-        raise _unavailable(name, error) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
-        os.close(lock)
-        raise Refused(
-            f"{path} is in use by process {holder}, the actuator: ask that one, or stop it first "
-            "(systemctl stop wattmesh-actuator, which gives every GPU back)"
-        ) from error
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    return lock
+        raise _unavailable(path.with_name(f"{path.name}.lock"), error) from error
 
 
 def _read(path: Path) -> Memory:
