@@ -68,9 +68,9 @@ class Link:
         Raises:
             SourceUnavailable: nobody answered within `limit_s`, or the answer is not a JSON object.
         """
-        connection = _UnixConnection(self._path, limit_s)
+        connection = UnixConnection(self._path, limit_s)
         # A socket timeout bounds each read; this bounds them all together.
-        limit = threading.Timer(limit_s, connection.cut)
+        limit = threading.Timer(limit_s, cut, (connection,))
         limit.daemon = True
         limit.start()
         try:
@@ -92,7 +92,7 @@ class Link:
         return Answer(response.status, body)
 
 
-class _UnixConnection(http.client.HTTPConnection):
+class UnixConnection(http.client.HTTPConnection):
     """http.client over a Unix socket."""
 
     def __init__(self, path: str, timeout_s: float) -> None:
@@ -106,11 +106,12 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
 
-    def cut(self) -> None:
-        """End the call from another thread: reads that wait return at once."""
-        sock = self.sock
-        if sock is not None:
-            try:
-                sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return
+
+def cut(connection: http.client.HTTPConnection) -> None:
+    """End a call from another thread: reads that wait return at once."""
+    sock = connection.sock
+    if sock is not None:
+        try:
+            sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return

@@ -6,7 +6,6 @@ an endless answer); no usable answer is always `SourceUnavailable`, and nothing 
 
 import http.client
 import json
-import socket
 import ssl
 import threading
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from wattmesh.errors import FixInput, SourceUnavailable
+from wattmesh.reconfig.link import UnixConnection, cut
 
 LONGEST_ANSWER = 4 << 20
 DEFAULT_PORT = 9465
@@ -92,7 +92,7 @@ class Link:
             sent["Authorization"] = f"Bearer {self._token}"
         connection = self._connection(limit_s)
         # A socket timeout bounds each read; this bounds them all together.
-        limit = threading.Timer(limit_s, _cut, (connection,))
+        limit = threading.Timer(limit_s, cut, (connection,))
         limit.daemon = True
         limit.start()
         try:
@@ -114,31 +114,7 @@ class Link:
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         """Prepare a connection."""
         if self._context is None:
-            return _UnixConnection(self._path, timeout_s)
+            return UnixConnection(self._path, timeout_s)
         return http.client.HTTPSConnection(
             self._host, self._port, timeout=timeout_s, context=self._context
         )
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    """http.client over a Unix socket."""
-
-    def __init__(self, path: str, timeout_s: float) -> None:
-        super().__init__("wattmesh", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        """Open the socket."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
-def _cut(connection: http.client.HTTPConnection) -> None:
-    """End a call from another thread: reads that wait return at once."""
-    sock = connection.sock
-    if sock is not None:
-        try:
-            sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return

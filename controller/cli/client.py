@@ -6,7 +6,6 @@ step; an answer that says no becomes the error it names.
 
 import http.client
 import json
-import socket
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -19,6 +18,7 @@ from wattmesh.errors import (
     RetryLater,
     WattmeshError,
 )
+from wattmesh.reconfig.link import UnixConnection
 
 DEFAULT_SOCKET = "/run/wattmesh/wattmesh.sock"
 DEFAULT_CONFIG = Path("/etc/wattmesh/wattmesh.toml")
@@ -70,7 +70,7 @@ class Daemon:
 
     def _call(self, method: str, path: str, body: bytes | None) -> Any:
         """Send one request on a connection of its own."""
-        connection = _Connection(self.path, self._timeout_s)
+        connection = UnixConnection(self.path, self._timeout_s)
         headers = {"Content-Type": "application/json"} if body is not None else {}
         try:
             connection.request(method, path, body=body, headers=headers)
@@ -81,21 +81,6 @@ class Daemon:
         finally:
             connection.close()
         return _read(status, content, self.path)
-
-
-class _Connection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: str, timeout_s: float) -> None:
-        """Keep the path; `connect` opens it."""
-        super().__init__("wattmesh", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        """Open the socket."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
 
 
 def socket_path(address: str) -> str:
