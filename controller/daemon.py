@@ -7,7 +7,6 @@ everything that matters is in the journal. Exit status: 0 stopped, 1 failed (sta
 help), 2 settings or arguments that a person must mend first.
 """
 
-import argparse
 import gc
 import logging
 import signal
@@ -16,15 +15,13 @@ from pathlib import Path
 
 from wattmesh.controller import settings as reader
 from wattmesh.controller.duties import remember
-from wattmesh.controller.life import failed, leave, set_up_logging
+from wattmesh.controller.life import STOPPING, WATCHED, leave, live
 from wattmesh.controller.notify import Notifier, Watchdog
 from wattmesh.controller.wiring import Parts
-from wattmesh.errors import FixInput, SettingsInvalid, WattmeshError
+from wattmesh.errors import SettingsInvalid, WattmeshError
 
 log = logging.getLogger("wattmesh")
 
-STOPPING = frozenset({signal.SIGTERM, signal.SIGINT})
-WATCHED = frozenset({*STOPPING, signal.SIGHUP})
 TICK_S = 1.0
 
 COLLECT_AFTER = 20_000
@@ -100,23 +97,11 @@ class Daemon:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one daemon; give the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="wattmesh daemon", description="Run the daemon in the foreground."
-    )
-    parser.add_argument("--config", metavar="FILE", type=Path, required=True)
-    parser.add_argument("--debug", action="store_true", help="log more, with tracebacks")
-    chosen = parser.parse_args(arguments)
-    set_up_logging(debug=chosen.debug)
-    # In every thread from here on, so that only `_serve` takes them; one that comes during the
-    # start waits until then.
-    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-    try:
-        settings = reader.load(chosen.config)
-        return Daemon(chosen.config, Parts(settings, chosen.config), Notifier()).run()
-    except FixInput as error:
-        return failed(error, 2, debug=chosen.debug)
-    except WattmeshError as error:
-        return failed(error, 1, debug=chosen.debug)
+
+    def run(path: Path) -> int:
+        return Daemon(path, Parts(reader.load(path), path), Notifier()).run()
+
+    return live("wattmesh daemon", "Run the daemon in the foreground.", run, arguments)
 
 
 def _not_taken(path: Path, error: WattmeshError) -> str:

@@ -1,10 +1,19 @@
 """What every process of ours does at its start and at its end, the daemon and the agents alike."""
 
+import argparse
 import logging
 import os
+import signal
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
+
+from wattmesh.errors import FixInput, WattmeshError
+
+STOPPING = frozenset({signal.SIGTERM, signal.SIGINT})
+WATCHED = frozenset({*STOPPING, signal.SIGHUP})
+"""Signals that a process of ours waits for itself."""
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -19,6 +28,33 @@ def boot_id() -> str:
         return BOOT_ID.read_text().strip()
     except OSError:
         return ""
+
+
+def live(
+    name: str, description: str, run: Callable[[Path], int], arguments: Sequence[str] | None
+) -> int:
+    """Run a process from its command line to its end; give the exit status.
+
+    Args:
+        name: of the command.
+        description: what it does, for its help.
+        run: the whole life, from the path of the settings.
+        arguments: instead of the command line.
+    """
+    parser = argparse.ArgumentParser(prog=name, description=description)
+    parser.add_argument("--config", metavar="FILE", type=Path, required=True)
+    parser.add_argument("--debug", action="store_true", help="log more, with tracebacks")
+    chosen = parser.parse_args(arguments)
+    set_up_logging(debug=chosen.debug)
+    # In every thread from here on, so that only the main one takes them; one that comes during the
+    # start waits until then.
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    try:
+        return run(chosen.config)
+    except FixInput as error:
+        return failed(error, 2, debug=chosen.debug)
+    except WattmeshError as error:
+        return failed(error, 1, debug=chosen.debug)
 
 
 def set_up_logging(*, debug: bool) -> None:

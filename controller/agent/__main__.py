@@ -7,7 +7,6 @@ the outbox. Exit status: 0 stopped, 1 failed (starting again may help), 2 settin
 a person must mend first.
 """
 
-import argparse
 import gc
 import logging
 import signal
@@ -16,14 +15,11 @@ from pathlib import Path
 
 from wattmesh.controller import settings as reader
 from wattmesh.controller.agent.parts import AgentParts
-from wattmesh.controller.life import failed, leave, set_up_logging
+from wattmesh.controller.life import STOPPING, WATCHED, leave, live
 from wattmesh.controller.notify import Notifier, Watchdog
-from wattmesh.errors import FixInput, WattmeshError
 
 log = logging.getLogger("wattmesh")
 
-STOPPING = frozenset({signal.SIGTERM, signal.SIGINT})
-WATCHED = frozenset({*STOPPING, signal.SIGHUP})
 TICK_S = 1.0
 
 
@@ -56,20 +52,11 @@ def run(parts: AgentParts, notifier: Notifier) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one agent; give the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="wattmesh agent", description="Run this node's agent in the foreground."
-    )
-    parser.add_argument("--config", metavar="FILE", type=Path, required=True)
-    parser.add_argument("--debug", action="store_true", help="log more, with tracebacks")
-    chosen = parser.parse_args(arguments)
-    set_up_logging(debug=chosen.debug)
-    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-    try:
-        return run(AgentParts(reader.load(chosen.config)), Notifier())
-    except FixInput as error:
-        return failed(error, 2, debug=chosen.debug)
-    except WattmeshError as error:
-        return failed(error, 1, debug=chosen.debug)
+
+    def begin(path: Path) -> int:
+        return run(AgentParts(reader.load(path)), Notifier())
+
+    return live("wattmesh agent", "Run this node's agent in the foreground.", begin, arguments)
 
 
 if __name__ == "__main__":
