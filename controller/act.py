@@ -8,7 +8,7 @@ import logging
 import uuid
 from datetime import datetime
 
-from wattmesh.controller.clocks import Controls, due_clock, lapsed
+from wattmesh.controller.clocks import Controls, due_clock, has_clocks, lapsed
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.states import OpenSwitch, RunNow, verdict
@@ -55,6 +55,8 @@ def settle_clock(
     frozen: str,
 ) -> None:
     """Take back a clock that cannot be kept; let the clock follow a confirmed switch."""
+    if not has_clocks(row):
+        return
     clock_mhz: int | None = None
     if not lapsed(row, controls, mode=mode, frozen=frozen):
         newest = next(iter(journal.switches.history(row.run, limit=1)), None)

@@ -66,6 +66,12 @@ def lapsed(row: RunRow, controls: Controls, *, mode: Mode, frozen: str) -> bool:
     return any(gpu not in controls or controls[gpu].trouble for gpu in row.gpus if gpu)
 
 
+def has_clocks(row: RunRow) -> bool:
+    """Say whether any point of a run's catalogue names a clock; without one none is ever due."""
+    points = row.catalogue.points if row.catalogue else ()
+    return row.clock_mhz is not None or any(each.clock_mhz is not None for each in points)
+
+
 def due_clock(row: RunRow, newest: SwitchRow | None) -> int | None:
     """Give the clock a run is to have after its newest switch; its own when nothing is due.
 

@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from tests.cycle.test_cycle import CATALOGUE, SIGNAL, T0, UID, A, B, point, store_day
+from tests.cycle.test_cycle import (
+    CATALOGUE,
+    SIGNAL,
+    T0,
+    UID,
+    A,
+    B,
+    point,
+    report,
+    step_switch,
+    store_day,
+)
 from wattmesh.controller.clocks import LEASE_S, desired, due_clock, lapsed, trouble
 from wattmesh.controller.cycle import Cycle, CycleReport, CycleSettings
 from wattmesh.controller.journal.journal import Journal
@@ -17,7 +28,7 @@ from wattmesh.errors import Fenced
 from wattmesh.migrations.upgrade import upgrade
 from wattmesh.policies.decision import Action, Mode, PolicySettings
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Progress, Register, Transition
+from wattmesh.reconfig.wire import Register
 from wattmesh.telemetry.desired import Desired, GpuControl
 
 GPUS = tuple(f"GPU-{n}" for n in range(4))
@@ -52,32 +63,10 @@ def journal(journal_url: str) -> Iterator[Journal]:
         epoch=1,
         plan=RunPlan(catalogue=WITH_CLOCKS, deadline=T0 + timedelta(hours=5)),
     )
-    progress(opened, seq=1, step=1)
+    report(opened, step=1)
     store_day(opened, high_first=True)
     yield opened
     opened.close()
-
-
-def progress(journal: Journal, *, seq: int, step: int, at: Any = T0, layout: Any = A) -> None:
-    """Let the run report."""
-    message = Progress(
-        run="r",
-        incarnation="i1",
-        attempt=1,
-        seq=seq,
-        step=step,
-        samples=step,
-        tokens=step * 1000,
-        tokens_per_s=1000.0,
-        loss=2.0,
-        layout=layout,
-        ranks=tuple(range(layout.world_size)),
-        boundary_every=20,
-        checkpoint_step=0,
-        checkpoint_digest="",
-        phase="training",
-    )
-    journal.runs.progress(message, owner_uid=UID, now=at)
 
 
 def turn(journal: Journal, *, at: Any = T0, **changes: Any) -> CycleReport:
@@ -112,8 +101,8 @@ def wished(journal: Journal, mode: Mode = Mode.ACT, frozen: str = "") -> Desired
 
 def test_a_dirty_hour_lowers_the_clock_of_every_gpu_of_the_run(journal: Journal) -> None:
     """The intent is a row; the wish follows from it, for all GPUs of the run alike."""
-    report = turn(journal)
-    assert report.decisions[0].action is Action.CLOCK
+    said = turn(journal)
+    assert said.decisions[0].action is Action.CLOCK
     assert row(journal).clock_mhz == 1305
     found = row(journal).point
     assert found is not None
@@ -150,22 +139,22 @@ def test_one_gpu_that_cannot_be_held_frees_all(journal: Journal) -> None:
     """The ranks of one run wait for each other."""
     turn(journal)
     broken = CONTROLS | {"GPU-2": GpuControl(gpu_uuid="GPU-2", trouble="somebody else set it")}
-    report = turn(journal, controls=broken)
+    said = turn(journal, controls=broken)
     assert row(journal).clock_mhz is None
-    assert "GPU GPU-2 cannot be set: somebody else set it" in report.decisions[0].reason
+    assert "GPU GPU-2 cannot be set: somebody else set it" in said.decisions[0].reason
     turn(journal)
     assert row(journal).clock_mhz is None  # the clock was changed a moment ago
     later = T0 + timedelta(seconds=901)
-    progress(journal, seq=2, step=2, at=later)
+    report(journal, step=2, at=later)
     turn(journal, at=later)
     assert row(journal).clock_mhz == 1305
 
 
 def test_below_full_coverage_no_clock_is_set_but_one_that_stands_is_kept(journal: Journal) -> None:
     """Nobody could say what a new one does; taking one back would be an act as well."""
-    report = turn(journal, coverage=(63, 64))
+    said = turn(journal, coverage=(63, 64))
     assert row(journal).clock_mhz is None
-    assert "the power of only 63 of 64 GPUs is seen" in report.decisions[0].reason
+    assert "the power of only 63 of 64 GPUs is seen" in said.decisions[0].reason
     turn(journal)
     turn(journal, coverage=(63, 64))
     assert row(journal).clock_mhz == 1305
@@ -186,21 +175,8 @@ def test_the_clock_follows_a_confirmed_switch(journal: Journal) -> None:
     switch = journal.switches.open("r")
     assert switch is not None
     assert due_clock(row(journal), switch) is None
-    journal.switches.record(
-        Transition(
-            run="r",
-            incarnation="i1",
-            attempt=1,
-            plan=switch.plan,
-            epoch=switch.epoch,
-            state=SwitchState.CONFIRMED,
-            step=20,
-            elapsed_s=1.0,
-        ),
-        owner_uid=UID,
-        now=T0 + timedelta(seconds=30),
-    )
-    progress(journal, seq=2, step=21, at=T0 + timedelta(seconds=30), layout=B)
+    step_switch(journal, SwitchState.CONFIRMED)
+    report(journal, step=21, layout=B)
     turn(journal, at=T0 + timedelta(seconds=31))
     assert row(journal).clock_mhz == 1500
     found = row(journal).point

@@ -118,8 +118,8 @@ def turn(journal: Journal, *, mode: Mode = Mode.ACT, at: datetime = T0) -> Cycle
     return Cycle(journal, lambda: settings, lambda: epoch).run(at)
 
 
-def report(journal: Journal, *, step: int, layout: Layout = A) -> None:
-    """Let the run report progress."""
+def report(journal: Journal, *, step: int, layout: Layout = A, at: datetime | None = None) -> None:
+    """Let the run report progress, `step` seconds after it began unless `at` says when."""
     journal.runs.progress(
         Progress(
             run="r",
@@ -136,7 +136,7 @@ def report(journal: Journal, *, step: int, layout: Layout = A) -> None:
             boundary_every=20,
         ),
         owner_uid=UID,
-        now=T0 + timedelta(seconds=step),
+        now=at or T0 + timedelta(seconds=step),
     )
 
 
