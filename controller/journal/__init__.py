@@ -7,6 +7,8 @@ The map:
     tables.py            every table
     values.py            exact times, JSON text, upserts
     runs.py              runs, their incarnations, owners, freezes and operator's wishes
+    introduced.py        what an introduction puts into them (pure)
+    nodes.py             GPU nodes, what their agents delivered, each batch once
     frozen_catalogue.py  a run's catalogue as it was when it was registered
     switches.py          switches (the intent row is the order) and their transitions
     decisions.py         decisions, one row per change of mind

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, insert, or_, select, 
 
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.frozen_catalogue import from_text, point_rows, to_stored
+from wattmesh.controller.journal.introduced import first_mark, incarnation_row, registered
 from wattmesh.controller.journal.leadership import check_epoch
 from wattmesh.controller.journal.tables import (
     FREEZE,
@@ -139,10 +140,10 @@ class RunStore:
         """
         with self._database.writing() as connection:
             if insert_new(connection, RUNS, _first(message, owner_uid, now, plan)):
-                upsert(connection, TOKEN_MARKS, [_first_mark(message, now)])
+                upsert(connection, TOKEN_MARKS, [first_mark(message, now)])
                 if plan.catalogue is not None:
                     upsert(connection, POINTS, point_rows(message.run, plan.catalogue))
-                connection.execute(insert(INCARNATIONS).values(**_incarnation(message, now)))
+                connection.execute(insert(INCARNATIONS).values(**incarnation_row(message, now)))
             else:
                 row = _find(connection, message.run)
                 assert row is not None  # it could not be inserted
@@ -355,7 +356,7 @@ def _first(message: Register, owner_uid: int, now: datetime, plan: RunPlan) -> M
     if deadline is None and plan.deadline_after_s is not None:
         deadline = now + timedelta(seconds=plan.deadline_after_s)
     return {
-        **_registered_values(message, now),
+        **registered(message, now),
         "run": message.run,
         "owner_uid": owner_uid,
         "registered_at": to_us(now),
@@ -366,64 +367,11 @@ def _first(message: Register, owner_uid: int, now: datetime, plan: RunPlan) -> M
     }
 
 
-def _first_mark(message: Register, now: datetime) -> dict[str, Any]:
-    """Give the mark of what a run had trained before its first slot: its baseline begins there."""
-    return {
-        "run": message.run,
-        "slot_start": 0,
-        "slot_end": to_us(now),
-        "tokens": message.tokens,
-        "speed": 1.0,
-        "at": to_us(now),
-    }
-
-
-def _registered_values(message: Register, now: datetime) -> dict[str, Any]:
-    """Give the columns that every register sets."""
-    return {
-        "name": message.name,
-        "incarnation": message.incarnation,
-        "attempt": message.attempt,
-        "seq": 0,
-        "layout": to_text(message.layout.to_dict()),
-        "ranks": to_text(message.ranks),
-        "world_size": message.world_size,
-        "gpus": to_text(message.gpus),
-        "step": message.step,
-        "tokens": message.tokens,
-        "tokens_total": message.tokens_total,
-        "tokens_per_s": None,
-        "boundary_every": message.boundary_every,
-        "checkpoint_digest": message.checkpoint_digest,
-        "phase": "registered",
-        "last_seen_at": to_us(now),
-        "incarnation_at": to_us(now),
-        "finished_at": None,
-        "finish_reason": "",
-        "capabilities": to_text(message.capabilities),
-        "host": message.host,
-        "pid": message.pid,
-        "scheduler_key": message.scheduler_key,
-    }
-
-
-def _incarnation(message: Register, now: datetime) -> dict[str, Any]:
-    """Give the row of an incarnation."""
-    return {
-        "incarnation": message.incarnation,
-        "run": message.run,
-        "attempt": message.attempt,
-        "started_at": to_us(now),
-        "last_seen_at": to_us(now),
-        "end_reason": "",
-    }
-
-
 def _succeed(connection: Connection, row: Row[Any], message: Register, now: datetime) -> None:
     """Let a launch take the place of the one before, which ended when it was last seen."""
     ours = row.finish_reason == RESTART
     values = {
-        **_registered_values(message, now),
+        **registered(message, now),
         "outage_from": None if ours else row.last_seen_at,
         "released": to_text(_given_back(row, message) if ours else ()),
     }
@@ -434,7 +382,7 @@ def _succeed(connection: Connection, row: Row[Any], message: Register, now: date
         .where(INCARNATIONS.c.ended_at.is_(None))
         .values(ended_at=row.last_seen_at, end_reason="superseded")
     )
-    upsert(connection, INCARNATIONS, [_incarnation(message, now)])
+    upsert(connection, INCARNATIONS, [incarnation_row(message, now)])
 
 
 def _given_back(row: Row[Any], message: Register) -> list[str]:
