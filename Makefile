@@ -13,6 +13,7 @@ setup: ## make .venv; instant when nothing changed
 	@scripts/setup
 
 demo: setup ## a recorded grid day moves a real training job; about two minutes
+	@scripts/system-deps compiler
 	.venv/bin/wattmesh demo $(ARGS)
 
 test: setup ## all tests, in parallel; ARGS="tests/laws -k wheel" for some, "-n 0" one by one
