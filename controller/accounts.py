@@ -18,8 +18,9 @@ from wattmesh.controller.journal.ledger import EmissionRow, Intensity
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.reckoning import BASELINE, UNPRICED, Reckoner
 from wattmesh.policies.baseline import price_ug
+from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.ledger import EnergyRow, SlotGrid
-from wattmesh.telemetry.readings import CarbonPoint, Quality, Signal
+from wattmesh.telemetry.readings import Quality
 
 __all__ = ["ACTUAL", "BASELINE", "UNPRICED", "Accounts"]
 

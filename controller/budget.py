@@ -22,8 +22,9 @@ from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.hull import lower_hull
 from wattmesh.policies.price import hindsight_bound_g
 from wattmesh.reconfig.catalogue import Evidence
+from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.ledger import EnergyRow
-from wattmesh.telemetry.readings import Quality, Signal
+from wattmesh.telemetry.readings import Quality
 
 UG = 1_000_000
 DAY = timedelta(days=1)

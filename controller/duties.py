@@ -19,8 +19,8 @@ from wattmesh.controller.status import status
 from wattmesh.controller.wall_clock import Look, step_sentence, stepped_s
 from wattmesh.errors import JournalUnavailable, SourceUnavailable
 from wattmesh.telemetry.attribution import Claim, attribute
+from wattmesh.telemetry.carbon import CarbonSource
 from wattmesh.telemetry.node_claims import NodeClaims
-from wattmesh.telemetry.readings import CarbonSource
 from wattmesh.telemetry.sampler import Sample, Sampler
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from wattmesh.policies.decision import (
     SwitchView,
 )
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.telemetry.readings import CarbonPoint, Signal
+from wattmesh.telemetry.carbon import CarbonPoint, Signal
 
 HORIZON = timedelta(days=7)
 """How far ahead the forecast is read; what lies beyond is the policy's to extend."""

@@ -47,11 +47,11 @@ from wattmesh.controller.settings_model import CarbonSourceSection, Settings
 from wattmesh.errors import FixInput, JournalUnavailable, WattmeshError
 from wattmesh.integrations.carbon.sources import carbon_source
 from wattmesh.reconfig import catalogue_file
+from wattmesh.telemetry.carbon import CarbonSource, Signal
 from wattmesh.telemetry.desired import GpuControl
 from wattmesh.telemetry.exporter import DeviceExporter
 from wattmesh.telemetry.ledger import SlotGrid
 from wattmesh.telemetry.node_claims import NodeClaims, compute_pids
-from wattmesh.telemetry.readings import CarbonSource, Signal
 from wattmesh.telemetry.sampler import Sampler
 
 log = logging.getLogger(__name__)

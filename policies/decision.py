@@ -31,13 +31,28 @@ class Action(StrEnum):
     FREEZE = "freeze"
 
 
+class Rung(StrEnum):
+    """What decisions rest on, best first: the ladder for stale signals (DESIGN.md 5.7)."""
+
+    ISSUED = "issued"
+    PROFILE = "profile"
+    STATIC = "static"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntensitySlot:
-    """Intensity of [start, end) as known or forecast now, grams per kWh."""
+    """Intensity of [start, end) as known or forecast now, grams per kWh.
+
+    Attributes:
+        low_g_per_kwh, high_g_per_kwh: of a forecast, its 10 % and 90 % quantiles; None: not known.
+    """
 
     start: datetime
     end: datetime
     g_per_kwh: float
+    low_g_per_kwh: float | None = None
+    high_g_per_kwh: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +63,14 @@ class CarbonView:
         slots: the current slot first, then the forecast, without gaps, as far as it reaches.
         age_s: seconds since the newest successful fetch; None when there never was one.
         trouble: why no carbon-motivated act is allowed; "" when the signal is usable.
+        rung: what the slots after the current one are made of.
     """
 
     signal: str
     slots: tuple[IntensitySlot, ...]
     age_s: float | None
     trouble: str = ""
+    rung: Rung = Rung.ISSUED
 
     @property
     def now_g_per_kwh(self) -> float | None:

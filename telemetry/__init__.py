@@ -1,7 +1,8 @@
 """What is true now, with its unit and its age.
 
 The map:
-    readings.py          power readings and carbon points, and who can give them
+    readings.py          power readings, and who can give them
+    carbon.py            carbon points, and who can give them
     slots.py             where intervals of a fixed length begin (pure)
     ledger.py            what the energy ledger's rows are and how amounts are split (pure)
     meter.py             from two looks at a GPU to joules: the rules (pure)

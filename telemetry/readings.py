@@ -1,11 +1,11 @@
-"""What is true now: power and carbon facts, each with its unit, its source and its age.
+"""What is true now of power: facts, each with its unit, its source and its age.
 
 SI units in the names, times aware UTC. Invariant: unknown is never zero; a value that is not known
 is None, and whoever books it counts unobserved seconds instead.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -121,87 +121,6 @@ class Closes(Protocol):
 
     def close(self) -> None:
         """Let go of it."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Signal:
-    """Identity of a carbon series; series of different identity are never mixed or compared."""
-
-    provider: str
-    zone: str
-    kind: str = "average"
-    factor: str = "direct"
-    gas: str = "CO2"
-
-    def __str__(self) -> str:
-        """Give the form stored in rows and shown on screens: `neso:GB:average:direct:CO2`."""
-        return ":".join((self.provider, self.zone, self.kind, self.factor, self.gas))
-
-    @classmethod
-    def parse(cls, text: str) -> "Signal":
-        """Read back what `str` wrote."""
-        provider, zone, kind, factor, gas = text.split(":")
-        return cls(provider=provider, zone=zone, kind=kind, factor=factor, gas=gas)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CarbonPoint:
-    """Intensity of one half-open interval [start, end), aware UTC.
-
-    Attributes:
-        g_per_kwh: grams per kilowatt-hour, finite, > 0.
-        quality: measured, provisional (replaced when the measured value comes), or forecast.
-        issued_at: when the provider said so; `fetched_at`: when we heard it.
-    """
-
-    signal: Signal
-    start: datetime
-    end: datetime
-    g_per_kwh: float
-    quality: Quality
-    issued_at: datetime
-    fetched_at: datetime
-    model: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CarbonBatch:
-    """What one poll brought: points to store, and points that were refused, each with why."""
-
-    points: tuple[CarbonPoint, ...]
-    refused: tuple[str, ...] = field(default=())
-
-
-class CarbonSource(Protocol):
-    """One provider of one signal. `now` is always an argument: replay and tests own the clock."""
-
-    @property
-    def signal(self) -> Signal:
-        """The identity of the series this source serves."""
-        ...
-
-    @property
-    def cadence_s(self) -> float:
-        """How often new data can appear; polls follow this, not the control loop."""
-        ...
-
-    @property
-    def interval_s(self) -> float:
-        """Length of one interval of the series; ledger slots end at these borders."""
-        ...
-
-    @property
-    def origin(self) -> datetime:
-        """A moment at which an interval starts; with `interval_s` it fixes every border."""
-        ...
-
-    def poll(self, now: datetime) -> CarbonBatch:
-        """Fetch recent observations (trailing 48 h) and the newest forecast.
-
-        Raises:
-            SourceUnavailable: no answer, or nonsense; stored points stay as they are.
-        """
         ...
 
 

@@ -3,10 +3,19 @@
 WattmeshError
 |-- RetryLater             an outside part did not answer: wait, nothing is lost
 |   |-- SourceUnavailable    a carbon or power source
+|   |   |-- Transient          it failed, hung or answered nonsense: ask again at the next poll
+|   |   |-- RateLimited        it was asked too often: wait as long as it says
+|   |   `-- NoData             it has no value for that time (yet)
 |   `-- JournalUnavailable   the database is locked, full or gone
 |-- FixInput               a person or a file gave us something wrong: mend it, try again
 |   |-- SettingsInvalid      the settings file; carries every mistake at once
-|   `-- InputInvalid         a layout, catalogue, trace or command line
+|   |-- InputInvalid         a layout, catalogue, trace or command line
+|   `-- SourceRefused        a carbon provider answers, and not what we may use
+|       |-- AuthFailed         key or password are wrong
+|       |-- NotEntitled        the plan of this key does not cover what was asked
+|       |-- UnknownZone        the provider has no such zone
+|       |-- ZoneMismatch       it answered for another zone than the one asked for
+|       `-- SandboxData        it answered with invented values
 |-- NotSwitched            the job is safe and trains on, in the layout it had
 |   |-- OrderVoid            late, withdrawn, fenced off, or not for this job
 |   `-- SwitchFailed         tried, and rolled back
@@ -35,6 +44,23 @@ class SourceUnavailable(RetryLater):
     """A carbon or power source failed to answer in time or answered nonsense."""
 
 
+class Transient(SourceUnavailable):
+    """A provider failed, hung or answered nonsense; the next poll asks again."""
+
+
+class RateLimited(SourceUnavailable):
+    """A provider was asked too often. `retry_after_s`: as it says; None: it does not."""
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        """Keep how long to wait."""
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class NoData(SourceUnavailable):
+    """A provider has no value for the time asked for, or not yet."""
+
+
 class JournalUnavailable(RetryLater):
     """The database is locked, full or gone; nothing acknowledged is lost."""
 
@@ -59,6 +85,30 @@ class SettingsInvalid(FixInput):
 
 class InputInvalid(FixInput):
     """A layout, catalogue, trace or command line that cannot be used as it is."""
+
+
+class SourceRefused(FixInput):
+    """A carbon provider answers, and will answer the same until a person mends something."""
+
+
+class AuthFailed(SourceRefused):
+    """Key, user or password are wrong."""
+
+
+class NotEntitled(SourceRefused):
+    """The plan behind this key does not cover the zone or the endpoint."""
+
+
+class UnknownZone(SourceRefused):
+    """The provider has no such zone."""
+
+
+class ZoneMismatch(SourceRefused):
+    """The provider answered for another zone than the one asked for."""
+
+
+class SandboxData(SourceRefused):
+    """The provider answered with invented values, as it does for sandbox keys."""
 
 
 class NotSwitched(WattmeshError):

@@ -22,8 +22,8 @@ from wattmesh.integrations.carbon.trace import load
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.reconfig.step_log import StepRow
 from wattmesh.reconfig.switch import SwitchState
+from wattmesh.telemetry.carbon import CarbonPoint
 from wattmesh.telemetry.ledger import EnergyRow
-from wattmesh.telemetry.readings import CarbonPoint
 
 G_PER_UG = 1e-6
 SETTLE_LIMIT_S = 60.0

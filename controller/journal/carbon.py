@@ -14,7 +14,8 @@ from sqlalchemy import Row, bindparam, insert, select
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.tables import CARBON_FETCHES, CARBON_POINTS
 from wattmesh.controller.journal.values import from_us, to_us, upsert
-from wattmesh.telemetry.readings import CarbonPoint, Quality, Signal
+from wattmesh.telemetry.carbon import CarbonPoint, Signal
+from wattmesh.telemetry.readings import Quality
 
 _POINTS = (
     select(CARBON_POINTS)

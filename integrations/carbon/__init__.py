@@ -1,4 +1,4 @@
-"""Providers of grid carbon intensity, all behind `wattmesh.telemetry.readings.CarbonSource`.
+"""Providers of grid carbon intensity, all behind `wattmesh.telemetry.carbon.Provider`.
 
 The map:
     sources.py     one provider from what the settings say

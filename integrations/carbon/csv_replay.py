@@ -13,7 +13,8 @@ from pathlib import Path
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.integrations.carbon.believed import Judge, fault, refusal
 from wattmesh.integrations.carbon.trace import Trace, load
-from wattmesh.telemetry.readings import CarbonBatch, CarbonPoint, Quality, Signal
+from wattmesh.telemetry.carbon import CarbonBatch, CarbonPoint, Signal
+from wattmesh.telemetry.readings import Quality
 from wattmesh.telemetry.slots import border, index_at
 
 TRAILING = timedelta(hours=48)

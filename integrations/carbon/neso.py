@@ -14,7 +14,8 @@ from typing import Any
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.integrations.carbon.believed import Judge, fault, refusal
 from wattmesh.integrations.carbon.http import JsonHttp
-from wattmesh.telemetry.readings import CarbonBatch, CarbonPoint, Quality, Signal
+from wattmesh.telemetry.carbon import CarbonBatch, CarbonPoint, Signal
+from wattmesh.telemetry.readings import Quality
 
 BASE_URL = "https://api.carbonintensity.org.uk"
 ZONES = ("GB",)

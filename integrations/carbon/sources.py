@@ -12,7 +12,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.csv_replay import CsvReplay
 from wattmesh.integrations.carbon.neso import BASE_URL, Neso
 from wattmesh.integrations.carbon.neso import ZONES as NESO_ZONES
-from wattmesh.telemetry.readings import CarbonSource
+from wattmesh.telemetry.carbon import CarbonSource
 
 PROVIDERS = ("csv", "neso")
 

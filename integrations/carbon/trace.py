@@ -23,7 +23,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from wattmesh.errors import InputInvalid
-from wattmesh.telemetry.readings import Signal
+from wattmesh.telemetry.carbon import Signal
 
 START = "timestamp_utc"
 VALUE = "carbon_intensity_gco2eq_per_kwh"

@@ -8,8 +8,9 @@ from tests.journal.build import T0, UID, after, progress, register
 from wattmesh.controller.accounts import Accounts
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.reconfig.wire import Finish
+from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow, SlotGrid
-from wattmesh.telemetry.readings import CarbonPoint, Quality, Signal
+from wattmesh.telemetry.readings import Quality
 
 SLOT_S = 30.0
 GRID = SlotGrid(origin=T0, interval_s=SLOT_S)

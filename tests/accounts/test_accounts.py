@@ -20,7 +20,8 @@ from tests.accounts.build import (
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow
 from wattmesh.policies.baseline import price_ug
-from wattmesh.telemetry.readings import Quality, Signal
+from wattmesh.telemetry.carbon import Signal
+from wattmesh.telemetry.readings import Quality
 
 NOW = after(95)
 

@@ -10,7 +10,8 @@ from wattmesh.controller.cycle import CycleReport
 from wattmesh.controller.observe import SignalFacts
 from wattmesh.controller.pulse import Signals, Turned
 from wattmesh.policies.decision import Action, Decision, Mode
-from wattmesh.telemetry.readings import CarbonPoint, Quality, Signal
+from wattmesh.telemetry.carbon import CarbonPoint, Signal
+from wattmesh.telemetry.readings import Quality
 
 SIGNAL = Signal(provider="csv", zone="GB")
 

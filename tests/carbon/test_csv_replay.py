@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.integrations.carbon.csv_replay import CsvReplay
 from wattmesh.integrations.carbon.sources import SourceSettings, carbon_source
+from wattmesh.telemetry.carbon import CarbonSource
 from wattmesh.telemetry.ledger import SlotGrid
-from wattmesh.telemetry.readings import CarbonSource, Quality
+from wattmesh.telemetry.readings import Quality
 
 START = datetime(2023, 2, 1, tzinfo=UTC)
 PLAYS = datetime(2026, 11, 20, 12, tzinfo=UTC)

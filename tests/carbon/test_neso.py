@@ -11,7 +11,8 @@ from tests.carbon.grid_server import FORM, HALF_HOUR, Fault, Grid, answered_with
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.integrations.carbon.http import JsonHttp, Patience
 from wattmesh.integrations.carbon.neso import Neso
-from wattmesh.telemetry.readings import CarbonPoint, Quality, Signal
+from wattmesh.telemetry.carbon import CarbonPoint, Signal
+from wattmesh.telemetry.readings import Quality
 
 NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
 NOON = NOW.replace(minute=0)

@@ -23,7 +23,8 @@ from wattmesh.reconfig.catalogue import (
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Progress, Register, Transition
-from wattmesh.telemetry.readings import CarbonPoint, Quality, Signal
+from wattmesh.telemetry.carbon import CarbonPoint, Signal
+from wattmesh.telemetry.readings import Quality
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SIGNAL = Signal(provider="csv", zone="GB")

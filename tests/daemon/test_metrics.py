@@ -24,8 +24,9 @@ from wattmesh.controller.scheduler import Jobs
 from wattmesh.controller.settings import Settings
 from wattmesh.errors import FixInput
 from wattmesh.reconfig.wire import Register
+from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.ledger import EnergyRow
-from wattmesh.telemetry.readings import CarbonPoint, Quality, Signal
+from wattmesh.telemetry.readings import Quality
 
 SIGNAL = Signal(provider="neso", zone="GB")
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

@@ -12,8 +12,9 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow, TotalRow
 from wattmesh.controller.journal.sums import Sums
 from wattmesh.reconfig.wire import Finish
+from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
-from wattmesh.telemetry.readings import CarbonPoint, Quality, Signal
+from wattmesh.telemetry.readings import Quality
 
 SLOT = timedelta(minutes=30)
 ENERGY = EnergyRow(
