@@ -44,7 +44,11 @@ Nodes:
 Settings:
     settings.py          read the file and name every mistake at once
     settings_model.py    every key, its default and its meaning
+    settings_section.py  what every table has in common
+    settings_carbon.py   the keys of [carbon]
     settings_checks.py   what only several keys together can tell
+    settings_carbon_checks.py   the same of [carbon]
+    settings_secrets.py  what a file with a secret must be
     settings_words.py    mistakes as sentences
     settings_text.py     the sample, and the keys for the manual
 

@@ -3,31 +3,27 @@
 Invariant: every check yields (key path, sentence) pairs and none of them stops the others.
 """
 
-import stat
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
+from wattmesh.controller.settings_carbon_checks import carbon_mistakes
 from wattmesh.controller.settings_model import (
     AgentSection,
     ApiSection,
-    CarbonSourceSection,
     JournalSection,
     PowerSection,
     RunSection,
     Settings,
 )
+from wattmesh.controller.settings_secrets import secret_mistakes, token_mistakes
 from wattmesh.controller.settings_words import Mistake, quoted
 from wattmesh.errors import InputInvalid, SettingsInvalid
-from wattmesh.integrations.carbon.sources import ZONES, carbon_source
 from wattmesh.reconfig import catalogue_file
 
 SOCKET_PATH_LIMIT = 107
 """Bytes that fit into sun_path (unix(7): 108 with the closing zero)."""
-NESO_ONLY = ("base_url",)
-SHORTEST_TOKEN = 24
 
 POWER_READERS = {
     "library": ("nvml", "agents"),
@@ -36,7 +32,6 @@ POWER_READERS = {
     "static": ("nvml", "none"),
 }
 """Keys of [power], and the sources that read them."""
-CSV_ONLY = ("file", "starts_at", "plays_at", "compress")
 
 
 def cross_check(settings: Settings) -> Iterator[Mistake]:
@@ -46,9 +41,7 @@ def cross_check(settings: Settings) -> Iterator[Mistake]:
     yield from _power(settings.power)
     yield from _site(settings)
     if settings.carbon is not None:
-        yield from _carbon("carbon.accounting", settings.carbon.accounting)
-        if settings.carbon.decision is not None:
-            yield from _carbon("carbon.decision", settings.carbon.decision)
+        yield from carbon_mistakes(settings.carbon)
     if not settings.policy.equivalence:
         yield "policy.equivalence", "[] allows no point at all; allowed: exact, numerical"
     for name, run in settings.runs.items():
@@ -91,18 +84,7 @@ def _journal(journal: JournalSection) -> Iterator[Mistake]:
             "0600 and name that in journal.password_file",
         )
     if journal.password_file is not None:
-        yield from _secret("journal.password_file", journal.password_file)
-
-
-def _secret(key: str, path: Path) -> Iterator[Mistake]:
-    """A secret's file must be readable by its owner only."""
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-    except OSError as error:
-        yield key, f"{path} cannot be read ({error.strerror})"
-        return
-    if mode & 0o077:
-        yield key, f"{path} is open to others (mode {mode:04o}); run `chmod 600 {path}`"
+        yield from secret_mistakes("journal.password_file", journal.password_file)
 
 
 def _addresses(settings: Settings) -> Iterator[Mistake]:
@@ -140,9 +122,9 @@ def _agents(api: ApiSection) -> Iterator[Mistake]:
         elif api.listen and path is None:
             yield key, "is missing: api.listen is served with TLS and to agents with a token only"
         elif path is not None and key != "api.tls_certificate":
-            yield from _secret(key, path)
+            yield from secret_mistakes(key, path)
     if api.listen and api.agents_token_file is not None:
-        yield from _token("api.agents_token_file", api.agents_token_file)
+        yield from token_mistakes("api.agents_token_file", api.agents_token_file)
 
 
 def _agent(agent: AgentSection) -> Iterator[Mistake]:
@@ -156,22 +138,8 @@ def _agent(agent: AgentSection) -> Iterator[Mistake]:
     if scheme == "https" and agent.token_file is None:
         yield "agent.token_file", "is missing: an https address asks for the agents' token"
     if agent.token_file is not None:
-        yield from _secret("agent.token_file", agent.token_file)
-        yield from _token("agent.token_file", agent.token_file)
-
-
-def _token(key: str, path: Path) -> Iterator[Mistake]:
-    """A token must be long enough that nobody guesses it."""
-    try:
-        length = len(path.read_text().strip())
-    except (OSError, UnicodeDecodeError):
-        return  # named by `_secret` already
-    if length < SHORTEST_TOKEN:
-        yield (
-            key,
-            f"{path} holds {length} letters, fewer than {SHORTEST_TOKEN}; make one with "
-            "`openssl rand -hex 32`",
-        )
+        yield from secret_mistakes("agent.token_file", agent.token_file)
+        yield from token_mistakes("agent.token_file", agent.token_file)
 
 
 def _power(power: PowerSection) -> Iterator[Mistake]:
@@ -196,35 +164,6 @@ def _site(settings: Settings) -> Iterator[Mistake]:
         yield "site.timezone", f"{quoted(site.timezone)} is not a time zone{hint}"
     if site.energy_boundary == "it" and site.pue != 1.0:
         yield "site.pue", f'{site.pue:g} is only read when energy_boundary = "facility"'
-
-
-def _carbon(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
-    """Check what each provider needs and what it does not know."""
-    zones = ZONES.get(source.provider)
-    if zones is not None and source.zone not in zones:
-        known = ", ".join(zones)
-        yield (
-            f"{key}.zone",
-            f"{quoted(source.zone)} is not a zone of {source.provider}; it serves {known}",
-        )
-    foreign = NESO_ONLY if source.provider == "csv" else CSV_ONLY
-    for name in foreign:
-        if getattr(source, name) != CarbonSourceSection.model_fields[name].default:
-            other = "neso" if source.provider == "csv" else "csv"
-            yield f"{key}.{name}", f'is only read when provider = "{other}"'
-    if source.provider == "csv":
-        yield from _trace(f"{key}.file", source)
-
-
-def _trace(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
-    """A recorded trace must be there, and whole."""
-    if source.file is None:
-        yield key, 'is missing: provider = "csv" needs the recorded trace'
-        return
-    try:
-        carbon_source(source.source(), datetime.now(UTC))
-    except InputInvalid as error:
-        yield key, str(error)
 
 
 def _run(key: str, run: RunSection) -> Iterator[Mistake]:

@@ -9,20 +9,13 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from wattmesh.controller.settings_words import as_path, as_time
-from wattmesh.integrations.carbon.neso import BASE_URL
-from wattmesh.integrations.carbon.sources import SourceSettings
+from wattmesh.controller.settings_carbon import CarbonSection
+from wattmesh.controller.settings_section import File, Section, Time
 from wattmesh.policies.decision import Mode, PolicySettings
 from wattmesh.reconfig.catalogue import Equivalence
-
-File = Annotated[Path, BeforeValidator(as_path)]
-"""A path; `~` is the home folder, a relative one counts from the folder of the settings file."""
-
-Time = Annotated[AwareDatetime, BeforeValidator(as_time)]
-"""A moment with its time zone, e.g. 2026-12-01T00:00:00Z."""
 
 
 def state_folder() -> Path:
@@ -33,14 +26,6 @@ def state_folder() -> Path:
 def runtime_folder() -> Path:
     """Where the socket stands: what systemd gives, else /run/wattmesh."""
     return Path(os.environ.get("RUNTIME_DIRECTORY", "/run/wattmesh").split(":")[0])
-
-
-class Section(BaseModel):
-    """One table of the file: keys are exact, unknown ones are mistakes."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
-    )
 
 
 class JournalSection(Section):
@@ -178,51 +163,6 @@ class ActuatorSection(Section):
     """Most that one economy write, or one step back up, changes: share of the board's range."""
     boards: tuple[str, ...] = Field(default=(), strict=False)
     """Board names that may be changed besides those that wattmesh knows."""
-
-
-class CarbonSourceSection(Section):
-    """One grid signal."""
-
-    provider: Literal["csv", "neso"] = Field(examples=["neso"])
-    """`neso` (Great Britain, live, no key needed) or `csv` (a recorded trace)."""
-    zone: str = Field(examples=["GB"])
-    """Zone of the grid, as the provider names it."""
-    file: File | None = Field(default=None, examples=["/etc/wattmesh/trace.csv"])
-    """csv: the recorded trace."""
-    starts_at: Time | None = Field(default=None, examples=["2023-06-14T00:00:00Z"])
-    """csv: the moment of the recording that plays first; default its beginning."""
-    plays_at: Time | None = Field(default=None, examples=["2026-12-01T00:00:00Z"])
-    """csv: the moment of today's clock at which it plays; default the daemon's start."""
-    compress: float = Field(default=1.0, gt=0, le=1e6)
-    """csv: seconds of the recording that pass in one second."""
-    base_url: str = Field(
-        default="", examples=["https://api.carbonintensity.org.uk"], pattern="^(https?://.+)?$"
-    )
-    """neso: another address of the same interface, e.g. a mirror inside the cluster."""
-    stale_after_s: float | None = Field(default=None, gt=0, examples=[5400.0])
-    """Seconds without an answer after which nothing carbon-motivated is done; default three
-    polls of the provider."""
-
-    def source(self) -> SourceSettings:
-        """Give what opening the source needs."""
-        return SourceSettings(
-            provider=self.provider,
-            zone=self.zone,
-            file=self.file,
-            starts_at=self.starts_at,
-            plays_at=self.plays_at,
-            compress=self.compress,
-            base_url=self.base_url or BASE_URL,
-        )
-
-
-class CarbonSection(Section):
-    """The grid signals: one to account with, one to decide on."""
-
-    accounting: CarbonSourceSection
-    """Signal that grams are booked with (average)."""
-    decision: CarbonSourceSection | None = None
-    """Signal that decisions look at; default the accounting one."""
 
 
 class PolicySection(Section):

@@ -42,8 +42,9 @@ from wattmesh.controller.power import power_source
 from wattmesh.controller.pulse import Pulse, Signals
 from wattmesh.controller.scheduler import Jobs
 from wattmesh.controller.schema import bring_up_to_date
+from wattmesh.controller.settings_carbon import CarbonSourceSection
 from wattmesh.controller.settings_checks import listen_address
-from wattmesh.controller.settings_model import CarbonSourceSection, Settings
+from wattmesh.controller.settings_model import Settings
 from wattmesh.errors import FixInput, JournalUnavailable, WattmeshError
 from wattmesh.integrations.carbon.sources import carbon_source
 from wattmesh.reconfig import catalogue_file
