@@ -10,22 +10,27 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from wattmesh.errors import InputInvalid, SourceUnavailable
+from wattmesh.errors import InputInvalid, NoData
 from wattmesh.integrations.carbon.believed import Judge, fault, refusal
 from wattmesh.integrations.carbon.trace import Trace, load
-from wattmesh.telemetry.carbon import CarbonBatch, CarbonPoint, Signal
+from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, CarbonPoint, Series, Signal
 from wattmesh.telemetry.readings import Quality
 from wattmesh.telemetry.slots import border, index_at
 
 TRAILING = timedelta(hours=48)
 """How far back one poll tells measured values again, in recorded time."""
 
+DEEP_TRAILING = timedelta(days=10)
+"""How far back once a day, in recorded time."""
+
 HORIZON = timedelta(hours=48)
-"""How far a poll's forecast reaches, in recorded time."""
+"""How far a forecast reaches, in recorded time."""
+
+RECORDED = "recorded forecast"
 
 
 class CsvReplay:
-    """One recorded series as a carbon source (`CarbonSource`)."""
+    """One recorded series (`Provider`)."""
 
     def __init__(
         self,
@@ -60,6 +65,7 @@ class CsvReplay:
         if not compress > 0:
             raise InputInvalid(f"carbon: compress = {compress} must be > 0")
         self._trace = trace
+        self._compress = compress
         self._interval_s = trace.step.total_seconds() / compress
         self._first = (begin - trace.start) // trace.step
         into = (begin - trace.start) % trace.step
@@ -72,6 +78,19 @@ class CsvReplay:
     def signal(self) -> Signal:
         """The identity of the series."""
         return self._trace.signal
+
+    @property
+    def series(self) -> Series:
+        """The recording's grid in real seconds; a new measured value comes once an interval."""
+        told = any(not fault(row.forecast_g_per_kwh) for row in self._trace.rows)
+        return Series(
+            interval_s=self._interval_s,
+            origin=self._origin,
+            cadence_s=self._interval_s,
+            forecast_s=HORIZON.total_seconds() / self._compress if told else 0.0,
+            trailing=TRAILING / self._compress,
+            deep_trailing=DEEP_TRAILING / self._compress,
+        )
 
     @property
     def interval_s(self) -> float:
@@ -88,14 +107,79 @@ class CsvReplay:
         """Real time at which the interval that holds `starts_at` begins."""
         return self._origin
 
+    def capabilities(self, now: datetime) -> Capabilities:
+        """Say what the recording holds.
+
+        Raises:
+            NoData: it does not play at `now`.
+        """
+        self._grid(now)
+        ends = border(self._origin, self._interval_s, self._places[-1] + 1 - self._first)
+        return Capabilities(
+            latest=True,
+            history=True,
+            forecast=self.series.forecast_s > 0,
+            history_since=self._origin,
+            detail=f"The recording plays until {ends:%Y-%m-%d %H:%M:%S} UTC.",
+        )
+
+    def latest(self, now: datetime) -> CarbonBatch:
+        """Tell the running interval and the newest measured one.
+
+        Raises:
+            NoData: the recording does not play at `now`.
+        """
+        self._grid(now)
+        begin, end = now - timedelta(seconds=2 * self._interval_s), now + timedelta(microseconds=1)
+        return self.history(begin, end, now=now)
+
+    def history(self, start: datetime, end: datetime, *, now: datetime) -> CarbonBatch:
+        """Tell the intervals that begin in [start, end), measured, or provisional while running.
+
+        Raises:
+            NoData: the recording does not play yet, or was over before `start`.
+        """
+        grid = self._playing(now)
+        first = max(self._first, index_at(self._origin, self._interval_s, start) + self._first)
+        if first > self._places[-1] + 1:
+            raise NoData(self._over())
+        last = min(grid, index_at(self._origin, self._interval_s, end) + self._first)
+        rows = range(bisect_left(self._places, first), bisect_left(self._places, last + 1))
+        points = [point for row in rows for point in self._point(row, grid, now)]
+        return CarbonBatch(
+            points=tuple(point for point in points if start <= point.start < end),
+            refused=tuple(
+                self._refused[row]
+                for row in rows
+                if self._refused[row] and self._places[row] < grid
+            ),
+        )
+
+    def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
+        """Tell what was recorded as expected, from the running interval on, `hours` of real time.
+
+        Raises:
+            NoData: the recording does not play at `now`.
+        """
+        grid = self._grid(now)
+        reach = min(timedelta(hours=hours), HORIZON / self._compress)
+        last = index_at(self._origin, self._interval_s, now + reach) + self._first
+        points = [
+            self._made(row, value, (Quality.FORECAST, RECORDED), grid, now)
+            for row in range(bisect_left(self._places, grid), bisect_left(self._places, last + 1))
+            if (value := self._trace.rows[row].forecast_g_per_kwh) is not None and not fault(value)
+        ]
+        return CarbonBatch(points=tuple(points))
+
     def poll(self, now: datetime) -> CarbonBatch:
         """Tell what is known at `now`.
 
         Raises:
-            SourceUnavailable: the recording does not play yet, or is over and all told.
+            NoData: the recording does not play yet, or is over and all told.
         """
-        grid = index_at(self._origin, self._interval_s, now) + self._first
-        self._require_playing(grid)
+        grid = self._playing(now)
+        if grid >= self._places[-1] + 1 and self._told == len(self._places):
+            raise NoData(self._over())
         step = self._trace.step
         begin = bisect_left(self._places, self._first)
         over = bisect_left(self._places, grid)
@@ -107,21 +191,38 @@ class CsvReplay:
         self._told = max(self._told, over)
         return CarbonBatch(points=tuple(points), refused=refused)
 
-    def _require_playing(self, grid: int) -> None:
-        """Refuse a moment before the recording plays, or after everything was told."""
-        name = self._trace.path.name
+    def _grid(self, now: datetime) -> int:
+        """Give the place in the recording that plays at `now`.
+
+        Raises:
+            NoData: none does.
+        """
+        grid = self._playing(now)
+        if grid > self._places[-1]:
+            raise NoData(self._over())
+        return grid
+
+    def _playing(self, now: datetime) -> int:
+        """Give the place that plays at `now`, beyond the last one when all is over.
+
+        Raises:
+            NoData: the recording does not play yet.
+        """
+        grid = index_at(self._origin, self._interval_s, now) + self._first
         if grid < self._first:
-            raise SourceUnavailable(
-                f"the recording {name} begins to play at {self._origin:%Y-%m-%d %H:%M:%S} UTC; set "
-                "plays_at earlier to have it now"
+            raise NoData(
+                f"the recording {self._trace.path.name} begins to play at "
+                f"{self._origin:%Y-%m-%d %H:%M:%S} UTC; set plays_at earlier to have it now"
             )
-        end = self._places[-1] + 1
-        if grid >= end and self._told == len(self._places):
-            over = border(self._origin, self._interval_s, end - self._first)
-            raise SourceUnavailable(
-                f"the recording {name} ended at {over:%Y-%m-%d %H:%M:%S} UTC; give a longer one, "
-                "or set plays_at again"
-            )
+        return grid
+
+    def _over(self) -> str:
+        """Say that the recording is over, and what to do."""
+        over = border(self._origin, self._interval_s, self._places[-1] + 1 - self._first)
+        return (
+            f"the recording {self._trace.path.name} ended at {over:%Y-%m-%d %H:%M:%S} UTC; give a "
+            "longer one, or set plays_at again"
+        )
 
     def _point(self, index: int, grid: int, now: datetime) -> Iterator[CarbonPoint]:
         """Give what is known at `now` about one interval, if anything."""
@@ -130,21 +231,25 @@ class CsvReplay:
         if place >= grid or value is None:
             quality = Quality.FORECAST if place > grid else Quality.PROVISIONAL
             value, model = self._expected(index, place, grid)
-        if value is None:
-            return
-        start = border(self._origin, self._interval_s, place - self._first)
+        if value is not None:
+            yield self._made(index, value, (quality, model), grid, now)
+
+    def _made(
+        self, index: int, value: float, said: tuple[Quality, str], grid: int, now: datetime
+    ) -> CarbonPoint:
+        """Make the point of one row as told while `grid` plays. `said`: (quality, model)."""
+        quality, model = said
+        place = self._places[index]
         end = border(self._origin, self._interval_s, place + 1 - self._first)
-        issued_at = end
-        if quality is not Quality.MEASURED:
-            # A forecast is issued once an interval: polls between say the same.
-            issued_at = border(self._origin, self._interval_s, min(place, grid) - self._first)
-        yield CarbonPoint(
+        # A forecast is issued once an interval: polls between say the same.
+        issued_at = border(self._origin, self._interval_s, min(place, grid) - self._first)
+        return CarbonPoint(
             signal=self.signal,
-            start=start,
+            start=border(self._origin, self._interval_s, place - self._first),
             end=end,
             g_per_kwh=value,
             quality=quality,
-            issued_at=issued_at,
+            issued_at=end if quality is Quality.MEASURED else issued_at,
             fetched_at=now,
             model=model,
         )
@@ -153,7 +258,7 @@ class CsvReplay:
         """Give (value, model) expected for an interval that has no measured value at `grid`."""
         forecast = self._trace.rows[index].forecast_g_per_kwh
         if not fault(forecast):
-            return forecast, "recorded forecast"
+            return forecast, RECORDED
         if place == grid and index and self._places[index - 1] == place - 1:
             # A recording without forecasts: the running interval goes on as the one before.
             return self._values[index - 1], "persistence"

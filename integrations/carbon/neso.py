@@ -1,8 +1,7 @@
 """Great Britain's national carbon intensity, live: NESO's Carbon Intensity API (CC BY 4.0, no key).
 
 Half-hourly, UTC, average, direct. `actual` is null for a while after its half hour: until it comes
-the forecast stands in, marked provisional. The regional endpoints have forecasts only and so can
-never be accounted with; they are not served.
+the forecast stands in, marked provisional. Its regions are another thing: `neso_region.py`.
 
 Invariant: a point says which half hour it is of by its own `from` and `to`, not by what was asked.
 """
@@ -11,24 +10,31 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from wattmesh.errors import InputInvalid, SourceUnavailable
+from wattmesh.errors import InputInvalid, NoData, SourceUnavailable, Transient
 from wattmesh.integrations.carbon.believed import Judge, fault, refusal
 from wattmesh.integrations.carbon.http import JsonHttp
-from wattmesh.telemetry.carbon import CarbonBatch, CarbonPoint, Signal
+from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, CarbonPoint, Series, Signal
 from wattmesh.telemetry.readings import Quality
 
 BASE_URL = "https://api.carbonintensity.org.uk"
 ZONES = ("GB",)
 HALF_HOUR = timedelta(minutes=30)
 TRAILING = timedelta(hours=48)
+LATEST = timedelta(hours=2)
+"""`actual` comes within an hour of its half hour on a good day."""
 LONGEST = timedelta(days=14)
 """Longest span that one request may ask for."""
+ORIGIN = datetime(2018, 1, 1, tzinfo=UTC)
+AHEAD_S = 48 * 3600.0
+"""How far its forecasts reach."""
 
-_FORM = "%Y-%m-%dT%H:%MZ"
+EMPTY = "NESO answered an empty list; it has had outages of days"
+FORM = "%Y-%m-%dT%H:%MZ"
+MODEL = "NESO forecast"
 
 
 class Neso:
-    """The national series as a carbon source (`CarbonSource`)."""
+    """The national series (`Provider`)."""
 
     def __init__(
         self, *, zone: str = "GB", base_url: str = BASE_URL, http: JsonHttp | None = None
@@ -51,19 +57,30 @@ class Neso:
         return Signal(provider="neso", zone="GB")
 
     @property
+    def series(self) -> Series:
+        """Half hours from :00 and :30 UTC; something new comes every half hour."""
+        return Series(
+            interval_s=HALF_HOUR.total_seconds(),
+            origin=ORIGIN,
+            cadence_s=HALF_HOUR.total_seconds(),
+            lag_s=HALF_HOUR.total_seconds(),
+            forecast_s=AHEAD_S,
+        )
+
+    @property
     def interval_s(self) -> float:
         """Half an hour."""
-        return HALF_HOUR.total_seconds()
+        return self.series.interval_s
 
     @property
     def cadence_s(self) -> float:
         """A new half hour is told every half hour."""
-        return HALF_HOUR.total_seconds()
+        return self.series.cadence_s
 
     @property
     def origin(self) -> datetime:
         """Half hours begin at :00 and :30 UTC."""
-        return datetime(2018, 1, 1, tzinfo=UTC)
+        return self.series.origin
 
     def poll(self, now: datetime) -> CarbonBatch:
         """Fetch the trailing 48 h and the 48 h forecast.
@@ -75,8 +92,7 @@ class Neso:
         """
         past = self.history(now - TRAILING, now + HALF_HOUR, now=now)
         try:
-            rows = _rows(self._http.get(f"/intensity/{_half_hour(now):{_FORM}}/fw48h"))
-            ahead = self._read(rows, now)
+            ahead = self.forecast(AHEAD_S / 3600, now=now)
         except SourceUnavailable as error:
             return CarbonBatch(points=past.points, refused=(*past.refused, _sentence(error)))
         known = {point.start for point in past.points}
@@ -86,18 +102,56 @@ class Neso:
             refused=tuple(dict.fromkeys((*past.refused, *ahead.refused))),
         )
 
-    def history(self, start: datetime, end: datetime, *, now: datetime) -> CarbonBatch:
-        """Fetch the half hours in [start, end), however long ago, in requests of 14 days.
+    def capabilities(self, now: datetime) -> Capabilities:
+        """Say what is served; nobody needs a key, so asking for the newest value shows it.
 
         Raises:
             SourceUnavailable: nothing usable came.
         """
-        start, rows = _half_hour(start), []
-        while start < end:
-            until = min(start + LONGEST, end)
-            rows += _rows(self._http.get(f"/intensity/{start:{_FORM}}/{until:{_FORM}}"))
-            start = until
-        return self._read(rows, now)
+        self.latest(now)
+        return Capabilities(latest=True, history=True, forecast=True, models=(MODEL,))
+
+    def latest(self, now: datetime) -> CarbonBatch:
+        """Fetch the half hours of the last two hours and the running one.
+
+        Raises:
+            SourceUnavailable: nothing usable came.
+        """
+        return self.history(half_hour(now) - LATEST, now + HALF_HOUR, now=now)
+
+    def history(self, start: datetime, end: datetime, *, now: datetime) -> CarbonBatch:
+        """Fetch the half hours that begin in [start, end), in requests of 14 days.
+
+        Raises:
+            NoData: it has nothing for the whole span. SourceUnavailable: nothing usable came.
+        """
+        rows: list[Any] = []
+        begin, stop = half_hour(start), half_hour(end + HALF_HOUR - timedelta(microseconds=1))
+        if begin == stop:
+            return CarbonBatch(points=())
+        while begin < stop:
+            until = min(begin + LONGEST, stop)
+            rows += rows_of(self._http.get(f"/intensity/{begin:{FORM}}/{until:{FORM}}"))
+            begin = until
+        if not rows:
+            raise NoData(EMPTY)
+        batch = self._read(rows, now)
+        asked = tuple(point for point in batch.points if start <= point.start < end)
+        return CarbonBatch(points=asked, refused=batch.refused)
+
+    def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
+        """Fetch the newest forecast, from the running half hour on, at most 48 h.
+
+        Raises:
+            NoData: it has none. SourceUnavailable: nothing usable came.
+        """
+        first = half_hour(now)
+        return expected(
+            rows_of(self._http.get(f"/intensity/{first:{FORM}}/fw48h")),
+            signal=self.signal,
+            until=now + timedelta(hours=hours),
+            now=now,
+        )
 
     def _read(self, rows: list[Any], now: datetime) -> CarbonBatch:
         """Turn rows into points, oldest first; each half hour once."""
@@ -105,11 +159,11 @@ class Neso:
         refused: list[str] = []
         spans: dict[datetime, dict[str, Any]] = {}
         for row in rows:
-            why = _malformed(row)
+            why = malformed(row)
             if why:
                 refused.append(f"NESO sent {str(row)[:120]!r}: {why}.")
             else:
-                spans[_moment(row["from"])] = row["intensity"]
+                spans[moment(row["from"])] = row["intensity"]
         points = [
             point
             for start in sorted(spans)
@@ -127,6 +181,8 @@ class Neso:
     ) -> Iterator[CarbonPoint]:
         """Give what one half hour says, if it can be believed; say so in `refused` if not."""
         end = start + HALF_HOUR
+        if start > now:
+            return
         actual, forecast = intensity.get("actual"), intensity.get("forecast")
         if end <= now and actual is not None:
             why = judge.fault(start, actual)
@@ -138,9 +194,9 @@ class Neso:
         if why or forecast is None:
             refused.append(refusal(start, f"(forecast) {why}"))
             return
-        quality = Quality.FORECAST if start > now else Quality.PROVISIONAL
         # NESO does not say when it issued a value; it does so every half hour.
-        yield self._made(start, forecast, quality, min(start, _half_hour(now)), now)
+        issued_at = min(start, half_hour(now))
+        yield self._made(start, forecast, Quality.PROVISIONAL, issued_at, now)
 
     def _made(
         self, start: datetime, value: float, quality: Quality, issued_at: datetime, now: datetime
@@ -154,33 +210,68 @@ class Neso:
             quality=quality,
             issued_at=issued_at,
             fetched_at=now,
-            model="" if quality is Quality.MEASURED else "NESO forecast",
+            model="" if quality is Quality.MEASURED else MODEL,
         )
 
 
-def _rows(body: Any) -> list[Any]:
+def rows_of(body: Any) -> list[Any]:
     """Give the rows of an answer.
 
     Raises:
-        SourceUnavailable: it is not of the documented form, or holds nothing.
+        Transient: it is not of the documented form.
     """
     rows = body.get("data") if isinstance(body, dict) else None
     if not isinstance(rows, list):
-        raise SourceUnavailable(f"NESO answered {str(body)[:80]!r}, which has no list of data")
-    if not rows:
-        raise SourceUnavailable("NESO answered an empty list; it has had outages of days")
+        raise Transient(f"NESO answered {str(body)[:80]!r}, which has no list of data")
     return rows
 
 
-def _malformed(row: Any) -> str:
+def expected(rows: list[Any], *, signal: Signal, until: datetime, now: datetime) -> CarbonBatch:
+    """Read the forecast in rows as one issue, from the half hour that holds `now` to `until`.
+
+    Raises:
+        NoData: there is no such half hour.
+    """
+    issued_at, refused = half_hour(now), []
+    points: dict[datetime, CarbonPoint] = {}
+    for row in rows:
+        why = malformed(row)
+        if why:
+            refused.append(f"NESO sent {str(row)[:120]!r}: {why}.")
+            continue
+        start, value = moment(row["from"]), row["intensity"].get("forecast")
+        if not issued_at <= start < until:
+            continue
+        why = fault(value)
+        if why:
+            refused.append(refusal(start, f"(forecast) {why}"))
+            continue
+        points[start] = CarbonPoint(
+            signal=signal,
+            start=start,
+            end=start + HALF_HOUR,
+            g_per_kwh=float(value),
+            quality=Quality.FORECAST,
+            issued_at=issued_at,
+            fetched_at=now,
+            model=MODEL,
+        )
+    if not points and not refused:
+        raise NoData(EMPTY)
+    return CarbonBatch(
+        points=tuple(points[start] for start in sorted(points)), refused=tuple(refused)
+    )
+
+
+def malformed(row: Any) -> str:
     """Say why a row is not a half hour of the documented form; "" when it is."""
     if not isinstance(row, dict) or not isinstance(row.get("intensity"), dict):
         return "it has no intensity"
     try:
-        start, end = _moment(row["from"]), _moment(row["to"])
+        start, end = moment(row["from"]), moment(row["to"])
     except (KeyError, TypeError, ValueError):
         return "its from and to are not times like 2018-01-20T12:00Z"
-    if end - start != HALF_HOUR or start != _half_hour(start):
+    if end - start != HALF_HOUR or start != half_hour(start):
         return "it is not a half hour that begins at :00 or :30"
     for name in ("actual", "forecast"):
         value = row["intensity"].get(name)
@@ -190,12 +281,12 @@ def _malformed(row: Any) -> str:
     return ""
 
 
-def _moment(text: str) -> datetime:
+def moment(text: str) -> datetime:
     """Read NESO's time format."""
-    return datetime.strptime(text, _FORM).replace(tzinfo=UTC)
+    return datetime.strptime(text, FORM).replace(tzinfo=UTC)
 
 
-def _half_hour(at: datetime) -> datetime:
+def half_hour(at: datetime) -> datetime:
     """Give the half hour that holds `at`."""
     at = at.astimezone(UTC)
     return at.replace(minute=at.minute // 30 * 30, second=0, microsecond=0)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattmesh.errors import InputInvalid, SourceUnavailable
+from wattmesh.errors import InputInvalid, NoData, SourceUnavailable
 from wattmesh.integrations.carbon.csv_replay import CsvReplay
 from wattmesh.integrations.carbon.sources import SourceSettings, carbon_source
-from wattmesh.telemetry.carbon import CarbonSource
+from wattmesh.telemetry.carbon import CarbonBatch, CarbonSource, Provider
 from wattmesh.telemetry.ledger import SlotGrid
 from wattmesh.telemetry.readings import Quality
 
@@ -170,6 +170,67 @@ def test_intervals_are_the_ledgers_slots(compress: float, index: int) -> None:
     moment = PLAYS + timedelta(seconds=(index + 0.5) * source.interval_s)
     for point in source.poll(moment).points:
         assert grid.slot(point.start) == (point.start, point.end)
+
+
+def told(batch: CarbonBatch) -> list[tuple[Quality, float]]:
+    """Give quality and value of every point."""
+    return [(point.quality, point.g_per_kwh) for point in batch.points]
+
+
+def test_history_tells_what_begins_in_the_span_and_was_known(tmp_path: Path) -> None:
+    """Half-open at both ends; the running interval is provisional, later ones are not told."""
+    source: Provider = replay(write(tmp_path / "t.csv", 8))
+    now = at(1.25 * 3.5)
+    assert told(source.history(at(1.25), at(1.25 * 3), now=now)) == [
+        (Quality.MEASURED, 101.0),
+        (Quality.MEASURED, 102.0),
+    ]
+    assert told(source.history(at(-99), at(99), now=now))[-1] == (Quality.PROVISIONAL, 203.0)
+    assert source.history(at(5), at(9), now=now).points == ()
+    assert told(source.latest(at(1.25 * 3)))[-1] == (Quality.PROVISIONAL, 203.0)
+
+
+def test_history_does_not_depend_on_what_was_asked_before(tmp_path: Path) -> None:
+    """Asked twice, it tells the same, its refusals too."""
+    source = replay(write(tmp_path / "t.csv", 20, {4: "0.0"}))
+    first = source.history(at(0), at(20), now=at(20))
+    assert source.history(at(0), at(20), now=at(20)) == first
+    assert len(first.refused) == 1
+
+
+def test_a_forecast_is_one_issue_from_the_running_interval_on(tmp_path: Path) -> None:
+    """Every point of one answer has the same time of issue, the border behind `now`."""
+    source = replay(write(tmp_path / "t.csv", 300))
+    batch = source.forecast(source.series.forecast_s / 3600, now=at(1.25 * 3.5))
+    assert {point.issued_at for point in batch.points} == {at(1.25 * 3)}
+    assert {point.quality for point in batch.points} == {Quality.FORECAST}
+    assert told(batch)[0] == (Quality.FORECAST, 203.0)
+    assert len(batch.points) == 97  # 48 recorded hours beyond `now`
+    assert len(source.forecast(2 * 1.25 / 3600, now=at(0)).points) == 3
+
+
+def test_the_series_says_its_times_in_real_seconds(tmp_path: Path) -> None:
+    """Compression shortens all of them alike; a recording without forecasts says so."""
+    series = replay(write(tmp_path / "t.csv", 8)).series
+    assert (series.interval_s, series.cadence_s, series.origin) == (1.25, 1.25, PLAYS)
+    assert series.forecast_s == 120.0
+    assert series.trailing == timedelta(seconds=120)
+    assert series.deep_trailing == timedelta(seconds=600)
+    assert replay(write(tmp_path / "u.csv", 8, ahead=" ")).series.forecast_s == 0
+
+
+def test_before_and_after_the_recording_there_is_no_data(tmp_path: Path) -> None:
+    """Both ends are said with what to do; what was measured can still be asked for."""
+    source = replay(write(tmp_path / "t.csv", 8))
+    assert source.capabilities(at(1)).forecast
+    for ask in (source.latest, source.capabilities, lambda now: source.forecast(1, now=now)):
+        with pytest.raises(NoData, match="begins to play"):
+            ask(at(-1))
+        with pytest.raises(NoData, match=r"t\.csv ended at 2026-11-20 12:00:10 UTC"):
+            ask(at(11))
+    assert len(source.history(at(0), at(60), now=at(60)).points) == 8
+    with pytest.raises(NoData, match="ended"):
+        source.history(at(30), at(60), now=at(60))
 
 
 _LONG: list[Path] = []

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.carbon.grid_server import FORM, HALF_HOUR, Fault, Grid, answered_within, serving
-from wattmesh.errors import InputInvalid, SourceUnavailable
+from wattmesh.errors import InputInvalid, NoData, SourceUnavailable
 from wattmesh.integrations.carbon.http import JsonHttp, Patience
 from wattmesh.integrations.carbon.neso import Neso
-from wattmesh.telemetry.carbon import CarbonPoint, Signal
+from wattmesh.telemetry.carbon import CarbonPoint, Provider, Signal
 from wattmesh.telemetry.readings import Quality
 
 NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
@@ -78,10 +78,53 @@ def test_a_repeated_poll_says_the_same(neso: Neso) -> None:
 
 
 def test_the_first_half_hour_may_begin_before_what_was_asked(neso: Neso, grid: Grid) -> None:
-    """A point says when it is by its own `from`; the one before the asked span is right too."""
+    """A point says when it is by its own `from`; the one before the asked span is left out."""
     batch = neso.history(NOON - timedelta(hours=2), NOON, now=NOW)
-    assert batch.points[0].start == NOON - timedelta(hours=2, minutes=30)
+    assert [point.start for point in batch.points] == [NOON - i * HALF_HOUR for i in (4, 3, 2, 1)]
     assert all(point.g_per_kwh == grid.actual(point.start) for point in batch.points)
+
+
+def test_latest_ends_with_the_running_half_hour(neso: Provider) -> None:
+    """The last two hours, measured, and the running half hour from the forecast."""
+    points = neso.latest(NOW).points
+    assert [point.start for point in points] == [NOON - i * HALF_HOUR for i in (4, 3, 2, 1, 0)]
+    assert {point.quality for point in points[:-1]} == {Quality.MEASURED}
+    assert points[-1].quality is Quality.PROVISIONAL
+
+
+def test_history_tells_nothing_that_has_not_begun(neso: Provider) -> None:
+    """However far the span reaches, coming half hours are no history."""
+    points = neso.history(NOW - HALF_HOUR, NOW + 9 * HALF_HOUR, now=NOW).points
+    assert [point.start for point in points] == [NOON]
+    assert neso.history(NOW, NOW, now=NOW).points == ()
+
+
+def test_a_forecast_is_one_issue_from_the_running_half_hour_on(neso: Provider) -> None:
+    """Each point says the same time of issue, so that a journal never mixes two."""
+    points = neso.forecast(3, now=NOW).points
+    assert [point.start for point in points] == [NOON + i * HALF_HOUR for i in range(7)]
+    assert {point.issued_at for point in points} == {NOON}
+    assert {point.quality for point in points} == {Quality.FORECAST}
+    assert neso.series.forecast_s == 48 * 3600
+    assert len(neso.forecast(48, now=NOW).points) == 96
+
+
+def test_without_any_half_hour_there_is_no_data(neso: Provider, grid: Grid) -> None:
+    """An outage in which the list is empty is `NoData`, for the past and for the forecast."""
+    grid.rows = []
+    with pytest.raises(NoData, match="outages of days"):
+        neso.history(NOW - HALF_HOUR, NOW, now=NOW)
+    with pytest.raises(NoData, match="outages of days"):
+        neso.forecast(48, now=NOW)
+
+
+def test_capabilities_are_those_of_a_provider_that_answers(neso: Provider, grid: Grid) -> None:
+    """No key is needed: all is served, unless it is down."""
+    found = neso.capabilities(NOW)
+    assert (found.latest, found.history, found.forecast) == (True, True, True)
+    grid.faults = [Fault.SERVER_ERROR] * 3
+    with pytest.raises(SourceUnavailable, match="500"):
+        neso.capabilities(NOW)
 
 
 def test_a_false_zero_is_refused_and_the_forecast_stands_in(neso: Neso, grid: Grid) -> None:
