@@ -5,8 +5,11 @@ of daylight saving time.
 """
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
+
+from wattmesh.errors import InputInvalid
+from wattmesh.telemetry.slots import midnight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +26,24 @@ def period_of(moment: datetime, kind: str, timezone: str) -> Period:
     zone = ZoneInfo(timezone)
     today = moment.astimezone(zone).date()
     first, after = _dates(today, kind)
-    return Period(name=_name(first, kind), start=_midnight(first, zone), end=_midnight(after, zone))
+    return Period(
+        name=_name(first, kind),
+        start=midnight(first, timezone),
+        end=midnight(after, timezone),
+    )
+
+
+def month_named(name: str, timezone: str) -> Period:
+    """Give the month that people call `2026-10`.
+
+    Raises:
+        InputInvalid: that is no month.
+    """
+    try:
+        first = date.fromisoformat(f"{name}-01")
+    except ValueError:
+        raise InputInvalid(f"{name!r} is no month; write one like 2026-10") from None
+    return period_of(midnight(first, timezone), "month", timezone)
 
 
 def period_before(moment: datetime, kind: str, timezone: str) -> Period:
@@ -50,8 +70,3 @@ def _name(first: date, kind: str) -> str:
     """Write a period's name without its zone: `2026-11-20`, `week from ...`, `2026-11`, `2026`."""
     words = {"day": f"{first}", "week": f"week from {first}", "month": f"{first:%Y-%m}"}
     return words.get(kind, f"{first:%Y}")
-
-
-def _midnight(day: date, zone: ZoneInfo) -> datetime:
-    """Give the moment a day begins, in UTC (arithmetic within a zone ignores its changes)."""
-    return datetime.combine(day, time(), zone).astimezone(UTC)

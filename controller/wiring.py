@@ -61,7 +61,15 @@ LOOP_STOP_S = 8.0
 HOLD_S, HOLD_SAMPLES = 5.0, 2.5
 """A device without a counter is integrated over a gap of this long, or of so many samples."""
 STALE_POLLS = 3
-FIXED = ("journal.url", "journal.password_file", "api", "metrics", "power", "loops.lease_s")
+FIXED = (
+    "journal.url",
+    "journal.password_file",
+    "api",
+    "metrics",
+    "power",
+    "loops.lease_s",
+    "site.timezone",
+)
 """Keys that a running daemon cannot change; a reload says so."""
 
 
@@ -72,13 +80,18 @@ class Grid:
     accounting: CarbonSource | None = None
     decision: CarbonSource | None = None
     signals: Signals = field(default_factory=Signals)
+    timezone: str = "UTC"
 
     @property
     def slots(self) -> SlotGrid:
-        """Where ledger slots end: at the accounting signal's borders, else at half hours."""
-        if self.accounting is None:
-            return SlotGrid(origin=datetime(2020, 1, 1, tzinfo=UTC), interval_s=1800.0)
-        return SlotGrid(origin=self.accounting.origin, interval_s=self.accounting.interval_s)
+        """Where ledger slots end: at the accounting signal's borders, else at half hours.
+
+        And at the site's midnights, so that no row lies in two of its days, months or years.
+        """
+        origin, interval_s = datetime(2020, 1, 1, tzinfo=UTC), 1800.0
+        if self.accounting is not None:
+            origin, interval_s = self.accounting.origin, self.accounting.interval_s
+        return SlotGrid(origin=origin, interval_s=interval_s, timezone=self.timezone)
 
 
 def grid(settings: Settings, now: datetime) -> Grid:
@@ -87,9 +100,9 @@ def grid(settings: Settings, now: datetime) -> Grid:
     Raises:
         InputInvalid: a trace that cannot be used (it was fine when the settings were checked).
     """
-    carbon = settings.carbon
+    carbon, timezone = settings.carbon, settings.site.timezone
     if carbon is None:
-        return Grid()
+        return Grid(timezone=timezone)
     accounting = carbon_source(carbon.accounting.source(), now)
     first = _facts(accounting, carbon.accounting)
     if carbon.decision is None or carbon.decision == carbon.accounting:
@@ -97,12 +110,14 @@ def grid(settings: Settings, now: datetime) -> Grid:
             accounting=accounting,
             decision=accounting,
             signals=Signals(decision=first, accounting=first),
+            timezone=timezone,
         )
     decision = carbon_source(carbon.decision.source(), now)
     return Grid(
         accounting=accounting,
         decision=decision,
         signals=Signals(decision=_facts(decision, carbon.decision), accounting=first),
+        timezone=timezone,
     )
 
 

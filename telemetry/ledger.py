@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from wattmesh.telemetry.slots import border, index_at
+from wattmesh.telemetry.slots import border, index_at, local_day
 
 NO_COUNTER = -1
 """Stands in a `CounterBaseline` of a device that has no energy counter."""
@@ -91,17 +91,25 @@ class DeviceTotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotGrid:
-    """Where ledger slots begin and end: at the borders of the accounting signal's intervals."""
+    """Where ledger slots begin and end: at the accounting signal's borders, and at midnight.
+
+    Attributes:
+        origin, interval_s: an interval of the signal begins here; how long each is.
+        timezone: the site's. Its midnights cut the slot they fall into, so that no row lies in two
+            days, months or years of the site; an interval prices each slot that lies within it.
+    """
 
     origin: datetime
     interval_s: float
+    timezone: str = "UTC"
 
     def slot(self, at: datetime) -> tuple[datetime, datetime]:
         """Give the slot that holds `at`, half-open."""
         index = index_at(self.origin, self.interval_s, at)
+        begins, ends = local_day(at, self.timezone)
         return (
-            border(self.origin, self.interval_s, index),
-            border(self.origin, self.interval_s, index + 1),
+            max(border(self.origin, self.interval_s, index), begins),
+            min(border(self.origin, self.interval_s, index + 1), ends),
         )
 
     def parts(self, start: datetime, end: datetime) -> Iterator[tuple[datetime, datetime]]:

@@ -1,11 +1,15 @@
-"""Where intervals of a fixed length begin; whoever needs a border takes it from here.
+"""Where intervals of a fixed length, and days of a place, begin; every border is taken from here.
 
 Invariant: all parts of the program round alike, so a carbon interval and the ledger slot that it
-prices have the same borders to the microsecond.
+prices have the same borders to the microsecond, and a day ends where the next one begins.
 """
 
 import math
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+DAY = timedelta(days=1)
 
 
 def border(origin: datetime, interval_s: float, index: int) -> datetime:
@@ -21,3 +25,29 @@ def index_at(origin: datetime, interval_s: float, at: datetime) -> int:
     while border(origin, interval_s, index + 1) <= at:
         index += 1
     return index
+
+
+def midnight(day: date, timezone: str) -> datetime:
+    """Give the moment a day begins in a zone, in UTC (arithmetic in a zone ignores its changes)."""
+    return datetime.combine(day, time(), ZoneInfo(timezone)).astimezone(UTC)
+
+
+def local_day(at: datetime, timezone: str) -> tuple[datetime, datetime]:
+    """Give the day of a zone that holds `at`, half-open: 23 to 25 hours where clocks change.
+
+    Raises:
+        ZoneInfoNotFoundError: this machine does not know the zone.
+    """
+    borders = _midnights(timezone, at.astimezone(UTC).date())
+    index = next(number for number, each in enumerate(borders) if each > at)
+    return borders[index - 1], borders[index]
+
+
+@lru_cache(maxsize=256)
+def _midnights(timezone: str, day: date) -> tuple[datetime, ...]:
+    """Give the midnights of a zone around a UTC day; no zone is more than a day away from UTC.
+
+    A day that a zone left out (Samoa, December 2011) begins when the next one does: once.
+    """
+    found = {midnight(day + number * DAY, timezone) for number in range(-2, 4)}
+    return tuple(sorted(found))

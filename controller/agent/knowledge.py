@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.errors import InputInvalid
@@ -84,7 +85,7 @@ class Knowledge:
         if not told.known:
             return
         self._holders = told.holders
-        grid = {"origin": told.grid.origin.isoformat(), "interval_s": told.grid.interval_s}
+        grid = write_grid(told.grid)
         holders = [each.to_json() for each in told.holders]
         text = json.dumps({"holders": holders, "grid": grid})
         if text != self._kept:
@@ -98,8 +99,20 @@ class Knowledge:
         return self._holders
 
 
+def write_grid(grid: SlotGrid) -> dict[str, Any]:
+    """Write where slots end, as agents are told."""
+    return {
+        "origin": grid.origin.isoformat(),
+        "interval_s": grid.interval_s,
+        "timezone": grid.timezone,
+    }
+
+
 def read_grid(data: Mapping[str, Any]) -> SlotGrid:
     """Read where slots end.
+
+    A controller of before told no zone. Nor does a zone count that this machine does not know: the
+    controller then lays a slot with midnight in it over both days, by time.
 
     Raises:
         InputInvalid: nonsense.
@@ -112,4 +125,17 @@ def read_grid(data: Mapping[str, Any]) -> SlotGrid:
     usable = isinstance(interval_s, int | float) and 0 < interval_s <= 86_400
     if not usable or origin.tzinfo is None:
         raise InputInvalid(f"grid: {dict(data)!r} is none"[:300])
-    return SlotGrid(origin=origin, interval_s=float(interval_s))  # type: ignore[arg-type]
+    return SlotGrid(
+        origin=origin,
+        interval_s=float(interval_s),  # type: ignore[arg-type]
+        timezone=_known_zone(data.get("timezone")),
+    )
+
+
+def _known_zone(name: object) -> str:
+    """Give a zone's name if this machine knows it, else UTC."""
+    try:
+        return ZoneInfo(name).key if isinstance(name, str) else "UTC"
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        log.warning("this machine does not know the time zone %r of the site", name)
+        return "UTC"

@@ -191,7 +191,11 @@ def _answer(desk: Desk, node: str, snapshot: Snapshot, epoch: int) -> dict[str, 
     more = {
         "known": row is not None,
         "holders": [each.to_json() for each in owners],
-        "grid": {"origin": grid.origin, "interval_s": grid.interval_s},
+        "grid": {
+            "origin": grid.origin,
+            "interval_s": grid.interval_s,
+            "timezone": grid.timezone,
+        },
     }
     text = json.dumps([wishes.serial, more], default=str)
     serial = hashlib.sha256(text.encode()).hexdigest()[:16]
