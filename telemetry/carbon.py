@@ -37,7 +37,8 @@ class CarbonPoint:
     """Intensity of one half-open interval [start, end), aware UTC.
 
     Attributes:
-        g_per_kwh: grams per kilowatt-hour, finite, > 0; of a forecast the value planned with.
+        g_per_kwh: grams per kilowatt-hour, finite, > 0 (a marginal rate may be 0); of a forecast
+            the value planned with.
         quality: measured, estimated (by the provider), provisional (a stand-in until the interval
             is measured), static, or forecast.
         issued_at: when the provider said so; `fetched_at`: when we heard it.

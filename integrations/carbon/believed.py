@@ -27,15 +27,18 @@ PROFILE_VALUES = 4
 """Fewer values make no profile."""
 
 
-def fault(value: float | None) -> str:
-    """Say why a single value cannot be an intensity in g/kWh; "" when it can."""
+def fault(value: float | None, *, kind: str = "average") -> str:
+    """Say why a single value cannot be an intensity in g/kWh; "" when it can.
+
+    A marginal rate may be 0: while wind or sun are curtailed, one more kWh emits nothing.
+    """
     if value is None:
         return "is missing at the source"
     if not math.isfinite(value):
         return f"is {value}, not a number"
     if value < 0:
         return f"is {value:g} g/kWh, less than nothing"
-    if value == 0:
+    if value == 0 and kind == "average":
         return "is 0 g/kWh, which no grid reaches (an outage at the source looks like this)"
     if value > HIGHEST_G_PER_KWH:
         return f"is {value:g} g/kWh, above {HIGHEST_G_PER_KWH:g}: check the unit at the source"
@@ -43,17 +46,27 @@ def fault(value: float | None) -> str:
 
 
 class Judge:
-    """Judges the measured values of one series, oldest first."""
+    """Judges the measured values of one series, oldest first.
 
-    def __init__(self) -> None:
-        """Begin without a profile: the first values are judged one by one."""
+    An average falls slowly, so a deep fall of one interval is not believed. A marginal rate is
+    that of the one plant that would deliver more, and falls from gas to nothing within minutes
+    (35 g/kWh was seen between values of 430): there only single values are judged.
+    """
+
+    def __init__(self, kind: str = "average") -> None:
+        """Begin without a profile: the first values are judged one by one.
+
+        Args:
+            kind: `Signal.kind`: average or marginal.
+        """
+        self._kind = kind
         self._profile: deque[tuple[datetime, float]] = deque()
         self._falls = 0
 
     def fault(self, start: datetime, value: float | None) -> str:
         """Say why the value of the interval that begins at `start` is refused; "" when believed."""
-        why = fault(value)
-        if why or value is None:
+        why = fault(value, kind=self._kind)
+        if why or value is None or self._kind != "average":
             return why
         while self._profile and self._profile[0][0] < start - PROFILE:
             self._profile.popleft()

@@ -9,6 +9,7 @@ import pytest
 
 from tests.carbon.grid_server import FORM, HALF_HOUR, Fault, Grid, answered_within, serving
 from wattmesh.errors import InputInvalid, NoData, SourceUnavailable
+from wattmesh.integrations.carbon.breaker import Breaker
 from wattmesh.integrations.carbon.http import JsonHttp, Patience
 from wattmesh.integrations.carbon.neso import Neso
 from wattmesh.telemetry.carbon import CarbonPoint, Provider, Signal
@@ -35,7 +36,9 @@ def pauses() -> list[float]:
 @pytest.fixture
 def neso(grid: Grid, pauses: list[float]) -> Iterator[Neso]:
     """Give a source that asks the server, impatiently."""
-    http = JsonHttp(grid.url, patience=SHORT, pause=pauses.append)
+    # What is tested here is one poll; a breaker that opens is test_http's.
+    patient = Breaker(failures=1000)
+    http = JsonHttp(grid.url, patience=SHORT, pause=pauses.append, breaker=patient)
     yield Neso(http=http)
     http.close()
 
