@@ -1,0 +1,33 @@
+"""A local server that answers like the carbon providers, their faults too.
+
+For whoever must test carbon code without keys, without a network and without waiting for an outage.
+
+    answers.py            a request and a reply before they become HTTP
+    faults.py             every way to misbehave, and the rules that switch it on
+    grids.py              the invented grids: the truth, and what is known of it at a moment
+    electricity_maps.py, watttime.py, neso.py, eia930.py, http_json.py
+                          the answers of each provider
+    spoiled.py            answers in place of the right one, and bytes that come wrong
+    control.py            switching faults over HTTP
+    server.py             the server
+    __main__.py           the same from a shell
+
+Invariant: values are invented, or come from a trace of the user; never from a provider.
+"""
+
+from wattmesh.integrations.carbon.grid_server.answers import Service
+from wattmesh.integrations.carbon.grid_server.faults import Fault, Rule
+from wattmesh.integrations.carbon.grid_server.grids import Grid, Measure, Ripening, Shape
+from wattmesh.integrations.carbon.grid_server.server import Asked, GridServer
+
+__all__ = [
+    "Asked",
+    "Fault",
+    "Grid",
+    "GridServer",
+    "Measure",
+    "Ripening",
+    "Rule",
+    "Service",
+    "Shape",
+]

@@ -1,0 +1,160 @@
+"""Answers that stand in place of the right one, and bytes that come wrong.
+
+Invariant: every loop ends when the server ends (`released`); nothing here can hold it up.
+"""
+
+import json
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler
+
+from wattmesh.integrations.carbon.grid_server.answers import Reply, Service
+from wattmesh.integrations.carbon.grid_server.faults import Fault, Rule, Suffering
+from wattmesh.integrations.carbon.grid_server.neso import OUTAGE
+from wattmesh.integrations.carbon.grid_server.watttime import NGINX_403, SCOPE
+
+HUGE_BYTES = 64 << 20
+PIECE = b" " * (1 << 16)
+PAUSE_S = 0.05
+HTML = "text/html"
+
+
+def instead_of(rule: Rule, service: Service, now: datetime, url: str) -> Reply | None:
+    """Give what stands in place of the answer; None: the answer itself shows the fault."""
+    fault = rule.fault
+    if fault is Fault.SERVER_ERROR:
+        return _outage(service)
+    if fault in (Fault.RATE_LIMITED, Fault.RATE_LIMITED_DATE):
+        return _limited(rule, service, now)
+    if fault is Fault.REDIRECT:
+        return Reply(
+            status=302, body="", content_type=HTML, headers={"Location": f"{url}/elsewhere"}
+        )
+    if fault is Fault.NO_DATA:
+        return _no_data(service)
+    return {
+        Fault.UNAUTHORIZED: Reply(status=401, body={"error": "Invalid auth-token"}),
+        Fault.TOKEN_EXPIRED: Reply(
+            status=401, body={"error": "Invalid token", "message": "Token is expired"}
+        ),
+        Fault.FORBIDDEN_TEXT: Reply(status=403, body="Access denied", content_type="text/plain"),
+        Fault.FORBIDDEN_HTML: Reply(status=403, body=NGINX_403, content_type=HTML),
+        Fault.INVALID_SCOPE: Reply(status=403, body=SCOPE),
+        Fault.NOT_JSON: Reply(
+            body="<html><body>Down for maintenance</body></html>", content_type=HTML
+        ),
+        Fault.NOT_OBJECT: Reply(body=["data"]),
+    }.get(fault)
+
+
+def _outage(service: Service) -> Reply:
+    """Give a status 500 as this provider words it."""
+    if service is Service.NESO:
+        return Reply(status=500, body=OUTAGE)
+    if service is Service.ELECTRICITY_MAPS:
+        return Reply(status=500, body={"status": "error", "message": "Internal server error"})
+    page = "<html><body><h1>500 Internal Server Error</h1></body></html>"
+    return Reply(status=500, body=page, content_type=HTML)
+
+
+def _limited(rule: Rule, service: Service, now: datetime) -> Reply:
+    """Give a status 429 with the time to wait, in seconds or as a date."""
+    wait = str(rule.retry_after_s)
+    if rule.fault is Fault.RATE_LIMITED_DATE:
+        wait = format_datetime(now + timedelta(seconds=rule.retry_after_s), usegmt=True)
+    body: object = {"status": "error", "message": "Too many requests"}
+    if service is Service.NESO:
+        body = {"error": {"code": "429 Too Many Requests", "message": "Slow down."}}
+    return Reply(status=429, body=body, headers={"Retry-After": wait})
+
+
+def _no_data(service: Service) -> Reply:
+    """Give a status 404 that means: nothing known at present."""
+    if service is Service.ELECTRICITY_MAPS:
+        message = "No recent data available for this zone"
+        return Reply(status=404, body={"status": "error", "message": message})
+    if service is Service.WATTTIME:
+        return Reply(status=404, body={"error": "No data available for this region"})
+    return Reply(status=404, body="<html><body>Not here.</body></html>", content_type=HTML)
+
+
+def sent(
+    handler: BaseHTTPRequestHandler,
+    reply: Reply,
+    suffering: Suffering,
+    released: threading.Event,
+) -> None:
+    """Send an answer, spoiled as its faults ask."""
+    line = suffering.line()
+    body = _bytes(reply)
+    if line in (Fault.CLOSED, Fault.HANG, Fault.DRIP_HEADERS):
+        handler.close_connection = True
+        _withheld(handler, line, released)
+        return
+    length = len(body)
+    if line is Fault.TRUNCATED:
+        length, body = len(body), body[: len(body) // 2]
+    if line is Fault.HUGE:
+        length += HUGE_BYTES
+    handler.send_response(reply.status)
+    handler.send_header("Content-Type", reply.content_type)
+    for name, value in reply.headers.items():
+        handler.send_header(name, value)
+    handler.send_header("Content-Length", str(length))
+    if line is not None:
+        handler.send_header("Connection", "close")
+    handler.end_headers()
+    if line is Fault.DRIP:
+        _dripped(handler, body, released)
+        return
+    handler.wfile.write(body)
+    if line is Fault.HUGE:
+        _more(handler, released)
+
+
+def _bytes(reply: Reply) -> bytes:
+    """Give a body as it goes over the wire."""
+    if isinstance(reply.body, bytes):
+        return reply.body
+    if isinstance(reply.body, str):
+        return reply.body.encode()
+    return json.dumps(reply.body).encode()
+
+
+def _withheld(handler: BaseHTTPRequestHandler, line: Fault, released: threading.Event) -> None:
+    """End the connection at once, or keep it open with nothing, or with half a header."""
+    if line is Fault.CLOSED:
+        return
+    if line is Fault.DRIP_HEADERS:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+    _until(released, lambda: _piece(handler, b" ") if line is Fault.DRIP_HEADERS else None)
+
+
+def _dripped(handler: BaseHTTPRequestHandler, body: bytes, released: threading.Event) -> None:
+    """Send a body a byte at a time."""
+    for i in range(len(body)):
+        _piece(handler, body[i : i + 1])
+        if released.wait(PAUSE_S):
+            return
+
+
+def _more(handler: BaseHTTPRequestHandler, released: threading.Event) -> None:
+    """Send blanks until somebody gives up."""
+    for _ in range(HUGE_BYTES // len(PIECE)):
+        if released.is_set():
+            return
+        handler.wfile.write(PIECE)
+
+
+def _piece(handler: BaseHTTPRequestHandler, piece: bytes) -> None:
+    """Send a few bytes now."""
+    handler.wfile.write(piece)
+    handler.wfile.flush()
+
+
+def _until(released: threading.Event, each: Callable[[], None]) -> None:
+    """Do something every now and then until the server ends."""
+    while not released.wait(PAUSE_S):
+        each()
