@@ -6,11 +6,13 @@ has something to say decides. Level-triggered: nothing is remembered between two
 Invariant: law 7: without carbon data nothing is done for carbon's sake, and everything else works.
 """
 
+from dataclasses import replace
 from math import isfinite
 
 from wattmesh.policies.automatic import automatic
 from wattmesh.policies.case import Case, examine
 from wattmesh.policies.decision import Action, Decision, Observation, RunView
+from wattmesh.policies.ladder import ACTS, NAMES, waits
 from wattmesh.policies.orders import ordered
 from wattmesh.policies.words import clause, duration, moment
 
@@ -39,7 +41,7 @@ def _decide_run(seen: Observation, run: RunView) -> Decision:
     order = ordered(case)
     if order and order.action is not Action.HOLD:
         return order
-    return _deadline(case) or order or _unready(case) or _blind(case) or automatic(case)
+    return _deadline(case) or order or _unready(case) or _blind(case) or _for_grams(case)
 
 
 def _hands_off(case: Case) -> Decision | None:
@@ -138,6 +140,8 @@ def _blind(case: Case) -> Decision | None:
         trouble = f"{carbon.signal or 'it'} gives no value for now"
     if not trouble and not all(isfinite(s.g_per_kwh) and s.g_per_kwh > 0 for s in carbon.slots):
         trouble = f"{carbon.signal} gives a value that is no intensity"
+    if not trouble and carbon.rung not in ACTS:
+        trouble = carbon.note or f"{carbon.signal} rests on {NAMES[carbon.rung]}"
     if trouble:
         age = "never heard" if carbon.age_s is None else f"last heard {duration(carbon.age_s)} ago"
         return case.hold(
@@ -145,6 +149,8 @@ def _blind(case: Case) -> Decision | None:
             f"the grid signal cannot be used, {age} ({trouble}), so nothing is done for carbon's "
             "sake; `wattmesh doctor` checks the provider",
         )
+    if wait := waits(carbon):
+        return case.hold("signal_changed", wait)
     seen, expected = case.seen.coverage
     if seen < COVERAGE_FLOOR * expected:
         return case.hold(
@@ -153,3 +159,11 @@ def _blind(case: Case) -> Decision | None:
             "carbon's sake; `wattmesh doctor` checks the power source",
         )
     return None
+
+
+def _for_grams(case: Case) -> Decision:
+    """Ask the automatic policy; say so where the forecast it planned with is second best."""
+    decision, note = automatic(case), clause(case.seen.carbon.note)
+    if not note:
+        return decision
+    return replace(decision, reason=f"{decision.reason.rstrip('.')}; {note}.")

@@ -63,7 +63,11 @@ class CarbonView:
         slots: the current slot first, then the forecast, without gaps, as far as it reaches.
         age_s: seconds since the newest successful fetch; None when there never was one.
         trouble: why no carbon-motivated act is allowed; "" when the signal is usable.
-        rung: what the slots after the current one are made of.
+        rung: what the slots after the current one are made of. `source`: who made them.
+        forecast: id of the issue they are of; None without one. `issued_at`: when that was.
+        note: why the rung is not the best one, as a clause; "" when it is.
+        since_change_s: since the rung changed; None when it never did.
+        interval_s: length of one interval of the signal.
     """
 
     signal: str
@@ -71,6 +75,12 @@ class CarbonView:
     age_s: float | None
     trouble: str = ""
     rung: Rung = Rung.ISSUED
+    source: str = ""
+    forecast: int | None = None
+    issued_at: datetime | None = None
+    note: str = ""
+    since_change_s: float | None = None
+    interval_s: float = 0.0
 
     @property
     def now_g_per_kwh(self) -> float | None:

@@ -1,54 +1,99 @@
-"""Carbon points: append-only, with who said so and when.
+"""What was observed of the grid: append-only, with who said so and when, and how its polls went.
 
 Invariant: nothing is overwritten; a revised value is a further row, and the best row of an interval
-is chosen when it is read: measured before provisional, and of those the newest.
+is chosen when it is read: measured before provisional, and of those the newest. Forecasts are kept
+apart, as they were issued (forecasts.py).
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Row, bindparam, insert, select
+from sqlalchemy import Row, bindparam, func, insert, select
 
 from wattmesh.controller.journal.engine import Database
+from wattmesh.controller.journal.forecasts import ForecastStore, issues
 from wattmesh.controller.journal.tables import CARBON_FETCHES, CARBON_POINTS
 from wattmesh.controller.journal.values import from_us, to_us, upsert
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.readings import Quality
 
-_POINTS = (
+_OBSERVED = (
     select(CARBON_POINTS)
     .where(CARBON_POINTS.c.signal == bindparam("of"))
     .where(CARBON_POINTS.c.start_at.between(bindparam("first"), bindparam("last")))
     .order_by(CARBON_POINTS.c.start_at, CARBON_POINTS.c.id)
 )
-_FORECAST = _POINTS.where(CARBON_POINTS.c.quality == str(Quality.FORECAST))
-_OBSERVED = _POINTS.where(CARBON_POINTS.c.quality != str(Quality.FORECAST))
 
-_RANK = {Quality.MEASURED: 3, Quality.ESTIMATED: 2, Quality.PROVISIONAL: 1}
+_RANK = {Quality.MEASURED: 4, Quality.ESTIMATED: 3, Quality.STATIC: 2, Quality.PROVISIONAL: 1}
+
+
+class FetchState(StrEnum):
+    """How the newest poll of a signal ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRow:
-    """How the polls of one signal went. `detail`: the newest failure; "" when the last was ok."""
+    """How the polls of one signal went.
+
+    Attributes:
+        detail: the newest failure; "" when the last was ok. `state`: how the newest ended; "" when
+            that is not known.
+        deep_at: when the trailing days were last asked for. `filled_from`: from when on its past
+            has been asked for.
+        rung: what decisions last rested on; "" before the first. `rung_at`: since when.
+    """
 
     ok_at: datetime | None
     failed_at: datetime | None
     detail: str
+    state: str = ""
+    deep_at: datetime | None = None
+    filled_from: datetime | None = None
+    rung: str = ""
+    rung_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """An interval of which a further row was stored."""
+
+    id: int
+    signal: str
+    start: datetime
+    end: datetime
 
 
 class CarbonStore:
     """The carbon tables."""
 
-    def __init__(self, database: Database) -> None:
-        """Keep the database."""
+    def __init__(self, database: Database, forecasts: ForecastStore) -> None:
+        """Keep the database, and where forecasts belong."""
         self._database = database
-        self._read: dict[tuple[str, bool], dict[tuple[Any, ...], CarbonPoint]] = {}
+        self._forecasts = forecasts
+        self._read: dict[str, dict[tuple[Any, ...], CarbonPoint]] = {}
 
     def store(self, points: Iterable[CarbonPoint]) -> int:
-        """Append what is new: an interval whose newest row says otherwise, or has none yet."""
-        new = list(points)
+        """Append what is new: an interval whose newest row says otherwise, or has none yet.
+
+        Forecasts among the points are kept as the issues they came in.
+
+        Returns:
+            Rows and issues that were new.
+        """
+        told = list(points)
+        new = [point for point in told if point.quality is not Quality.FORECAST]
+        ahead = [point for point in told if point.quality is Quality.FORECAST]
+        return self._append(new) + sum(map(self._forecasts.store, issues(ahead)))
+
+    def _append(self, new: list[CarbonPoint]) -> int:
+        """Append observed points that are new; count them."""
         if not new:
             return 0
         signals = {str(point.signal) for point in new}
@@ -74,18 +119,76 @@ class CarbonStore:
 
     def observed(self, signal: Signal, start: datetime, end: datetime) -> tuple[CarbonPoint, ...]:
         """Give the best observed point of every interval that begins in [start, end]."""
-        return self._best(signal, start, end, forecast=False)
+        wanted = {"of": str(signal), "first": to_us(start), "last": to_us(end)}
+        best: dict[int, Row[Any]] = {}
+        with self._database.reading() as connection:
+            for row in connection.execute(_OBSERVED, wanted):
+                held = best.get(row.start_at)
+                if held is None or _rank(row) >= _rank(held):
+                    best[row.start_at] = row
+        # Most rows are those of the reading before, and a point is dearer to make than to find.
+        known = self._read.get(str(signal), {})
+        rows = ((tuple(row), row) for row in best.values())
+        points = {key: known.get(key) or _point(row, signal) for key, row in rows}
+        self._read[str(signal)] = points
+        return tuple(points.values())
 
-    def forecast(self, signal: Signal, start: datetime, end: datetime) -> tuple[CarbonPoint, ...]:
-        """Give the newest forecast of every interval that begins in [start, end]."""
-        return self._best(signal, start, end, forecast=True)
+    def newest_id(self) -> int:
+        """Give the id of the newest row; 0 when there is none."""
+        with self._database.reading() as connection:
+            return connection.execute(select(func.max(CARBON_POINTS.c.id))).scalar() or 0
 
-    def fetched(self, signal: Signal, at: datetime, ok: bool, detail: str = "") -> None:
-        """Remember how a poll went."""
-        row: dict[str, Any] = {"signal": str(signal), "detail": detail}
-        row["ok_at" if ok else "failed_at"] = to_us(at)
+    def changes(self, since_id: int) -> tuple[Change, ...]:
+        """List the rows stored after the row `since_id`."""
+        table = CARBON_POINTS.c
+        query = select(table.id, table.signal, table.start_at, table.end_at)
+        with self._database.reading() as connection:
+            rows = connection.execute(query.where(table.id > since_id)).all()
+        return tuple(
+            Change(
+                id=row.id, signal=row.signal, start=from_us(row.start_at), end=from_us(row.end_at)
+            )
+            for row in rows
+        )
+
+    def span(self, signal: Signal) -> tuple[datetime, datetime] | None:
+        """Give the first and the last moment that anything observed tells of; None of nothing."""
+        table = CARBON_POINTS.c
+        query = select(func.min(table.start_at), func.max(table.end_at))
+        with self._database.reading() as connection:
+            first, last = connection.execute(query.where(table.signal == str(signal))).one()
+        return None if first is None else (from_us(first), from_us(last))
+
+    def fetched(
+        self,
+        signal: Signal,
+        at: datetime,
+        ok: bool,
+        detail: str = "",
+        *,
+        refused: bool = False,
+    ) -> None:
+        """Remember how a poll went; `refused`: a person has to mend something."""
+        failed = FetchState.REFUSED if refused else FetchState.FAILED
+        self._note(
+            signal,
+            detail=detail,
+            state=str(FetchState.OK if ok else failed),
+            **{"ok_at" if ok else "failed_at": to_us(at)},
+        )
+
+    def filled(self, signal: Signal, *, deep_at: datetime, since: datetime) -> None:
+        """Remember from when on a signal's past has been asked for, and when that was."""
+        self._note(signal, deep_at=to_us(deep_at), filled_from=to_us(since))
+
+    def stands_on(self, signal: Signal, rung: str, at: datetime) -> None:
+        """Remember since when decisions rest on this rung."""
+        self._note(signal, rung=rung, rung_at=to_us(at))
+
+    def _note(self, signal: Signal, **values: Any) -> None:
+        """Write columns of a signal's row; the others stand."""
         with self._database.writing() as connection:
-            upsert(connection, CARBON_FETCHES, [row])
+            upsert(connection, CARBON_FETCHES, [{"signal": str(signal), **values}])
 
     def last_fetch(self, signal: Signal) -> FetchRow | None:
         """Say how the newest polls of a signal went; None before the first."""
@@ -94,28 +197,13 @@ class CarbonStore:
             row = connection.execute(query).one_or_none()
         if row is None:
             return None
-        return FetchRow(
-            ok_at=from_us(row.ok_at), failed_at=from_us(row.failed_at), detail=row.detail
-        )
-
-    def _best(
-        self, signal: Signal, start: datetime, end: datetime, *, forecast: bool
-    ) -> tuple[CarbonPoint, ...]:
-        """Choose one row per interval."""
-        query = _FORECAST if forecast else _OBSERVED
-        wanted = {"of": str(signal), "first": to_us(start), "last": to_us(end)}
-        best: dict[int, Row[Any]] = {}
-        with self._database.reading() as connection:
-            for row in connection.execute(query, wanted):
-                held = best.get(row.start_at)
-                if held is None or _rank(row) >= _rank(held):
-                    best[row.start_at] = row
-        # Most rows are those of the cycle before, and a point is dearer to make than to find.
-        known = self._read.get((str(signal), forecast), {})
-        rows = ((tuple(row), row) for row in best.values())
-        points = {key: known.get(key) or _point(row, signal) for key, row in rows}
-        self._read[str(signal), forecast] = points
-        return tuple(points.values())
+        values = dict(row._mapping)
+        times = {
+            name: from_us(values[name])
+            for name in ("ok_at", "failed_at", "deep_at", "filled_from", "rung_at")
+        }
+        del values["signal"]
+        return FetchRow(**(values | times))
 
 
 def _rank(row: Row[Any]) -> int:

@@ -22,7 +22,11 @@ _NUMBERS = ("predicted_g", "switch_cost_g", "price_mu", "plan_bound_g", "slack_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRow:
-    """One decision and how long it held. `numbers`: what it was based on."""
+    """One decision and how long it held.
+
+    Attributes:
+        numbers: what it was based on. `forecast`: id of the issue it rested on; None of none.
+    """
 
     run: str
     first_at: datetime
@@ -36,6 +40,7 @@ class DecisionRow:
     target: str
     reason: str
     numbers: Mapping[str, float | None]
+    forecast: int | None = None
 
 
 class DecisionStore:
@@ -45,8 +50,16 @@ class DecisionStore:
         """Keep the database."""
         self._database = database
 
-    def record(self, decision: Decision, *, now: datetime, epoch: int, mode: Mode) -> None:
-        """Remember a decision."""
+    def record(
+        self,
+        decision: Decision,
+        *,
+        now: datetime,
+        epoch: int,
+        mode: Mode,
+        forecast: int | None = None,
+    ) -> None:
+        """Remember a decision, and the issue of the forecast that it rested on."""
         same = {
             "epoch": epoch,
             "mode": str(mode),
@@ -59,6 +72,7 @@ class DecisionStore:
             "last_at": to_us(now),
             "reason": decision.reason,
             "numbers": to_text({name: getattr(decision, name) for name in _NUMBERS}),
+            "forecast": forecast,
         }
         query = (
             select(DECISIONS)

@@ -7,6 +7,7 @@ from wattmesh.controller.journal.carbon import CarbonStore
 from wattmesh.controller.journal.decisions import DecisionStore
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.events import EventStore
+from wattmesh.controller.journal.forecasts import ForecastStore
 from wattmesh.controller.journal.leadership import Leadership
 from wattmesh.controller.journal.ledger import LedgerStore
 from wattmesh.controller.journal.nodes import NodeStore
@@ -25,7 +26,8 @@ class Journal:
         self.runs = RunStore(database)
         self.switches = SwitchStore(database)
         self.decisions = DecisionStore(database)
-        self.carbon = CarbonStore(database)
+        self.forecasts = ForecastStore(database)
+        self.carbon = CarbonStore(database, self.forecasts)
         self.ledger = LedgerStore(database)
         self.nodes = NodeStore(database, self.ledger.added)
         self.leadership = Leadership(database)

@@ -4,7 +4,7 @@ Invariant: rows are absolute and replaced whole, in one transaction with the cou
 computed from; so a repeat counts nothing twice, and a crash loses nothing that was acknowledged.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -27,6 +27,9 @@ __all__ = ["EmissionRow", "Intensity", "LedgerStore", "TokenMark", "TotalRow"]
 
 _MARK_TIMES = ("slot_start", "slot_end", "at")
 
+MOST_NAMED = 200
+"""Slots that one statement names; a database takes only so many parameters."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmissionRow:
@@ -39,6 +42,7 @@ class EmissionRow:
             row was first priced; 1000 within the boundary `it`.
         first_carbon_ug: as first reported, before any revision.
         tokens: trained in the slot (baseline rows only; 0 in actual rows).
+        model: what made an intensity that the signal did not measure; "" when it did.
     """
 
     scenario: str
@@ -55,6 +59,7 @@ class EmissionRow:
     tokens: int = 0
     line: str = ""
     pue_milli: int = 1000
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +67,11 @@ class Intensity:
     """An intensity that some row of a slot was priced with; None of an unpriced one."""
 
     slot_start: datetime
+    slot_end: datetime
     signal: str
     quality: str
     g_milli_per_kwh: int | None
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,16 +222,28 @@ class LedgerStore:
                 for row in connection.execute(query)
             )
 
-    def intensities(self, since: datetime | None) -> tuple[Intensity, ...]:
-        """List what slots from `since` were priced with, in either scenario."""
+    def intensities(self, slots: Collection[datetime] | None = None) -> tuple[Intensity, ...]:
+        """List what slots were priced with, in either scenario: these, or all there are."""
         table = EMISSIONS.c
-        columns = (table.slot_start, table.signal, table.quality, table.g_milli_per_kwh)
+        columns = (
+            table.slot_start,
+            table.slot_end,
+            table.signal,
+            table.quality,
+            table.g_milli_per_kwh,
+            table.model,
+        )
         query = select(*columns).where(table.energy_mj.is_not(None)).distinct()
-        query = _within(query, table.slot_start, since, None)
+        wanted = [None] if slots is None else list(_named(slots))
+        found = []
         with self._database.reading() as connection:
-            return tuple(
-                Intensity(**_moments(row, "slot_start")) for row in connection.execute(query)
-            )
+            for each in wanted:
+                these = query if each is None else query.where(table.slot_start.in_(each))
+                found += [
+                    Intensity(**_moments(row, "slot_start", "slot_end"))
+                    for row in connection.execute(these)
+                ]
+        return tuple(found)
 
     def totals(self) -> tuple[TotalRow, ...]:
         """Sum everything ever booked: single slots and what was rolled up."""
@@ -266,6 +285,13 @@ def _token_mark(row: Row[Any]) -> TokenMark:
         speed=row.speed,
         at=from_us(row.at),
     )
+
+
+def _named(slots: Collection[datetime]) -> Iterator[list[int]]:
+    """Give the starts of slots as values, in lists that one statement may name."""
+    values = sorted(map(to_us, slots))
+    for first in range(0, len(values), MOST_NAMED):
+        yield values[first : first + MOST_NAMED]
 
 
 def _within(query: Any, column: Any, start: datetime | None, end: datetime | None) -> Any:

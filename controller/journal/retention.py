@@ -7,7 +7,7 @@ the very transaction that adds it to the sums. Runs that are not finished keep e
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
@@ -31,7 +31,6 @@ from wattmesh.controller.journal.tables import (
     TRANSITIONS,
 )
 from wattmesh.controller.journal.values import to_us
-from wattmesh.telemetry.readings import Quality
 
 
 class Retention:
@@ -81,14 +80,14 @@ class Retention:
 
 
 def _unneeded_points(limit: int) -> ColumnElement[bool]:
-    """Name old forecasts, and old observations from before every run that goes on.
+    """Name old observations from before every run that goes on.
 
     What no schedule could have beaten is reckoned at the end of a run, from its first hour on.
     """
     oldest = select(func.min(RUNS.c.registered_at)).where(RUNS.c.finished_at.is_(None))
     points = CARBON_POINTS.c
     before_all = points.end_at < func.coalesce(oldest.scalar_subquery(), limit)
-    return and_(points.end_at < limit, or_(points.quality == str(Quality.FORECAST), before_all))
+    return and_(points.end_at < limit, before_all)
 
 
 def _day(table: Table) -> ColumnElement[int]:

@@ -103,6 +103,35 @@ CARBON_FETCHES = Table(
     Column("ok_at", BigInteger),
     Column("failed_at", BigInteger),
     Column("detail", Text, nullable=False, default=""),
+    Column("state", String(16), nullable=False, default=""),
+    Column("deep_at", BigInteger),
+    Column("filled_from", BigInteger),
+    Column("rung", String(16), nullable=False, default=""),
+    Column("rung_at", BigInteger),
+)
+
+CARBON_FORECASTS = Table(
+    "carbon_forecasts",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("signal", String(200), nullable=False),
+    Column("rung", String(16), nullable=False),
+    Column("source", String(64), nullable=False),
+    Column("issued_at", BigInteger, nullable=False),
+    Column("fetched_at", BigInteger, nullable=False),
+    Column("model", String(200), nullable=False, default=""),
+    Column("first_at", BigInteger, nullable=False),
+    Column("last_at", BigInteger, nullable=False),
+    Column("slots", Text, nullable=False),
+    Index("carbon_forecasts_by_issue", "signal", "source", "issued_at"),
+)
+
+CARBON_SKILL = Table(
+    "carbon_skill",
+    METADATA,
+    Column("signal", String(200), primary_key=True),
+    Column("skill", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
 )
 
 ENERGY = Table(
@@ -139,6 +168,7 @@ EMISSIONS = Table(
     Column("carbon_ug", BigInteger),
     Column("first_carbon_ug", BigInteger),
     Column("tokens", BigInteger, nullable=False),
+    Column("model", String(64), nullable=False, default=""),
     Index("emissions_by_start", "slot_start"),
 )
 
@@ -230,6 +260,7 @@ DECISIONS = Table(
     Column("target", String(64), nullable=False),
     Column("reason", Text, nullable=False),
     Column("numbers", Text, nullable=False),
+    Column("forecast", Integer),
 )
 
 SWITCHES = Table(

@@ -15,7 +15,32 @@ def upgrade() -> None:
         sa.Column("ok_at", sa.BigInteger(), nullable=True),
         sa.Column("failed_at", sa.BigInteger(), nullable=True),
         sa.Column("detail", sa.Text(), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("deep_at", sa.BigInteger(), nullable=True),
+        sa.Column("filled_from", sa.BigInteger(), nullable=True),
+        sa.Column("rung", sa.String(length=16), nullable=False),
+        sa.Column("rung_at", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("signal"),
+    )
+    op.create_table(
+        "carbon_forecasts",
+        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("signal", sa.String(length=200), nullable=False),
+        sa.Column("rung", sa.String(length=16), nullable=False),
+        sa.Column("source", sa.String(length=64), nullable=False),
+        sa.Column("issued_at", sa.BigInteger(), nullable=False),
+        sa.Column("fetched_at", sa.BigInteger(), nullable=False),
+        sa.Column("model", sa.String(length=200), nullable=False),
+        sa.Column("first_at", sa.BigInteger(), nullable=False),
+        sa.Column("last_at", sa.BigInteger(), nullable=False),
+        sa.Column("slots", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index(
+        "carbon_forecasts_by_issue",
+        "carbon_forecasts",
+        ["signal", "source", "issued_at"],
+        unique=False,
     )
     op.create_table(
         "carbon_points",
@@ -31,6 +56,13 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index("carbon_points_by_start", "carbon_points", ["signal", "start_at"], unique=False)
+    op.create_table(
+        "carbon_skill",
+        sa.Column("signal", sa.String(length=200), nullable=False),
+        sa.Column("skill", sa.Text(), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("signal"),
+    )
     op.create_table(
         "counters",
         sa.Column("gpu_uuid", sa.String(length=64), nullable=False),
@@ -59,6 +91,7 @@ def upgrade() -> None:
         sa.Column("target", sa.String(length=64), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("numbers", sa.Text(), nullable=False),
+        sa.Column("forecast", sa.Integer(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index(op.f("ix_decisions_run"), "decisions", ["run"], unique=False)
@@ -86,6 +119,7 @@ def upgrade() -> None:
         sa.Column("carbon_ug", sa.BigInteger(), nullable=True),
         sa.Column("first_carbon_ug", sa.BigInteger(), nullable=True),
         sa.Column("tokens", sa.BigInteger(), nullable=False),
+        sa.Column("model", sa.String(length=64), nullable=False),
         sa.PrimaryKeyConstraint("scenario", "run", "gpu_uuid", "slot_start", "line"),
     )
     op.create_index("emissions_by_start", "emissions", ["slot_start"], unique=False)

@@ -179,7 +179,8 @@ def test_a_run_that_goes_on_keeps_the_intensities_of_its_hours(journal: Journal)
     )
     kept = replace(point, start=T0 + SLOT, end=T0 + 2 * SLOT)
     journal.carbon.store([point, kept, replace(kept, quality=Quality.FORECAST)])
-    assert journal.retention.prune(T0 + 9 * SLOT) == 2
+    assert journal.retention.prune(T0 + 9 * SLOT) == 1
+    assert journal.forecasts.prune(T0 + 9 * SLOT) == 1
     assert journal.carbon.observed(point.signal, T0 - SLOT, T0 + 9 * SLOT) == (kept,)
     done = Finish(run="r", incarnation="i1", attempt=1, step=1, tokens=1, reason="done")
     journal.runs.finish(done, owner_uid=UID, now=after(5))
