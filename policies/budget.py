@@ -203,8 +203,8 @@ def plan(
     """Spread a limit over the hours of a period by expected intensity x expected power.
 
     Args:
-        start: of the period. `end`: of it; a month of 31 days in which clocks change has 743 or
-            745 hours.
+        start: of the period.
+        end: of the period; a month of 31 days in which clocks change has 743 or 745 hours.
         limit_ug: whole micrograms, > 0.
         intensity: expected, in any unit, for only its shape matters; None: even.
         power: likewise.
