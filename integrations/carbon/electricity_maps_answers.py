@@ -1,0 +1,206 @@
+"""What Electricity Maps' answers say, and when they are not what was asked for.
+
+Pure. Invariant: a value becomes a row only when its answer names the zone that was asked, no other
+factor type and granularity, and nothing of it was invented for a sandbox key.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from wattmesh.errors import (
+    AuthFailed,
+    NoData,
+    NotEntitled,
+    SandboxData,
+    SourceRefused,
+    Transient,
+    UnknownZone,
+    ZoneMismatch,
+)
+from wattmesh.integrations.carbon.answers import Answer, Verdict
+from wattmesh.integrations.carbon.rows import Reading, Row, moment, number
+from wattmesh.telemetry.readings import Quality
+
+LISTS = ("history", "data", "forecast")
+"""Where the rows are: history, past-range and forecast differ in nothing else."""
+
+STEPS = {
+    "hourly": timedelta(hours=1),
+    "15_minutes": timedelta(minutes=15),
+    "5_minutes": timedelta(minutes=5),
+}
+"""Granularities, as the API spells them."""
+
+RUNNING = "Electricity Maps, interval not over"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What an answer must be about."""
+
+    zone: str
+    factor: str
+    granularity: str
+
+    @property
+    def step(self) -> timedelta:
+        """Length of an interval."""
+        return STEPS[self.granularity]
+
+
+def verdict(answer: Answer) -> Verdict | None:
+    """Say what an answer other than 200 means.
+
+    Bodies are `{"error": ...}`, `{"status": "error", "message": ...}` or plain text.
+    """
+    words = answer.words.lower()
+    if answer.status == 401:
+        return Verdict(
+            error=AuthFailed,
+            advice="check the key; a free key is of one zone, and answers so for every other",
+        )
+    if answer.status == 403:
+        return Verdict(
+            error=NotEntitled,
+            advice="the plan of this key covers not this zone or not this endpoint",
+        )
+    strange = any(each in words for each in ("not found", "not exist", "unknown", "invalid"))
+    if answer.status in (400, 404) and "zone" in words and strange:
+        return Verdict(error=UnknownZone, advice="`wattmesh carbon providers` shows the zones")
+    return Verdict(error=NoData) if answer.status == 404 else None
+
+
+def observed(body: Any, asked: Asked, now: datetime) -> Reading:
+    """Read intervals that were or are, newest known values first estimated and then measured.
+
+    The running interval is provisional: its value still moves. `updatedAt` before `datetime` is
+    usual, for the newest hours are estimated ahead.
+
+    Raises:
+        SandboxData, ZoneMismatch, SourceRefused: it is not what was asked for.
+        Transient: not of the documented form. NoData: it holds nothing.
+    """
+    rows = _checked(body, asked)
+    read: list[Row] = []
+    refused: list[str] = []
+    for row in rows:
+        start = moment(row.get("datetime"))
+        value, why = number(row, "carbonIntensity")
+        if start is None or why:
+            refused.append(_unread(row, why or "its datetime is not a time with a zone"))
+            continue
+        if start > now:
+            continue
+        end = start + asked.step
+        read.append(
+            Row(
+                start=start,
+                g_per_kwh=value,
+                quality=_quality(row, end, now),
+                issued_at=moment(row.get("updatedAt")) or min(end, now),
+                model=_model(row, end, now),
+            )
+        )
+    return Reading(rows=tuple(read), refused=tuple(refused))
+
+
+def forecast(body: Any, asked: Asked, now: datetime) -> Reading:
+    """Read a forecast from the running interval on; all of it is one issue.
+
+    Raises:
+        SandboxData, ZoneMismatch, SourceRefused: it is not what was asked for.
+        Transient: not of the documented form. NoData: it holds nothing.
+    """
+    rows = _checked(body, asked)
+    issued_at = moment(body.get("updatedAt")) or now
+    read: list[Row] = []
+    refused: list[str] = []
+    for row in rows:
+        start = moment(row.get("datetime"))
+        value, why = number(row, "carbonIntensity")
+        if start is None or why:
+            refused.append(_unread(row, why or "its datetime is not a time with a zone"))
+        elif start + asked.step > now:
+            read.append(
+                Row(
+                    start=start,
+                    g_per_kwh=value,
+                    quality=Quality.FORECAST,
+                    issued_at=issued_at,
+                    model="Electricity Maps forecast",
+                )
+            )
+    return Reading(rows=tuple(read), refused=tuple(refused))
+
+
+def _checked(body: Any, asked: Asked) -> list[dict[str, Any]]:
+    """Give the rows of an answer that is about what was asked."""
+    if not isinstance(body, dict):
+        raise Transient(f"Electricity Maps answered {str(body)[:80]!r}, which is no object")
+    listed = next((body[name] for name in LISTS if isinstance(body.get(name), list)), None)
+    rows = [body] if listed is None and "carbonIntensity" in body else listed
+    if rows is None:
+        raise Transient(f"Electricity Maps answered {str(body)[:80]!r}, which has no values")
+    _refuse_sandbox(body, rows)
+    if not rows:
+        raise NoData(f"Electricity Maps answered an empty list for {asked.zone}")
+    if not all(isinstance(row, dict) for row in rows):
+        raise Transient(f"Electricity Maps answered rows like {str(rows[0])[:80]!r}")
+    for each in (body, *rows):
+        _require_asked(each, asked)
+    if not any("zone" in each for each in (body, *rows)):
+        raise ZoneMismatch(f"Electricity Maps does not say that its answer is about {asked.zone}")
+    return rows
+
+
+def _refuse_sandbox(body: dict[str, Any], rows: list[Any]) -> None:
+    """Raise for the values that sandbox keys get, with status 200; either mark is enough."""
+    marks = [str(body.get("_disclaimer", ""))]
+    marks += [str(row.get("estimationMethod", "")) for row in rows if isinstance(row, dict)]
+    marks += [str(row.get("_disclaimer", "")) for row in rows if isinstance(row, dict)]
+    if any("sandbox" in mark.lower() for mark in marks):
+        raise SandboxData(
+            "Electricity Maps answered with invented values: this is a sandbox key; use a "
+            "production key, or provider csv or static to try things out"
+        )
+
+
+def _require_asked(part: dict[str, Any], asked: Asked) -> None:
+    """Raise when a part of the answer is about something else."""
+    zone = part.get("zone", asked.zone)
+    if zone != asked.zone:
+        # Without a zone that it knows, the API answers for where the caller seems to be.
+        raise ZoneMismatch(
+            f"Electricity Maps answered for zone {zone!r} when asked for {asked.zone!r}"
+        )
+    factor = part.get("emissionFactorType") or asked.factor
+    if factor != asked.factor:
+        raise SourceRefused(
+            f"Electricity Maps answered with {factor} factors when asked for {asked.factor}; "
+            f"ask for factor = {factor!r} if that is all the plan has"
+        )
+    granularity = part.get("temporalGranularity") or asked.granularity
+    if granularity != asked.granularity:
+        raise SourceRefused(
+            f"Electricity Maps answered {granularity} values when asked for {asked.granularity}; "
+            f"set granularity = {granularity!r} if that is all the plan has"
+        )
+
+
+def _quality(row: dict[str, Any], end: datetime, now: datetime) -> Quality:
+    """Say how a value came to be; without `isEstimated` nobody said that it was measured."""
+    if end > now:
+        return Quality.PROVISIONAL
+    return Quality.MEASURED if row.get("isEstimated") is False else Quality.ESTIMATED
+
+
+def _model(row: dict[str, Any], end: datetime, now: datetime) -> str:
+    """Name what made a value that was not measured."""
+    method = str(row.get("estimationMethod") or "")[:64]
+    return method or (RUNNING if end > now else "")
+
+
+def _unread(row: dict[str, Any], why: str) -> str:
+    """Write the sentence for a row without time or number."""
+    return f"Electricity Maps sent {str(row)[:120]!r}: {why}."
