@@ -3,6 +3,8 @@
 from sqlalchemy import inspect, text
 
 from wattmesh import migrations
+from wattmesh.controller.journal.budgets import BudgetStore
+from wattmesh.controller.journal.by_slot import BySlot
 from wattmesh.controller.journal.carbon import CarbonStore
 from wattmesh.controller.journal.decisions import DecisionStore
 from wattmesh.controller.journal.engine import Database
@@ -29,6 +31,8 @@ class Journal:
         self.forecasts = ForecastStore(database)
         self.carbon = CarbonStore(database, self.forecasts)
         self.ledger = LedgerStore(database)
+        self.by_slot = BySlot(database)
+        self.budgets = BudgetStore(database)
         self.nodes = NodeStore(database, self.ledger.added)
         self.leadership = Leadership(database)
         self.events = EventStore(database)

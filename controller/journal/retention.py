@@ -4,21 +4,27 @@ Invariant: what `LedgerStore.totals` gives is the same before and after: a slot 
 the very transaction that adds it to the sums. Runs that are not finished keep every slot.
 """
 
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    delete,
+    func,
+    literal,
+    select,
+    true,
+)
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from wattmesh.controller.journal.engine import Database
-from wattmesh.controller.journal.sums import (
-    AMOUNTS,
-    DAY_US,
-    KEY,
-    emission_sums,
-    energy_sums,
-)
+from wattmesh.controller.journal.sums import AMOUNTS, KEY, emission_sums, energy_sums
 from wattmesh.controller.journal.tables import (
     CARBON_POINTS,
     DECISIONS,
@@ -30,7 +36,8 @@ from wattmesh.controller.journal.tables import (
     TOKEN_MARKS,
     TRANSITIONS,
 )
-from wattmesh.controller.journal.values import to_us
+from wattmesh.controller.journal.values import from_us, to_us
+from wattmesh.telemetry.slots import local_day
 
 
 class Retention:
@@ -40,16 +47,26 @@ class Retention:
         """Keep the database."""
         self._database = database
 
-    def roll_up(self, before: datetime) -> int:
-        """Sum up slots that ended before `before`, of finished runs and of nobody; count them."""
+    def roll_up(self, before: datetime, timezone: str = "UTC") -> int:
+        """Sum up slots that ended before `before`, of finished runs and of nobody; count them.
+
+        Args:
+            before: nothing newer is touched.
+            timezone: the site's, whose days are summed up: no sum lies in two of its months.
+        """
         with self._database.writing() as connection:
             unfinished = select(RUNS.c.run).where(RUNS.c.finished_at.is_(None))
             old = {
                 table: (table.c.slot_end < to_us(before)) & table.c.run.not_in(unfinished)
                 for table in (ENERGY, EMISSIONS)
             }
-            _add(connection, energy_sums(old[ENERGY], _day(ENERGY)))
-            _add(connection, emission_sums(old[EMISSIONS], _day(EMISSIONS)))
+            for start_us, end_us in _days(connection, old, to_us(before), timezone):
+                which = {
+                    table: condition & table.c.slot_start.between(start_us, end_us - 1)
+                    for table, condition in old.items()
+                }
+                _add(connection, energy_sums(which[ENERGY]), start_us)
+                _add(connection, emission_sums(which[EMISSIONS]), start_us)
             return sum(
                 connection.execute(delete(table).where(which)).rowcount
                 for table, which in old.items()
@@ -90,19 +107,34 @@ def _unneeded_points(limit: int) -> ColumnElement[bool]:
     return and_(points.end_at < limit, before_all)
 
 
-def _day(table: Table) -> ColumnElement[int]:
-    """Give the UTC day of a slot as the moment it began."""
-    return (table.c.slot_start // DAY_US * DAY_US).label("day")
+def _days(
+    connection: Connection,
+    old: Mapping[Table, ColumnElement[bool]],
+    before_us: int,
+    timezone: str,
+) -> Iterator[tuple[int, int]]:
+    """Give the days of a zone from the oldest slot that is to go, as (start, end)."""
+    firsts = (
+        connection.execute(select(func.min(table.c.slot_start)).where(which)).scalar()
+        for table, which in old.items()
+    )
+    at_us = min((first for first in firsts if first is not None), default=before_us)
+    while at_us < before_us:
+        start, end = local_day(from_us(at_us), timezone)
+        yield to_us(start), to_us(end)
+        at_us = to_us(end)
 
 
-def _add(connection: Connection, sums: Any) -> None:
-    """Add sums by key and day to those of before."""
+def _add(connection: Connection, sums: Any, day_us: int) -> None:
+    """Add sums by key to those that the day has already."""
     sqlite = connection.dialect.name == "sqlite"
     statement = (sqlite_insert if sqlite else postgresql_insert)(ROLLUPS)
     key = (*KEY, "day")
     added = {name: ROLLUPS.c[name] + statement.excluded[name] for name in AMOUNTS}
+    # SQLite reads ON CONFLICT after a SELECT only when that has a WHERE.
+    dated = select(sums.subquery(), literal(day_us, BigInteger)).where(true())
     connection.execute(
-        statement.from_select([*key, *AMOUNTS], sums).on_conflict_do_update(
+        statement.from_select([*KEY, *AMOUNTS, "day"], dated).on_conflict_do_update(
             index_elements=key, set_=added
         )
     )

@@ -189,6 +189,32 @@ ROLLUPS = Table(
     Column("first_carbon_ug", BigInteger, nullable=False),
 )
 
+BUDGET_PLANS = Table(
+    "budget_plans",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("name", String(200), nullable=False),
+    Column("period", String(32), nullable=False),
+    Column("start_at", BigInteger, nullable=False),
+    Column("end_at", BigInteger, nullable=False),
+    Column("made_at", BigInteger, nullable=False),
+    Column("limit_ug", BigInteger, nullable=False),
+    Column("hours_ug", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Index("budget_plans_by_period", "name", "start_at"),
+)
+
+CLOSED_PERIODS = Table(
+    "closed_periods",
+    METADATA,
+    Column("period", String(32), primary_key=True),
+    Column("timezone", String(64), primary_key=True),
+    Column("start_at", BigInteger, nullable=False),
+    Column("end_at", BigInteger, nullable=False),
+    Column("closed_at", BigInteger, nullable=False),
+    Column("figures", Text, nullable=False),
+)
+
 COUNTERS = Table(
     "counters",
     METADATA,

@@ -10,6 +10,20 @@ down_revision = None
 def upgrade() -> None:
     """Create every table."""
     op.create_table(
+        "budget_plans",
+        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("period", sa.String(length=32), nullable=False),
+        sa.Column("start_at", sa.BigInteger(), nullable=False),
+        sa.Column("end_at", sa.BigInteger(), nullable=False),
+        sa.Column("made_at", sa.BigInteger(), nullable=False),
+        sa.Column("limit_ug", sa.BigInteger(), nullable=False),
+        sa.Column("hours_ug", sa.Text(), nullable=False),
+        sa.Column("why", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("budget_plans_by_period", "budget_plans", ["name", "start_at"], unique=False)
+    op.create_table(
         "carbon_fetches",
         sa.Column("signal", sa.String(length=200), nullable=False),
         sa.Column("ok_at", sa.BigInteger(), nullable=True),
@@ -62,6 +76,16 @@ def upgrade() -> None:
         sa.Column("skill", sa.Text(), nullable=False),
         sa.Column("at", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("signal"),
+    )
+    op.create_table(
+        "closed_periods",
+        sa.Column("period", sa.String(length=32), nullable=False),
+        sa.Column("timezone", sa.String(length=64), nullable=False),
+        sa.Column("start_at", sa.BigInteger(), nullable=False),
+        sa.Column("end_at", sa.BigInteger(), nullable=False),
+        sa.Column("closed_at", sa.BigInteger(), nullable=False),
+        sa.Column("figures", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("period", "timezone"),
     )
     op.create_table(
         "counters",
