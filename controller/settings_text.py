@@ -120,6 +120,8 @@ def _kind(info: FieldInfo) -> str:
         return " | ".join(leaves)
     if "tuple" in str(info.annotation):
         return "list"
+    if "dict" in str(info.annotation):
+        return "table"
     return KINDS[next(each.__name__ for each in leaves if isinstance(each, type))]
 
 
@@ -149,6 +151,8 @@ def _toml(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, int | float):
         return str(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {_toml(each)}" for name, each in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(each) for each in value) + "]"
     text = str(value)

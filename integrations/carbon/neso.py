@@ -68,6 +68,11 @@ class Neso:
         )
 
     @property
+    def breaker_state(self) -> str:
+        """Whether the provider is asked: closed, open or half-open."""
+        return self._http.breaker_state
+
+    @property
     def interval_s(self) -> float:
         """Half an hour."""
         return self.series.interval_s

@@ -1,33 +1,58 @@
-"""From settings to a carbon source; the one place that knows every provider.
+"""From settings to a provider of carbon facts; the one place that knows every provider.
 
 Invariant: a choice that no provider can serve is refused here, with what is allowed, before
-anything is asked of a network.
+anything is asked of a network; a secret is read from its file here and handed on, nowhere kept.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 from wattmesh.errors import InputInvalid
+from wattmesh.integrations.carbon import eia930, electricity_maps, neso, watttime
+from wattmesh.integrations.carbon.credentials import NONE, Credentials
 from wattmesh.integrations.carbon.csv_replay import CsvReplay
-from wattmesh.integrations.carbon.neso import BASE_URL, Neso
-from wattmesh.integrations.carbon.neso import ZONES as NESO_ZONES
-from wattmesh.telemetry.carbon import CarbonSource
+from wattmesh.integrations.carbon.eia930 import Eia930
+from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
+from wattmesh.integrations.carbon.http_json import HttpJson
+from wattmesh.integrations.carbon.json_shape import Shape
+from wattmesh.integrations.carbon.neso import Neso
+from wattmesh.integrations.carbon.neso_region import NesoRegion, is_region
+from wattmesh.integrations.carbon.providers import PROVIDERS
+from wattmesh.integrations.carbon.static import Static
+from wattmesh.integrations.carbon.watttime import WattTime
+from wattmesh.telemetry.carbon import CarbonSource, Provider, Signal
 
-PROVIDERS = ("csv", "neso")
+MOST_SECRET_BYTES = 4096
 
-ZONES = {"neso": NESO_ZONES}
-"""Zones that a live provider serves."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonChoices:
+    """What http_json needs beside the signal; `HttpJson` says what each means."""
+
+    shape: Shape
+    interval_s: float = 3600.0
+    cadence_s: float | None = None
+    lag_s: float = 0.0
+    forecast_hours: float = 48.0
+    longest_hours: float = 240.0
+    token_header: str = "Authorization"
+    token_scheme: str = "Bearer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """What is needed to open a source; the csv part is read for csv only.
+    """What is needed to open a source; `providers.PROVIDERS` says who reads which part.
 
     Attributes:
         starts_at: recorded moment that plays first; None: the recording's beginning.
         plays_at: when it plays; None: now. `compress`: recorded seconds per second.
-        base_url: neso: another address than the provider's own (a mirror, a test server).
+        base_url: another address than the provider's own (a mirror, a test server); "": its own.
+        key_file, password_file, token_file: files that hold one secret each.
+        factor: direct or lifecycle; "": the provider's usual one.
+        kind, gas: declared for static and http_json.
+        eia_factors: own factors by fuel code, g/kWh. `eia_label`: ending or starting.
     """
 
     provider: str
@@ -36,22 +61,72 @@ class SourceSettings:
     starts_at: datetime | None = None
     plays_at: datetime | None = None
     compress: float = 1.0
-    base_url: str = BASE_URL
+    base_url: str = ""
+    key_file: Path | None = None
+    username: str = ""
+    password_file: Path | None = None
+    token_file: Path | None = None
+    kind: str = ""
+    factor: str = ""
+    gas: str = ""
+    granularity: str = "hourly"
+    api_version: str = "v4"
+    signal_type: str = "co2_moer"
+    g_per_kwh: float | None = None
+    eia_factors: Mapping[str, float] = field(default_factory=dict)
+    eia_label: str = "ending"
+    json: JsonChoices | None = None
 
 
-def carbon_source(settings: SourceSettings, now: datetime) -> CarbonSource:
-    """Open a source; nothing is fetched before its first poll.
+def provider(settings: SourceSettings, now: datetime) -> Provider:
+    """Open a source; nothing is fetched before it is asked.
+
+    Args:
+        settings: what to open.
+        now: when a recording without `plays_at` begins to play, aware.
 
     Raises:
-        InputInvalid: unknown provider or zone, or a trace that cannot be used; says what is
-            allowed.
+        InputInvalid: unknown provider or zone, a choice it does not have, a secret or a trace that
+            cannot be read; says what is allowed.
     """
-    if settings.provider == "neso":
-        return Neso(zone=settings.zone, base_url=settings.base_url)
-    if settings.provider != "csv":
+    openers = {
+        "csv": lambda: _csv(settings, now),
+        "neso": lambda: _neso(settings),
+        "electricity_maps": lambda: _electricity_maps(settings),
+        "watttime": lambda: _watttime(settings),
+        "eia930": lambda: _eia930(settings),
+        "static": lambda: _static(settings),
+        "http_json": lambda: _http_json(settings),
+    }
+    if settings.provider not in openers:
         raise InputInvalid(
             f"{settings.provider!r} is not a carbon provider; there are {', '.join(PROVIDERS)}"
         )
+    return openers[settings.provider]()
+
+
+def secret(settings: SourceSettings, key: str) -> str:
+    """Read the secret that a key names the file of.
+
+    Raises:
+        InputInvalid: no file is named, or it cannot be read; what it holds is not shown.
+    """
+    path: Path | None = getattr(settings, key)
+    if path is None:
+        raise InputInvalid(f"provider {settings.provider} needs `{key}`")
+    try:
+        with path.open("rb") as file:
+            return file.read(MOST_SECRET_BYTES).decode("utf-8").strip()
+    except OSError as error:
+        raise InputInvalid(f"{path} cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError:
+        # Not chained: the error quotes bytes of the file.
+        problem = f"{path} is not text"
+    raise InputInvalid(problem)
+
+
+def _csv(settings: SourceSettings, now: datetime) -> Provider:
+    """Open a recording."""
     if settings.file is None:
         raise InputInvalid("provider csv needs `file`, the recorded trace")
     return CsvReplay(
@@ -61,3 +136,102 @@ def carbon_source(settings: SourceSettings, now: datetime) -> CarbonSource:
         plays_at=settings.plays_at or now,
         compress=settings.compress,
     )
+
+
+def _neso(settings: SourceSettings) -> Provider:
+    """Open Great Britain, or one of its regions."""
+    base_url = settings.base_url or neso.BASE_URL
+    if is_region(settings.zone):
+        return NesoRegion(zone=settings.zone, base_url=base_url)
+    return Neso(zone=settings.zone, base_url=base_url)
+
+
+def _electricity_maps(settings: SourceSettings) -> Provider:
+    """Open a zone of Electricity Maps."""
+    return ElectricityMaps(
+        zone=settings.zone,
+        key=secret(settings, "key_file"),
+        factor=settings.factor or "lifecycle",
+        granularity=settings.granularity,
+        api_version=settings.api_version,
+        base_url=settings.base_url or electricity_maps.BASE_URL,
+    )
+
+
+def _watttime(settings: SourceSettings) -> Provider:
+    """Open a region of WattTime."""
+    return WattTime(
+        zone=settings.zone,
+        username=settings.username,
+        password=secret(settings, "password_file"),
+        signal_type=settings.signal_type,
+        base_url=settings.base_url or watttime.BASE_URL,
+    )
+
+
+def _eia930(settings: SourceSettings) -> Provider:
+    """Open a US balancing authority."""
+    return Eia930(
+        zone=settings.zone,
+        key=secret(settings, "key_file"),
+        factors_g_per_kwh=settings.eia_factors,
+        label=settings.eia_label,
+        base_url=settings.base_url or eia930.BASE_URL,
+    )
+
+
+def _static(settings: SourceSettings) -> Provider:
+    """Open a number."""
+    if settings.g_per_kwh is None:
+        raise InputInvalid("provider static needs `g_per_kwh`, the number")
+    return Static(signal=_declared(settings), g_per_kwh=settings.g_per_kwh)
+
+
+def _http_json(settings: SourceSettings) -> Provider:
+    """Open a declared service."""
+    chosen = settings.json
+    if chosen is None:
+        raise InputInvalid("provider http_json needs `http_json`, how to ask and to read")
+    credentials = NONE
+    if settings.token_file is not None:
+        token = secret(settings, "token_file")
+        credentials = Credentials.header(chosen.token_header, token, scheme=chosen.token_scheme)
+    return HttpJson(
+        signal=_declared(settings),
+        shape=chosen.shape,
+        interval_s=chosen.interval_s,
+        cadence_s=chosen.cadence_s,
+        lag_s=chosen.lag_s,
+        forecast_hours=chosen.forecast_hours,
+        longest_hours=chosen.longest_hours,
+        credentials=credentials,
+    )
+
+
+def _declared(settings: SourceSettings) -> Signal:
+    """Give the identity that the settings declare.
+
+    Raises:
+        InputInvalid: a part is missing, or a zone cannot be one.
+    """
+    parts = {"kind": settings.kind, "factor": settings.factor, "gas": settings.gas}
+    missing = [name for name, value in parts.items() if not value]
+    if missing:
+        raise InputInvalid(
+            f"provider {settings.provider} needs `{missing[0]}`; nobody else says what it is"
+        )
+    if not settings.zone or ":" in settings.zone:
+        raise InputInvalid(f"{settings.zone!r} is not a zone; give it a name without ':'")
+    return Signal(provider=settings.provider, zone=settings.zone, **parts)
+
+
+def carbon_source(settings: SourceSettings, now: datetime) -> CarbonSource:
+    """Open a source that is polled as a whole: neso or csv.
+
+    Raises:
+        InputInvalid: as `provider`, or another provider.
+    """
+    source = provider(settings, now)
+    if isinstance(source, Neso | CsvReplay):
+        return source
+    raise InputInvalid(f"provider {settings.provider} is not polled as a whole")

@@ -271,7 +271,7 @@ def test_settings_open_neso_for_great_britain() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"provider": "wind"}, "'wind' is not a carbon provider; there are csv, neso"),
+        ({"provider": "wind"}, "'wind' is not a carbon provider; there are neso, electricity_maps"),
         ({"file": None}, "provider csv needs `file`"),
         ({"provider": "neso", "zone": "DE"}, "zone 'DE' is not served by neso; it serves GB"),
         ({"zone": "FR"}, "is a trace of zone 'GB', not 'FR'"),

@@ -1,0 +1,139 @@
+"""A region of Great Britain: NESO's forecasts by region number or postcode (CC BY 4.0, no key).
+
+Invariant: nothing here is ever called measured. NESO publishes no outturn for regions, so this
+series may steer decisions and never books a gram (`Series.observed` is False).
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from wattmesh.errors import InputInvalid, Transient, ZoneMismatch
+from wattmesh.integrations.carbon.http import JsonHttp
+from wattmesh.integrations.carbon.neso import (
+    AHEAD_S,
+    BASE_URL,
+    FORM,
+    HALF_HOUR,
+    MODEL,
+    ORIGIN,
+    expected,
+    half_hour,
+    rows_of,
+)
+from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, Series, Signal
+
+REGIONS = 17
+"""Regions are numbered from 1: fourteen of the distribution grids, England, Scotland, Wales."""
+
+LONGEST_POSTCODE = 4
+
+
+def is_region(zone: str) -> bool:
+    """Say whether a zone is a region: a number like `13` or the first half of a postcode: `RG10`.
+
+    Both are what NESO's own addresses carry behind `regionid` and `postcode`.
+    """
+    if zone.isdecimal():
+        return 1 <= int(zone) <= REGIONS and zone == str(int(zone))
+    letters = zone.isascii() and zone.isalnum() and zone.isupper() and zone[:1].isalpha()
+    return letters and 2 <= len(zone) <= LONGEST_POSTCODE and any(map(str.isdecimal, zone))
+
+
+class NesoRegion:
+    """The forecast of one region (`Provider`)."""
+
+    def __init__(
+        self, *, zone: str, base_url: str = BASE_URL, http: JsonHttp | None = None
+    ) -> None:
+        """Take the region; `base_url` or `http` point elsewhere in tests and behind a mirror.
+
+        Raises:
+            InputInvalid: neither a region's number nor the first half of a postcode.
+        """
+        if not is_region(zone):
+            raise InputInvalid(
+                f"carbon: zone {zone!r} is no region of neso; it serves 1 to {REGIONS} (the "
+                "region's number) and postcodes by their first half, e.g. RG10"
+            )
+        self._zone = zone
+        self._http = http or JsonHttp(base_url)
+
+    @property
+    def signal(self) -> Signal:
+        """The identity of the series."""
+        return Signal(provider="neso", zone=self._zone)
+
+    @property
+    def series(self) -> Series:
+        """Half hours from :00 and :30 UTC, expected and never observed."""
+        return Series(
+            interval_s=HALF_HOUR.total_seconds(),
+            origin=ORIGIN,
+            cadence_s=HALF_HOUR.total_seconds(),
+            observed=False,
+            forecast_s=AHEAD_S,
+            trailing=timedelta(),
+            deep_trailing=timedelta(),
+        )
+
+    @property
+    def breaker_state(self) -> str:
+        """Whether the provider is asked: closed, open or half-open."""
+        return self._http.breaker_state
+
+    def capabilities(self, now: datetime) -> Capabilities:
+        """Say what is served; asking shows whether the region is known.
+
+        Raises:
+            SourceUnavailable: nothing usable came. ZoneMismatch: it answered for another region.
+        """
+        self.forecast(1.0, now=now)
+        return Capabilities(
+            latest=False,
+            history=False,
+            forecast=True,
+            models=(MODEL,),
+            detail="Regions have forecasts only: use zone GB to account with.",
+        )
+
+    def latest(self, now: datetime) -> CarbonBatch:
+        """Give nothing: no region's intensity is observed."""
+        return CarbonBatch(points=())
+
+    def history(self, start: datetime, end: datetime, *, now: datetime) -> CarbonBatch:
+        """Give nothing: no region's intensity is observed."""
+        return CarbonBatch(points=())
+
+    def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
+        """Fetch the newest forecast, from the running half hour on, at most 48 h.
+
+        Raises:
+            NoData: it has none. ZoneMismatch: it is of another region. SourceUnavailable: nothing
+                usable came.
+        """
+        by = "regionid" if self._zone.isdecimal() else "postcode"
+        first = half_hour(now)
+        body = self._http.get(f"/regional/intensity/{first:{FORM}}/fw48h/{by}/{self._zone}")
+        region = self._region(body, by)
+        return expected(
+            rows_of(region), signal=self.signal, until=now + timedelta(hours=hours), now=now
+        )
+
+    def _region(self, body: Any, by: str) -> dict[str, Any]:
+        """Unwrap the region of an answer, a list of one or alone, and check which it is.
+
+        Raises:
+            Transient: another form. ZoneMismatch: another region.
+        """
+        region = body.get("data") if isinstance(body, dict) else None
+        if isinstance(region, list) and len(region) == 1:
+            region = region[0]
+        if not isinstance(region, dict):
+            raise Transient(f"NESO answered {str(body)[:80]!r}, which has no region")
+        answered = region.get(by)
+        if answered is not None and str(answered) != self._zone:
+            raise ZoneMismatch(
+                f"NESO answered for {by} {str(answered)[:20]!r}, asked for {self._zone!r}; nothing "
+                "was stored: check carbon.decision.zone"
+            )
+        return region

@@ -1,0 +1,84 @@
+"""What each provider serves and needs, for the checks of the settings and for people. Pure.
+
+Invariant: a key of a source is read by the providers that name it here and by no other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderFacts:
+    """One provider.
+
+    Attributes:
+        serves: what its numbers are and of where, as half a sentence.
+        needs: keys of a source that it cannot be opened without.
+        reads: other keys that it reads. Every provider reads provider, zone and stale_after_s.
+        terms: where a key comes from and what its data may be used for.
+    """
+
+    serves: str
+    needs: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    terms: str = ""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Give all keys that it reads and others may not."""
+        return self.needs + self.reads
+
+
+DECLARED = ("kind", "factor", "gas")
+
+PROVIDERS: Mapping[str, ProviderFacts] = {
+    "neso": ProviderFacts(
+        serves="Great Britain (GB), average, direct, CO2, half-hourly, forecast of 48 h; its "
+        "regions (1 to 17, or a postcode like RG10) as forecasts only",
+        reads=("base_url",),
+        terms="no key; CC BY 4.0: name NESO's Carbon Intensity API where you show it",
+    ),
+    "electricity_maps": ProviderFacts(
+        serves="some 350 zones of the world, average, lifecycle or direct, CO2eq, hourly, "
+        "forecast with a paid plan",
+        needs=("key_file",),
+        reads=("base_url", "factor", "granularity", "api_version"),
+        terms="key from electricitymaps.com; the free plan is one zone and non-commercial",
+    ),
+    "watttime": ProviderFacts(
+        serves="regions of the world, marginal, direct, CO2, every 5 minutes, forecast of 72 h; "
+        "co2_aoer: average, hourly, history only",
+        needs=("username", "password_file"),
+        reads=("base_url", "signal_type"),
+        terms="user from POST api.watttime.org/register; only CAISO_NORTH is free of charge",
+    ),
+    "eia930": ProviderFacts(
+        serves="US balancing authorities (CISO, PJM, ERCO...), average, direct, CO2, hourly, "
+        "derived from the mix about a day late, without imports and without a forecast",
+        needs=("key_file",),
+        reads=("base_url", "eia930"),
+        terms="free key from eia.gov/opendata; US public domain: name EIA where you show it",
+    ),
+    "static": ProviderFacts(
+        serves="one number of yours for every hour; decisions hold on it",
+        needs=("g_per_kwh", *DECLARED),
+        terms="yours",
+    ),
+    "http_json": ProviderFacts(
+        serves="any service that answers JSON, as you declare it",
+        needs=("http_json", *DECLARED),
+        reads=("token_file",),
+        terms="those of the service",
+    ),
+    "csv": ProviderFacts(
+        serves="a recorded trace, played back in real or compressed time",
+        needs=("file",),
+        reads=("starts_at", "plays_at", "compress"),
+        terms="those of the recording",
+    ),
+}
+
+
+def readers(key: str) -> tuple[str, ...]:
+    """Name the providers that read a key; none when all do."""
+    return tuple(name for name, facts in PROVIDERS.items() if key in facts.keys)
