@@ -1,0 +1,132 @@
+"""The search for the price of a token: sweeps over grids that close in on the weakest ending.
+
+For every slot in which the work may end the bound is the greatest, over the prices tried, of the
+least value of ending in it; the whole bound is the least of those over all slots. So the slot that
+holds the bound down is looked at more closely, until it no longer moves.
+
+Invariant: `bound_g` holds after every sweep, however early the search stops.
+"""
+
+import numpy as np
+
+from wattmesh.policies.arrays import Arrays, Floats
+from wattmesh.policies.viterbi import Sweep, sweep
+
+GRID = 14
+"""Prices of one sweep."""
+
+REACH = 30.0
+"""The first grid reaches this factor to either side of what a token costs on average."""
+
+FURTHER = 900.0
+"""A best price at the end of the grid is followed by this factor."""
+
+ROUNDS = 12
+"""Most sweeps of one search."""
+
+ENOUGH = 2e-6
+"""Relative rise of the bound that is not worth another sweep."""
+
+FINALISTS = 3
+"""Slots of completion whose paths are looked at."""
+
+
+class Search:
+    """All prices tried for one problem, and what each says about each slot of completion."""
+
+    def __init__(self, arrays: Arrays, owed_g: Floats | None = None) -> None:
+        """Start with nothing tried.
+
+        Args:
+            owed_g: (T,) added to the bound of ending in each slot.
+        """
+        self._arrays = arrays
+        self._owed_g = np.zeros(arrays.slots) if owed_g is None else owed_g
+        self._mu = np.empty(0)
+        self._values = np.empty((arrays.slots, 0))
+
+    @property
+    def bound_g(self) -> float:
+        """No legal path charges less."""
+        return float(self._values.max(axis=1).min())
+
+    @property
+    def mu_g_per_token(self) -> float:
+        """The price at which the bound was found."""
+        return float(self._mu[self._best(self._weakest())])
+
+    def run(self) -> None:
+        """Try prices until the bound no longer rises."""
+        usual = self._usual()
+        self._try(np.geomspace(usual / REACH, usual * REACH, GRID))
+        still = 0
+        for _ in range(ROUNDS):
+            before, slot = self.bound_g, self._weakest()
+            self._try(self._finer(slot))
+            rose = self.bound_g - before > ENOUGH * abs(before)
+            still = 0 if rose or self._weakest() != slot or self._at_edge(slot) else still + 1
+            if still:
+                return
+
+    def finals(self) -> tuple[Sweep, list[tuple[int, list[int]]]]:
+        """Give one sweep with, per promising slot of completion, the prices that bracket it.
+
+        The paths of the lowest of these do too little, those of the highest enough.
+        """
+        bounds = self._values.max(axis=1)
+        slots = [int(each) for each in np.argsort(bounds, kind="stable")[:FINALISTS]]
+        slots = [slot for slot in slots if np.isfinite(bounds[slot])]
+        wanted = {slot: self._around(slot) for slot in slots}
+        tried = sorted({index for around in wanted.values() for index in around})
+        last = sweep(self._arrays, self._mu[tried])
+        return last, [(slot, [tried.index(n) for n in wanted[slot]]) for slot in slots]
+
+    def _usual(self) -> float:
+        """Give the grams of a token at the option with the fewest, averaged over all time."""
+        arrays = self._arrays
+        grams, tokens = arrays.grams[-1], arrays.tokens[-1]
+        known = (tokens > 0) & (grams > 0)
+        return float((grams[known] / tokens[known]).min()) if known.any() else 1e-12
+
+    def _try(self, mu: Floats) -> None:
+        """Sweep these prices and keep what they say."""
+        value = sweep(self._arrays, mu).value
+        ending = np.minimum(value[:-1], value[1:])
+        found = ending + mu * self._arrays.wanted + self._owed_g[:, None]
+        every = np.concatenate([self._mu, mu])
+        order = np.argsort(every, kind="stable")
+        self._mu = every[order]
+        self._values = np.concatenate([self._values, found], axis=1)[:, order]
+
+    def _weakest(self) -> int:
+        """Give the slot of completion that holds the bound down."""
+        return int(self._values.max(axis=1).argmin())
+
+    def _best(self, slot: int) -> int:
+        """Give the index of the best price of a slot of completion."""
+        return int(self._values[slot].argmax())
+
+    def _at_edge(self, slot: int) -> bool:
+        """Say whether the best price is the lowest or the highest of all tried."""
+        return self._best(slot) in {0, len(self._mu) - 1}
+
+    def _around(self, slot: int) -> list[int]:
+        """Give the best price of a slot of completion and its neighbours."""
+        best = self._best(slot)
+        return [n for n in (best - 1, best, best + 1) if 0 <= n < len(self._mu)]
+
+    def _finer(self, slot: int) -> Floats:
+        """Give new prices between the neighbours of the best one, or beyond the end."""
+        best, last = self._best(slot), len(self._mu) - 1
+        if best == 0:
+            return np.geomspace(self._mu[0] / FURTHER, self._mu[0], GRID, endpoint=False)
+        if best == last:
+            return np.geomspace(self._mu[-1], self._mu[-1] * FURTHER, GRID + 1)[1:]
+        low, middle, high = self._mu[best - 1 : best + 2]
+        half = GRID // 2
+        return np.concatenate(
+            [
+                np.linspace(low, middle, half + 2)[1:-1],
+                np.linspace(middle, high, half + 2)[1:-1],
+            ]
+        )

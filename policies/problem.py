@@ -1,0 +1,220 @@
+"""What the planner is asked and what it answers: plain numbers, frozen, cheap to hand to a worker.
+
+A run has work left, slots of time until its deadline, options (operating points, and pausing) and
+what going from one to another takes. The plan is one option per slot until the work is done.
+
+Invariant: nothing here knows a clock or a catalogue; time is seconds from the start of the first
+slot, and a decision falls on the start of a slot only (slots begin at boundaries).
+"""
+
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import ClassVar
+
+from wattmesh.errors import InputInvalid
+
+PAUSED = "paused"
+"""Name of the option that trains nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """Something a run can be at.
+
+    Attributes:
+        layout: options of one layout differ in their clock only.
+        tokens_per_s: 0 for a pause.
+        power_w: charged while the run is here, idle GPUs that it holds included.
+        embodied_g_per_s: share of the hardware's making, for the GPUs held here.
+    """
+
+    name: str
+    layout: str
+    tokens_per_s: float
+    power_w: float
+    gpus: int
+    embodied_g_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """What going from one option to another takes.
+
+    Attributes:
+        seconds: without a token, until speed is steady again. `energy_j`: drawn meanwhile.
+        dwell_s: least time from its begin until the next transition.
+    """
+
+    seconds: float
+    energy_j: float
+    dwell_s: float = 0.0
+
+    @property
+    def binds_s(self) -> float:
+        """Least time from its begin until the next transition may begin."""
+        return max(self.seconds, self.dwell_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sla:
+    """Least average throughput over every window of this length that ends before the work does."""
+
+    window_s: float
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """The question.
+
+    Attributes:
+        tokens: work left, > 0.
+        seconds: length of each slot, > 0; their sum is the time until the deadline.
+        g_per_kwh: intensity of each slot, >= 0.
+        start: index of the option the run is at.
+        transitions: [from][to]; None where there is no way; the diagonal is not read.
+        dwell_left_s: no transition to another layout before this, unless the layout the run is in
+            is not available.
+        power_cap_w, gpus_available: per slot; empty: no limit. An option above either is not
+            available in that slot.
+        power_price_g_per_j: per slot; what a watt-second costs on top of its grams because runs
+            share a cap; empty: nothing.
+        sla: None: none.
+        budget_g: most grams that the rest of the work may emit; None: no limit.
+    """
+
+    tokens: float
+    seconds: tuple[float, ...]
+    g_per_kwh: tuple[float, ...]
+    options: tuple[Option, ...]
+    start: int
+    transitions: tuple[tuple[Transition | None, ...], ...]
+    dwell_left_s: float = 0.0
+    power_cap_w: tuple[float, ...] = ()
+    gpus_available: tuple[int, ...] = ()
+    power_price_g_per_j: tuple[float, ...] = ()
+    sla: Sla | None = None
+    budget_g: float | None = None
+
+    _PER_SLOT: ClassVar[tuple[str, ...]] = ("power_cap_w", "gpus_available", "power_price_g_per_j")
+
+    def __post_init__(self) -> None:
+        """Refuse a problem that has no meaning.
+
+        Raises:
+            InputInvalid: says what is wrong.
+        """
+        wrong = self._wrong()
+        if wrong:
+            raise InputInvalid(f"planning problem: {wrong}")
+
+    def available(self, slot: int, option: int) -> bool:
+        """Say whether the caps of `slot` leave room for `option`."""
+        wanted = self.options[option]
+        if self.power_cap_w and wanted.power_w > self.power_cap_w[slot]:
+            return False
+        return not self.gpus_available or wanted.gpus <= self.gpus_available[slot]
+
+    def way(self, origin: int, target: int) -> Transition | None:
+        """Give what going from one option to another takes; None when there is no way."""
+        return self.transitions[origin][target]
+
+    def _wrong(self) -> str:
+        """Say what is wrong with the numbers; "" when nothing is."""
+        count, kinds = len(self.seconds), len(self.options)
+        if not (count and kinds and 0 <= self.start < kinds):
+            return f"{count} slots, {kinds} options, start {self.start}"
+        if not (0 < self.tokens < inf):
+            return f"{self.tokens} tokens are no work"
+        lengths = {name: len(getattr(self, name)) for name in ("g_per_kwh", *self._PER_SLOT)}
+        uneven = [name for name, length in lengths.items() if length not in {count, 0}]
+        if uneven or lengths["g_per_kwh"] != count:
+            return f"{count} slots, but {lengths} values per slot"
+        if not all(0 < each < inf for each in self.seconds):
+            return "a slot has no length"
+        if not all(0 <= each < inf for each in (*self.g_per_kwh, *self.power_price_g_per_j)):
+            return "an intensity or a price is negative or not a number"
+        if len(self.transitions) != kinds or any(len(row) != kinds for row in self.transitions):
+            return f"transitions are not {kinds} x {kinds}"
+        return self._wrong_numbers()
+
+    def _wrong_numbers(self) -> str:
+        """Say which option or transition no arithmetic can use; "" when all can."""
+        for option in self.options:
+            numbers = (option.tokens_per_s, option.power_w, option.embodied_g_per_s)
+            if not all(isfinite(each) and each >= 0 for each in numbers):
+                return f"option {option.name} has {numbers}"
+        for row in self.transitions:
+            for way in row:
+                numbers = (way.seconds, way.energy_j, way.dwell_s) if way else (0.0, 0.0, 0.0)
+                if not all(isfinite(each) and each >= 0 for each in numbers):
+                    return f"a transition takes {numbers}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What following a path would come to, reckoned second by second.
+
+    Attributes:
+        grams: what the budget counts: operational and embodied.
+        charged_g: `grams` and the price of shared power: what the planner minimises.
+        tokens: trained until the end of the path or of the work.
+        ends_s: when the work is done; None when the path leaves some.
+        broken: each rule the path breaks, in a sentence; empty for a legal path.
+    """
+
+    grams: float
+    charged_g: float
+    operational_g: float
+    embodied_g: float
+    energy_j: float
+    tokens: float
+    ends_s: float | None
+    layout_switches: int
+    clock_changes: int
+    broken: tuple[str, ...] = ()
+
+    @property
+    def legal(self) -> bool:
+        """Whether the path does the work and breaks no rule."""
+        return self.ends_s is not None and not self.broken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The answer: a path, and how far from the best it can be.
+
+    Attributes:
+        path: option per slot, until the slot in which the work ends.
+        mu_g_per_token: what a token may cost; the price at which the bound was found.
+        bound_g: no legal path charges less.
+        budget: "" when the budget is kept or there is none, else what is wrong with it.
+    """
+
+    path: tuple[int, ...]
+    evaluation: Evaluation
+    mu_g_per_token: float
+    bound_g: float
+    budget: str = ""
+
+    @property
+    def gap(self) -> float:
+        """Most that a better path could save, as a share of the bound."""
+        above = self.evaluation.charged_g - self.bound_g
+        if above <= 0:
+            return 0.0
+        return above / self.bound_g if self.bound_g > 0 else inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlan:
+    """There is no legal path that does the work.
+
+    Attributes:
+        reason: a clause.
+        most_tokens: that can be trained in the time there is; None when that is not the reason.
+    """
+
+    reason: str
+    most_tokens: float | None = None
