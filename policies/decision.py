@@ -99,6 +99,47 @@ class SwitchView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanStep:
+    """Where the plan wants a run during [start, end). `point`: its id; "" for suspended."""
+
+    start: datetime
+    end: datetime
+    point: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanView:
+    """The newest plan of one run, whoever made it.
+
+    Attributes:
+        made_at: time of the observation it was made from. `digest`: of what it was asked.
+        origin: point id the run was at then; "" when it was suspended.
+        steps: without gaps, from `made_at` to the end of the work.
+        price_mu: what a token may cost, grams. `grams`: what the plan comes to.
+        bound_g: no plan comes to less, under the forecast used. `gap`: most it could be bettered by,
+            as a share of the bound.
+    """
+
+    made_at: datetime
+    digest: str
+    origin: str
+    steps: tuple[PlanStep, ...]
+    price_mu: float
+    grams: float
+    bound_g: float
+    gap: float
+
+    @property
+    def finish_at(self) -> datetime:
+        """When the work ends."""
+        return self.steps[-1].end if self.steps else self.made_at
+
+    def at(self, now: datetime) -> PlanStep | None:
+        """Give the step that holds `now`; None when the plan says nothing about it."""
+        return next((step for step in self.steps if step.start <= now < step.end), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
     """One run as the journal and its own reports show it.
 
@@ -114,6 +155,9 @@ class RunView:
         clock_trouble: why no clock of its GPUs can be set now, as a clause; "" when all can.
         since_clock_s: since its GPUs' clock was last changed; None when it never was.
         ordered_point: what an operator asked for and nobody has carried out yet.
+        suspended_s: since it was suspended to save carbon; None while it trains. `layout` and
+            `current` then say where it was.
+        plan: the newest one; None when there is none.
     """
 
     run: str
@@ -145,6 +189,8 @@ class RunView:
     switch_s: float | None = None
     switch_energy_j: float | None = None
     capabilities: tuple[str, ...] = ()
+    suspended_s: float | None = None
+    plan: PlanView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
