@@ -72,7 +72,7 @@ class Arrays:
 def arrays_of(problem: Problem, *, costs: bool = True) -> Arrays:
     """Lay a problem out; without `costs` nothing emits anything, and only tokens count."""
     seconds = np.asarray(problem.seconds)
-    edges_s = np.concatenate([[0.0], np.cumsum(seconds)])
+    edges_s = _summed(seconds)
     g_per_j = np.asarray(problem.g_per_kwh) / J_PER_KWH
     if problem.power_price_g_per_j:
         g_per_j = g_per_j + np.asarray(problem.power_price_g_per_j)
@@ -81,7 +81,7 @@ def arrays_of(problem: Problem, *, costs: bool = True) -> Arrays:
     power_w = np.array([each.power_w for each in problem.options])
     embodied = np.array([each.embodied_g_per_s for each in problem.options]) * costs
     rates = np.array([each.tokens_per_s for each in problem.options])
-    burnt = np.concatenate([[0.0], np.cumsum(g_per_j * seconds)])
+    burnt = _summed(g_per_j * seconds)
     open_, shut = _availability(problem)
     return Arrays(
         start=problem.start,
@@ -90,7 +90,7 @@ def arrays_of(problem: Problem, *, costs: bool = True) -> Arrays:
         grams=burnt[:, None] * power_w + edges_s[:, None] * embodied,
         tokens=edges_s[:, None] * rates,
         rates=rates,
-        ways=_ways(problem, edges_s, burnt, g_per_j, power_w, embodied),
+        ways=_ways(problem, edges_s, g_per_j, embodied),
         open=open_,
         shut=shut,
     )
@@ -99,7 +99,7 @@ def arrays_of(problem: Problem, *, costs: bool = True) -> Arrays:
 def worth(arrays: Arrays, g_per_token: Floats) -> Arrays:
     """Give the same problem where a token trained in a slot saves grams, (T,), on top of mu."""
     seconds = np.diff(arrays.edges_s)
-    gained = np.concatenate([[0.0], np.cumsum(g_per_token * seconds)])
+    gained = _summed(g_per_token * seconds)
     ways = []
     for each in arrays.ways:
         lost_s = np.divide(
@@ -131,39 +131,42 @@ def _availability(problem: Problem) -> tuple[Bools, Ints]:
     return open_, shut
 
 
-def _ways(
-    problem: Problem,
-    edges_s: Floats,
-    burnt: Floats,
-    g_per_j: Floats,
-    power_w: Floats,
-    embodied: Floats,
-) -> tuple[Ways, ...]:
+def _ways(problem: Problem, edges_s: Floats, g_per_j: Floats, embodied: Floats) -> tuple[Ways, ...]:
     """Give the transitions, those together that bind until the same borders."""
-    count, kinds = len(g_per_j), len(power_w)
-    pairs = {
-        (i, j): way
-        for i, row in enumerate(problem.transitions)
-        for j, way in enumerate(row)
-        if i != j and way is not None
-    }
+    kinds = len(problem.options)
     seconds, energy_j = np.zeros((kinds, kinds)), np.zeros((kinds, kinds))
     groups: dict[bytes, list[tuple[int, int]]] = {}
-    for (i, j), way in pairs.items():
-        seconds[i, j], energy_j[i, j] = way.seconds, way.energy_j
-        groups.setdefault(_borders(edges_s, way.binds_s).tobytes(), []).append((i, j))
-    takes_time = seconds > 0
-    drawn_w = np.divide(energy_j, seconds, out=np.zeros_like(seconds), where=takes_time) - power_w
-    extra_g = _integral(edges_s, burnt, seconds) * drawn_w
-    extra_g += np.where(takes_time, 0.0, energy_j) * g_per_j[:, None, None]
-    larger = np.maximum(embodied[:, None], embodied) - embodied
-    extra_g += larger * seconds
+    for i, row in enumerate(problem.transitions):
+        for j, way in enumerate(row):
+            if i != j and way is not None:
+                seconds[i, j], energy_j[i, j] = way.seconds, way.energy_j
+                binds = _borders(edges_s, way.binds_s)
+                groups.setdefault(binds.tobytes(), []).append((i, j))
+    extra_g = _extra_g(problem, edges_s, g_per_j, seconds, energy_j)
+    extra_g += (np.maximum(embodied[:, None], embodied) - embodied) * seconds
     names = [each.layout for each in problem.options]
     other = np.array([[one != each for each in names] for one in names])
     extra_g[: _first_layout_change(problem, edges_s), other] = np.inf
     return tuple(
         _group(edges_s, extra_g, problem, members, seconds) for members in groups.values()
-    ) or (_none(count, kinds),)
+    ) or (_none(len(g_per_j), kinds),)
+
+
+def _extra_g(
+    problem: Problem, edges_s: Floats, g_per_j: Floats, seconds: Floats, energy_j: Floats
+) -> Floats:
+    """Give (T, K, K): grams of a transition's joules more than being at its target as long."""
+    power_w = np.array([each.power_w for each in problem.options])
+    takes_time = seconds > 0
+    drawn_w = np.divide(energy_j, seconds, out=np.zeros_like(seconds), where=takes_time) - power_w
+    burnt = _summed(g_per_j * np.diff(edges_s))
+    at_once = np.where(takes_time, 0.0, energy_j) * g_per_j[:, None, None]
+    return np.asarray(_integral(edges_s, burnt, seconds) * drawn_w + at_once)
+
+
+def _summed(values: Floats) -> Floats:
+    """Give (B,): the sum of the values before each border."""
+    return np.concatenate([[0.0], np.cumsum(values)])
 
 
 def _group(

@@ -32,7 +32,7 @@ class Levels:
         self._nu: dict[tuple[int, int], float] = {}
 
     def raise_low(self, path: tuple[int, ...]) -> bool:
-        """Raise the price of the worst windows of `path` that do not overlap; False: none is low."""
+        """Raise the price of the worst windows of `path` that do not overlap; False: none low."""
         sla = self._problem.sla
         if sla is None:
             return False

@@ -30,6 +30,7 @@ def plan(problem: Problem, *, also: tuple[tuple[int, ...], ...] = ()) -> Plan | 
     """Plan the rest of a run.
 
     Args:
+        problem: work, slots, options.
         also: paths to consider besides, such as the rest of the plan before.
 
     Returns:

@@ -38,6 +38,7 @@ class Search:
         """Start with nothing tried.
 
         Args:
+            arrays: the problem.
             owed_g: (T,) added to the bound of ending in each slot.
         """
         self._arrays = arrays

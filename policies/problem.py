@@ -13,9 +13,6 @@ from typing import ClassVar
 
 from wattmesh.errors import InputInvalid
 
-PAUSED = "paused"
-"""Name of the option that trains nothing."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
@@ -122,21 +119,24 @@ class Problem:
     def _wrong(self) -> str:
         """Say what is wrong with the numbers; "" when nothing is."""
         count, kinds = len(self.seconds), len(self.options)
-        if not (count and kinds and 0 <= self.start < kinds):
-            return f"{count} slots, {kinds} options, start {self.start}"
-        if not (0 < self.tokens < inf):
-            return f"{self.tokens} tokens are no work"
         lengths = {name: len(getattr(self, name)) for name in ("g_per_kwh", *self._PER_SLOT)}
         uneven = [name for name, length in lengths.items() if length not in {count, 0}]
-        if uneven or lengths["g_per_kwh"] != count:
-            return f"{count} slots, but {lengths} values per slot"
-        if not all(0 < each < inf for each in self.seconds):
-            return "a slot has no length"
-        if not all(0 <= each < inf for each in (*self.g_per_kwh, *self.power_price_g_per_j)):
-            return "an intensity or a price is negative or not a number"
-        if len(self.transitions) != kinds or any(len(row) != kinds for row in self.transitions):
-            return f"transitions are not {kinds} x {kinds}"
-        return self._wrong_numbers()
+        checks = (
+            (count and kinds and 0 <= self.start < kinds, f"{count} slots, {kinds} options"),
+            (0 < self.tokens < inf, f"{self.tokens} tokens are no work"),
+            (not uneven and lengths["g_per_kwh"], f"{count} slots, but {lengths} values per slot"),
+            (all(0 < each < inf for each in self.seconds), "a slot has no length"),
+            (
+                all(0 <= each < inf for each in (*self.g_per_kwh, *self.power_price_g_per_j)),
+                "an intensity or a price is negative or not a number",
+            ),
+            (
+                [len(row) for row in self.transitions] == [kinds] * kinds,
+                f"transitions are not {kinds} x {kinds}",
+            ),
+        )
+        found = next((words for fine, words in checks if not fine), "")
+        return found or self._wrong_numbers()
 
     def _wrong_numbers(self) -> str:
         """Say which option or transition no arithmetic can use; "" when all can."""

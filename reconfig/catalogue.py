@@ -77,14 +77,44 @@ class OperatingPoint:
         return self.power_w / self.tokens_per_s
 
 
+PAUSED = "paused"
+"""Stands for not training in a pair of `SwitchCost`; no point may have this id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairCost:
+    """What one switch was measured to take: from point `origin` to `target` (ids, or `paused`)."""
+
+    origin: str
+    target: str
+    seconds: float
+    energy_j: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchCost:
-    """What a layout switch costs: seconds until speed is steady again, joules, and their source."""
+    """What a layout switch costs: seconds until speed is steady again, joules, and their source.
+
+    Attributes:
+        layout_s, layout_energy_j: cold, compiling included; 0 joules: not measured.
+        reacquire_s: 95 % quantile until GPUs that were given back are the job's again; None: not
+            known, so only GPUs that it holds can be counted on.
+        pairs: switches that take something else than the above.
+    """
 
     layout_s: float = 300.0
     layout_energy_j: float = 0.0
     clock_s: float = 0.0
     source: str = "assumed"
+    reacquire_s: float | None = None
+    pairs: tuple[PairCost, ...] = ()
+
+    def between(self, origin: str, target: str) -> PairCost | None:
+        """Give what was measured for one pair of points; None: what holds for all."""
+        for pair in self.pairs:
+            if (pair.origin, pair.target) == (origin, target):
+                return pair
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,14 +141,23 @@ class Catalogue:
     digest: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a catalogue whose reference is missing or whose ids repeat."""
+        """Refuse a catalogue whose ids repeat, or that names points it does not have."""
         ids = [point.id for point in self.points]
         if len(set(ids)) != len(ids):
             raise InputInvalid(f"catalogue {self.job!r}: point ids repeat: {', '.join(ids)}")
+        if PAUSED in ids:
+            raise InputInvalid(f"catalogue {self.job!r}: {PAUSED!r} is no name for a point")
         if self.reference not in ids:
             raise InputInvalid(
                 f"catalogue {self.job!r}: reference {self.reference!r} is not one of its points: "
                 f"{', '.join(ids) or 'none'}"
+            )
+        ends = {end for pair in self.switch.pairs for end in (pair.origin, pair.target)}
+        unknown = sorted(ends.difference(ids, (PAUSED,)))
+        if unknown:
+            raise InputInvalid(
+                f"catalogue {self.job!r}: switch.pairs names {', '.join(unknown)}, which "
+                f"{'is' if len(unknown) == 1 else 'are'} not among its points: {', '.join(ids)}"
             )
 
     def point(self, point_id: str) -> OperatingPoint:

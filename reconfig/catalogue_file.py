@@ -8,16 +8,19 @@ import hashlib
 import json
 import math
 import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from wattmesh import durable
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.reconfig.catalogue import (
+    PAUSED,
     Catalogue,
     Equivalence,
     Evidence,
     OperatingPoint,
+    PairCost,
     Release,
     SwitchCost,
 )
@@ -33,7 +36,6 @@ _MAX_BYTES = 1 << 20
 _NO_LAYOUT = Layout()
 
 # Keys of DESIGN.md 5.3 that a file may hold and that nothing here uses yet.
-_UNUSED_IN_SWITCH = ("reacquire_s",)
 _UNUSED_IN_POINT = ("gpu_power_w", "host_power_w", "samples", "spread", "fingerprint")
 
 
@@ -71,7 +73,7 @@ def parse(data: bytes, where: str) -> Catalogue:
     switch = _switch(top.table("switch", required=False))
     job = top.table("job")
     top.finish()
-    _check_points(job, points)
+    _check_points(job, points, switch)
     catalogue = _job(job, points, switch)
     if catalogue is None:
         raise SettingsInvalid(where, mistakes)
@@ -120,6 +122,10 @@ def render(catalogue: Catalogue) -> str:
         _line("clock_s", catalogue.switch.clock_s),
         _line("source", catalogue.switch.source),
     ]
+    if catalogue.switch.reacquire_s is not None:
+        lines.append(_line("reacquire_s", catalogue.switch.reacquire_s))
+    if catalogue.switch.pairs:
+        lines += ["", "[switch.pairs]", *_pair_lines(catalogue.switch.pairs)]
     for point in catalogue.points:
         lines += ["", *_point_lines(point)]
     return "\n".join(lines) + "\n"
@@ -140,6 +146,22 @@ def _point_lines(point: OperatingPoint) -> list[str]:
     if point.sources:
         lines.append(_line("sources", point.sources))
     return lines
+
+
+def _pair_lines(pairs: Sequence[PairCost]) -> list[str]:
+    """Give one line per origin: `"A" = { "B" = { seconds = 120.0, energy_j = 1.1e6 } }`."""
+    origins = dict.fromkeys(pair.origin for pair in pairs)
+    return [
+        _line(
+            _value("key", origin),
+            {
+                _value("key", pair.target): {"seconds": pair.seconds, "energy_j": pair.energy_j}
+                for pair in pairs
+                if pair.origin == origin
+            },
+        )
+        for origin in origins
+    ]
 
 
 def _line(key: str, value: object) -> str:
@@ -199,9 +221,26 @@ def _switch(table: Table) -> SwitchCost:
         layout_energy_j=table.number("layout_energy_j", default.layout_energy_j),
         clock_s=table.number("clock_s", default.clock_s),
         source=table.text("source", default.source),
+        reacquire_s=table.number("reacquire_s") if "reacquire_s" in table.values else None,
+        pairs=tuple(_pairs(table.table("pairs", required=False))),
     )
-    table.finish(also=_UNUSED_IN_SWITCH)
+    table.finish(also=("reacquire_s",))
     return cost
+
+
+def _pairs(table: Table) -> Iterator[PairCost]:
+    """Read `[switch.pairs]`: origin, target, and what that switch takes."""
+    for origin in table.values:
+        targets = table.table(origin)
+        for target in targets.values:
+            cost = targets.table(target)
+            yield PairCost(
+                origin=origin,
+                target=target,
+                seconds=cost.number("seconds"),
+                energy_j=cost.number("energy_j"),
+            )
+            cost.finish()
 
 
 def _point(table: Table) -> OperatingPoint:
@@ -237,10 +276,17 @@ def _layout(table: Table) -> Layout:
     return layout
 
 
-def _check_points(job: Table, points: list[OperatingPoint]) -> None:
-    """Check what only shows over all points: repeated ids, a reference that is not there."""
+def _check_points(job: Table, points: list[OperatingPoint], switch: SwitchCost) -> None:
+    """Check what only shows over all points: repeated ids, names of points that are not there."""
     ids = [point.id for point in points]
+    for pair in switch.pairs:
+        unknown = [each for each in (pair.origin, pair.target) if each not in {*ids, PAUSED}]
+        for each in unknown:
+            where = f"switch.pairs.{pair.origin}.{pair.target}"
+            job.mistakes.append((where, f'"{each}" is not one of the points: {", ".join(ids)}'))
     for index, point_id in enumerate(ids):
+        if point_id == PAUSED:
+            job.mistakes.append((f"point[{index}].id", f'"{PAUSED}" is no name for a point'))
         if point_id and point_id in ids[:index]:
             job.mistakes.append((f"point[{index}].id", f'"{point_id}" is taken by an earlier one'))
     reference = job.values.get("reference")

@@ -11,6 +11,7 @@ from wattmesh.reconfig.catalogue import (
     Equivalence,
     Evidence,
     OperatingPoint,
+    PairCost,
     Release,
     SwitchCost,
 )
@@ -27,10 +28,16 @@ def from_text(text: str) -> Catalogue:
     """Read back what `to_stored` wrote; equal texts give the same object, which cannot change."""
     data: dict[str, Any] = json.loads(text)
     points = tuple(_point(each) for each in data.pop("points"))
-    switch = SwitchCost(**data.pop("switch"))
+    switch = _switch(data.pop("switch"))
     release = Release(data.pop("release"))
     simulated = tuple(data.pop("simulated"))
     return Catalogue(points=points, switch=switch, release=release, simulated=simulated, **data)
+
+
+def _switch(data: dict[str, Any]) -> SwitchCost:
+    """Read what switches cost; pairs came with a later version than the rest."""
+    pairs = tuple(PairCost(**each) for each in data.pop("pairs", ()))
+    return SwitchCost(pairs=pairs, **data)
 
 
 def _point(data: dict[str, Any]) -> OperatingPoint:

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from wattmesh.errors import FixInput, InputInvalid, SettingsInvalid
 from wattmesh.reconfig.catalogue import (
+    PAUSED,
     Catalogue,
     Equivalence,
     Evidence,
     OperatingPoint,
+    PairCost,
     Release,
     SwitchCost,
 )
@@ -105,6 +107,22 @@ POINTS = st.builds(
 ).map(lambda point: replace(point, gpus=point.layout.world_size))
 
 
+def _pairs(ids: list[str]) -> st.SearchStrategy[tuple[PairCost, ...]]:
+    """Draw costs of some pairs of points, in the order in which a file groups them."""
+    ends = st.sampled_from([*ids, PAUSED])
+    pairs = st.builds(
+        PairCost, origin=ends, target=ends, seconds=st.floats(0, 1e6), energy_j=st.floats(0, 1e12)
+    )
+    return st.lists(pairs, max_size=3, unique_by=lambda pair: (pair.origin, pair.target)).map(
+        lambda drawn: tuple(
+            pair
+            for origin in dict.fromkeys(each.origin for each in drawn)
+            for pair in drawn
+            if pair.origin == origin
+        )
+    )
+
+
 @st.composite
 def catalogues(draw: st.DrawFn) -> Catalogue:
     """Draw a catalogue with one to four points."""
@@ -124,6 +142,8 @@ def catalogues(draw: st.DrawFn) -> Catalogue:
             layout_energy_j=draw(st.floats(0, 1e12)),
             clock_s=draw(st.floats(0, 1e6)),
             source=draw(WORDS),
+            reacquire_s=draw(st.none() | st.floats(0, 1e6)),
+            pairs=draw(_pairs([point.id for point in points])),
         ),
         simulated=tuple(draw(st.lists(st.text(st.characters(codec="utf-8")), max_size=3))),
     )
@@ -144,6 +164,30 @@ def test_the_example_of_the_design_is_read() -> None:
     assert (catalogue.tokens_total, catalogue.release) == (200_000_000_000, Release.RELEASED)
     assert (point.layout.world_size, point.clock_mhz, point.power_w) == (256, 1980, 222_700)
     assert point.sources == {"tokens_per_s": "measured", "power_w": "simulated"}
+
+
+def test_a_pair_may_cost_something_else_and_its_points_must_exist() -> None:
+    """Pairs override what holds for all switches; unknown ids are named with their key."""
+    told = DESIGN_EXAMPLE.replace(
+        "[[point]]",
+        "[switch.pairs]\nA = { paused = { seconds = 20, energy_j = 4e6 } }\n"
+        "paused = { A = { seconds = 90, energy_j = 2e7 } }\n[[point]]",
+    )
+    switch = parse(told.encode(), "here").switch
+    assert switch.between("A", "paused") == PairCost(
+        origin="A", target="paused", seconds=20.0, energy_j=4e6
+    )
+    assert switch.between("paused", "paused") is None
+    assert switch.reacquire_s == 0.0
+    with pytest.raises(SettingsInvalid, match=r'switch\.pairs\.A\.Z.*"Z" is not one of the points'):
+        parse(told.replace("{ paused = {", "{ Z = {").encode(), "here")
+    with pytest.raises(InputInvalid, match="names Z, which is not among its points"):
+        replace(
+            parse(told.encode(), "here"),
+            switch=SwitchCost(pairs=(PairCost(origin="A", target="Z", seconds=1.0, energy_j=1.0),)),
+        )
+    with pytest.raises(SettingsInvalid, match='"paused" is no name for a point'):
+        parse(DESIGN_EXAMPLE.replace('"A"', '"paused"').encode(), "here")
 
 
 def test_every_mistake_is_named_at_once_with_its_key_path() -> None:
