@@ -26,6 +26,9 @@ from wattmesh.integrations.carbon.credentials import Credentials
 HTTP_UNAUTHORIZED, HTTP_FORBIDDEN, HTTP_NOT_FOUND, HTTP_TIMEOUT = 401, 403, 404, 408
 HTTP_TOO_MANY, HTTP_SERVER_ERROR = 429, 500
 
+MOST_WORDS = 160
+"""Characters of a server's reason that are shown."""
+
 SourceError = SourceUnavailable | SourceRefused
 
 
@@ -46,14 +49,14 @@ class Answer:
 
     @property
     def words(self) -> str:
-        """What the body says, on one line, short; of JSON its message, else its error."""
+        """What the body says, on one line; of JSON its message, else its error."""
         try:
             said = json.loads(self.body)
         except ValueError:
             said = self.body.decode(errors="replace")
         if isinstance(said, dict):
             said = _told(said)
-        return " ".join(str(said).split())[:160]
+        return " ".join(str(said).split())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +91,11 @@ def classified(
 ) -> SourceError:
     """Give the error that an answer is."""
     verdict = (classify(answer) if classify else None) or _usual(answer)
-    words = f" ({answer.words})" if answer.words else ""
+    # Masked before it is cut: half a key is not recognised any more.
+    said = credentials.hidden(answer.words)[:MOST_WORDS]
+    words = f" ({said})" if said else ""
     advice = f"; {verdict.advice}" if verdict.advice else ""
-    text = credentials.hidden(f"{url} answered {answer.status}{words}{advice}")
+    text = f"{url} answered {answer.status}{words}{advice}"
     wait_s = retry_after_s(answer)
     if verdict.error is RateLimited:
         return RateLimited(text, retry_after_s=wait_s)

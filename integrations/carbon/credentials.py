@@ -89,6 +89,7 @@ def _checked(key: str) -> str:
 
 
 def _forms(secret: str) -> tuple[str, ...]:
-    """Give a secret as it is, as a URL and as `repr` write it; longest first."""
-    forms = {secret, quote(secret, safe=""), quote(secret), quote_plus(secret), repr(secret)[1:-1]}
+    """Give a secret as it is, and as URLs, `repr` and JSON write it; longest first."""
+    forms = {secret, quote(secret, safe=""), quote(secret), quote_plus(secret)}
+    forms |= {repr(secret)[1:-1], secret.replace("/", "\\/")}
     return tuple(sorted(forms, key=len, reverse=True))

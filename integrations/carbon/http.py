@@ -306,8 +306,8 @@ def _read(answer: Answer, ask: _Ask) -> Any:
     try:
         return json.loads(answer.body)
     except ValueError:
-        start = ask.credentials.hidden(repr(answer.body[:40]))
-    return Transient(f"{ask.url} answered {start}..., which is not JSON")
+        start = ask.credentials.hidden(answer.body.decode(errors="replace"))[:40]
+    return Transient(f"{ask.url} answered {start!r}..., which is not JSON")
 
 
 def _cause(error: Exception) -> str:
