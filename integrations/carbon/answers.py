@@ -128,13 +128,12 @@ def _usual(answer: Answer) -> Verdict:
         return Verdict(error=RateLimited)
     if status == HTTP_TIMEOUT or status >= HTTP_SERVER_ERROR:
         return Verdict(error=Transient)
-    return Verdict(
-        error={
-            HTTP_UNAUTHORIZED: AuthFailed,
-            HTTP_FORBIDDEN: NotEntitled,
-            HTTP_NOT_FOUND: NoData,
-        }.get(status, SourceUnavailable)
-    )
+    told: dict[int, type[SourceError]] = {
+        HTTP_UNAUTHORIZED: AuthFailed,
+        HTTP_FORBIDDEN: NotEntitled,
+        HTTP_NOT_FOUND: NoData,
+    }
+    return Verdict(error=told.get(status, SourceUnavailable))
 
 
 def _told(said: dict[str, object]) -> object:

@@ -61,3 +61,14 @@ def test_a_week_later_the_old_level_says_nothing() -> None:
 def test_false_zeros_do_not_enter_the_profile() -> None:
     """A refused value changes nothing about what is believed next."""
     assert judged([200, 0, 210, 0, 190, 0, 180, 0, 30, 175])[8:] == [False, True]
+
+
+def test_a_marginal_rate_may_be_nothing_and_may_fall() -> None:
+    """Under curtailment one more kWh emits nothing: 0 and deep falls are believed there."""
+    judge = Judge("marginal")
+    for i, value in enumerate([430, 430, 430, 430, 35, 0, 430]):
+        assert not judge.fault(T0 + i * timedelta(minutes=5), value)
+    for bad in (None, -1.0, 2000.1, float("nan")):
+        assert judge.fault(T0, bad)
+    assert fault(0)
+    assert not fault(0, kind="marginal")

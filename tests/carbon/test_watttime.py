@@ -417,5 +417,6 @@ def test_refusals_are_told_apart_by_their_body(
 )
 def test_a_choice_that_is_not_offered_is_refused(choice: dict[str, str], words: str) -> None:
     """Before anything is asked, with what there is."""
+    chosen: dict[str, Any] = {"zone": ZONE, "username": USER, "password": PASSWORD, **choice}
     with pytest.raises(InputInvalid, match=words):
-        WattTime(**({"zone": ZONE, "username": USER, "password": PASSWORD} | choice))
+        WattTime(**chosen)
