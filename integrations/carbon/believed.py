@@ -60,7 +60,9 @@ class Judge:
             kind: `Signal.kind`: average or marginal.
         """
         self._kind = kind
-        self._profile: deque[tuple[datetime, float]] = deque()
+        self._starts: deque[datetime] = deque()
+        # Only values that no later one undercuts: the first is the lowest of the profile.
+        self._lowest: deque[tuple[datetime, float]] = deque()
         self._falls = 0
 
     def fault(self, start: datetime, value: float | None) -> str:
@@ -68,10 +70,9 @@ class Judge:
         why = fault(value, kind=self._kind)
         if why or value is None or self._kind != "average":
             return why
-        while self._profile and self._profile[0][0] < start - PROFILE:
-            self._profile.popleft()
-        lowest = min((each for _, each in self._profile), default=0.0)
-        fell = len(self._profile) >= PROFILE_VALUES and value < JUMP_SHARE * lowest
+        self._forget(start - PROFILE)
+        lowest = self._lowest[0][1] if self._lowest else 0.0
+        fell = len(self._starts) >= PROFILE_VALUES and value < JUMP_SHARE * lowest
         self._falls = self._falls + 1 if fell else 0
         if fell and self._falls < BELIEVED_AFTER:
             return (
@@ -79,9 +80,20 @@ class Judge:
                 f"before (believed when {BELIEVED_AFTER} intervals in a row say so)"
             )
         if fell:
-            self._profile.clear()
-        self._profile.append((start, value))
+            self._starts.clear()
+            self._lowest.clear()
+        while self._lowest and self._lowest[-1][1] >= value:
+            self._lowest.pop()
+        self._lowest.append((start, value))
+        self._starts.append(start)
         return ""
+
+    def _forget(self, before: datetime) -> None:
+        """Drop what is older than the profile."""
+        while self._starts and self._starts[0] < before:
+            self._starts.popleft()
+        while self._lowest and self._lowest[0][0] < before:
+            self._lowest.popleft()
 
 
 def refusal(start: datetime, why: str) -> str:

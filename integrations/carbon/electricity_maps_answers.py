@@ -32,6 +32,7 @@ STEPS = {
 }
 """Granularities, as the API spells them."""
 
+UNIT = "gCO2eq/kWh"
 RUNNING = "Electricity Maps, interval not over"
 
 
@@ -63,7 +64,8 @@ def verdict(answer: Answer) -> Verdict | None:
     if answer.status == 403:
         return Verdict(
             error=NotEntitled,
-            advice="the plan of this key covers not this zone or not this endpoint",
+            advice="the plan of this key covers not this zone or not this endpoint, or the key is "
+            "not known",
         )
     strange = any(each in words for each in ("not found", "not exist", "unknown", "invalid"))
     if answer.status in (400, 404) and "zone" in words and strange:
@@ -180,6 +182,9 @@ def _require_asked(part: dict[str, Any], asked: Asked) -> None:
             f"Electricity Maps answered with {factor} factors when asked for {asked.factor}; "
             f"ask for factor = {factor!r} if that is all the plan has"
         )
+    unit = str(part.get("unit") or UNIT)
+    if unit.lower() != UNIT.lower():
+        raise SourceRefused(f"Electricity Maps answered in {unit!r}; only {UNIT} is known")
     granularity = part.get("temporalGranularity") or asked.granularity
     if granularity != asked.granularity:
         raise SourceRefused(

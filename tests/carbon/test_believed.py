@@ -58,6 +58,34 @@ def test_a_week_later_the_old_level_says_nothing() -> None:
     assert not judge.fault(T0 + timedelta(days=8), 20)
 
 
+def by_search(values: Sequence[float], step: timedelta) -> list[bool]:
+    """Say the same by searching all values before for the lowest of the week."""
+    believed: list[tuple[datetime, float]] = []
+    falls, told = 0, []
+    for i, value in enumerate(values):
+        start = T0 + i * step
+        week = [each for at, each in believed if at >= start - timedelta(days=7)]
+        fell = len(week) >= 4 and value < 0.25 * min(week)
+        falls = falls + 1 if fell else 0
+        told.append(not fell or falls >= 3)
+        if fell and falls >= 3:
+            believed.clear()
+        if told[-1]:
+            believed.append((start, value))
+    return told
+
+
+@given(
+    st.lists(st.sampled_from([4.0, 9.0, 17.0, 30.0, 70.0, 150.0, 400.0]), max_size=40),
+    st.sampled_from([timedelta(hours=1), timedelta(hours=30)]),
+)
+def test_the_lowest_of_the_week_is_what_a_search_finds(
+    values: list[float], step: timedelta
+) -> None:
+    """However values rise, fall and grow old, what is believed is what a plain search says."""
+    assert judged(values, step) == by_search(values, step)
+
+
 def test_false_zeros_do_not_enter_the_profile() -> None:
     """A refused value changes nothing about what is believed next."""
     assert judged([200, 0, 210, 0, 190, 0, 180, 0, 30, 175])[8:] == [False, True]

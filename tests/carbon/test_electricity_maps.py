@@ -171,12 +171,17 @@ def test_a_base_address_without_version_gets_one(grid: GridServer) -> None:
         em.close()
 
 
-@pytest.mark.parametrize(("granularity", "minutes"), [("15_minutes", 15), ("5_minutes", 5)])
-def test_finer_data_has_finer_intervals(grid: GridServer, granularity: str, minutes: int) -> None:
-    """A quarter of an hour or five minutes: intervals, borders and polls follow."""
+@pytest.mark.parametrize(
+    ("granularity", "minutes", "requests"), [("15_minutes", 15, 2), ("5_minutes", 5, 3)]
+)
+def test_finer_data_has_finer_intervals(
+    grid: GridServer, granularity: str, minutes: int, requests: int
+) -> None:
+    """A quarter of an hour or five minutes: intervals, borders, requests and polls follow."""
     em = provider(grid, granularity=granularity)
-    points = by_start(em.history(NOON - HOUR, NOON, now=NOW).points)
-    assert len(points) == 60 // minutes
+    points = by_start(em.history(NOON - 60 * HOUR, NOON, now=NOW).points)
+    assert len(points) == 60 * 60 // minutes
+    assert grid.count(SERVICE, "past-range") == requests
     assert em.series.interval_s == 60 * minutes
     assert em.series.cadence_s == min(900, 60 * minutes)
 
@@ -402,6 +407,7 @@ def test_the_list_may_have_any_of_its_three_names(name: str) -> None:
         ({"zone": "DE", "data": [ROW, ROW | {"zone": "FR"}]}, ZoneMismatch),
         ({"zone": "DE", "data": [ROW | {"emissionFactorType": "direct"}]}, SourceRefused),
         ({"zone": "DE", "data": [ROW], "temporalGranularity": "daily"}, SourceRefused),
+        ({"zone": "DE", "data": [ROW], "unit": "%"}, SourceRefused),
         ({"zone": "DE", "_disclaimer": "SANDBOX MODE", "data": [ROW]}, SandboxData),
         ({"zone": "DE", "data": [ROW | {"estimationMethod": "SANDBOX_MODE_DATA"}]}, SandboxData),
     ],
