@@ -98,10 +98,10 @@ class _Series:
         """
         running = self._floor(self.now)
         if what == "latest":
-            rows = self._rows(running - 6 * HOUR, self.now)
+            rows = self._rows(running - 6 * HOUR, running + self.step)
             return rows[-1] if rows and not self.suffering.has(Fault.EMPTY) else None
         if what == "history":
-            rows = self._rows(running - 23 * HOUR, self.now)
+            rows = self._rows(running - 23 * HOUR, running + self.step)
             return self._list("history", rows)
         if what in ("past-range", "past"):
             return self._past(what)

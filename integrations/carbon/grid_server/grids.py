@@ -103,6 +103,11 @@ class Grid:
     ripening: Ripening = field(default_factory=Ripening)
     _cache: dict[tuple[str, datetime, timedelta, Measure], float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """A trace brings its zone along."""
+        traced = {trace.signal.zone: Shape(base_g_per_kwh=400) for trace in self.traces}
+        self.zones = traced | dict(self.zones)
+
     def truth(
         self,
         zone: str,
