@@ -52,7 +52,7 @@ class Answer:
         """What the body says, on one line; of JSON its message, else its error."""
         try:
             said = json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             said = self.body.decode(errors="replace")
         if isinstance(said, dict):
             said = _told(said)

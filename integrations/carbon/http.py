@@ -305,7 +305,7 @@ def _read(answer: Answer, ask: _Ask) -> Any:
         raise error
     try:
         return json.loads(answer.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         start = ask.credentials.hidden(answer.body.decode(errors="replace"))[:40]
     return Transient(f"{ask.url} answered {start!r}..., which is not JSON")
 

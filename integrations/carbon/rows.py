@@ -17,6 +17,9 @@ from wattmesh.telemetry.readings import Quality
 ORIGIN = datetime(2018, 1, 1, tzinfo=UTC)
 """Hours and their even parts begin at full hours of UTC, so any full hour serves."""
 
+CENTURY = range(2000, 2100)
+"""Years that a time can be of."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -93,14 +96,15 @@ def batch(
 
 
 def moment(value: Any) -> datetime | None:
-    """Read an ISO 8601 time that says its zone; None when it is none."""
+    """Read an ISO 8601 time of this century that says its zone; None when it is none."""
     if not isinstance(value, str):
         return None
     try:
         at = datetime.fromisoformat(value)
     except ValueError:
         return None
-    return at.astimezone(UTC) if at.tzinfo else None
+    # Near the ends of the calendar an offset or an interval more would overflow.
+    return at.astimezone(UTC) if at.tzinfo and at.year in CENTURY else None
 
 
 def number(row: Mapping[str, Any], name: str) -> tuple[float | None, str]:

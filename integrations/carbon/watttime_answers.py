@@ -188,9 +188,10 @@ def _issued_at(row: dict[str, Any], meta: dict[str, Any], end: datetime, now: da
 def _warnings(meta: dict[str, Any]) -> list[str]:
     """Give what the provider warns of, one sentence each."""
     warnings = meta.get("warnings")
-    told = [each for each in warnings if isinstance(each, dict)] if warnings else []
+    listed = warnings if isinstance(warnings, list) else []
     return [
         f"WattTime warns: {str(each.get('message') or 'no message')[:160].rstrip('.')} "
         f"({str(each.get('type') or 'no type')[:40]})."
-        for each in told
+        for each in listed
+        if isinstance(each, dict)
     ]

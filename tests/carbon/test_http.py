@@ -77,6 +77,7 @@ class Echo:
     def __init__(self) -> None:
         """Answer 400 at first."""
         self.status = 400
+        self.says = ""
         self.heard: list[dict[str, str]] = []
         self.url = ""
 
@@ -89,7 +90,7 @@ def echo() -> Iterator[Echo]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             state.heard.append(dict(self.headers.items()))
-            said = f"you sent {self.path} with {dict(self.headers.items())}"
+            said = state.says or f"you sent {self.path} with {dict(self.headers.items())}"
             body = json.dumps({"error": said}).encode()
             if state.status == 200:
                 body = said.encode()
@@ -251,6 +252,13 @@ def test_a_providers_own_reading_comes_first(grid: GridServer) -> None:
         grid.fail(Fault.NO_DATA, times=1)
         with pytest.raises(NoData):
             http.get(PATH, classify=classify)
+
+
+def test_an_answer_too_deep_to_read_is_no_json(echo: Echo) -> None:
+    """A hundred thousand brackets end in the usual sentence."""
+    echo.status, echo.says = 200, "[" * 100_000
+    with asking(echo.url) as http, pytest.raises(Transient, match="which is not JSON"):
+        http.get("/a")
 
 
 def test_a_request_carries_its_headers_and_a_name(echo: Echo) -> None:
