@@ -46,7 +46,8 @@ def transitions(
         switch: costs, measured or assumed; those of pairs first.
         between: the options, as `options` gives them.
         release: with `released`, an option of more GPUs waits for them on top.
-        dwell_s: least time from one layout change to the next. `clock_dwell_s`: of clocks.
+        dwell_s: least time from one layout change to the next.
+        clock_dwell_s: the same for changes of the clock.
     """
     return tuple(
         tuple(

@@ -9,29 +9,54 @@ Invariant: `Plan.evaluation` comes from `evaluate.py`, which shares no code with
 `Plan.bound_g` holds for every legal path, whichever prices were tried.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from wattmesh.policies.arrays import Arrays, arrays_of
 from wattmesh.policies.levels import Levels
 from wattmesh.policies.prices import Search
-from wattmesh.policies.problem import NoPlan, Plan, Problem
-from wattmesh.policies.repair import Judge, polish, splice, static_paths
+from wattmesh.policies.problem import NoPlan, Plan, Problem, merged
+from wattmesh.policies.repair import (
+    Candidate,
+    Judge,
+    polish,
+    splices,
+    static_paths,
+    take_best,
+    whole,
+)
 from wattmesh.policies.viterbi import sweep
 from wattmesh.policies.words import count, duration, grams
 
 ROUNDING = 1e-9
 """Relative error of sums; work that fits but for this fits."""
 
+MANY = 2000
+"""Slots above which prices are searched in a merged problem first."""
+
+FEW = 1000
+"""Slots of that, about."""
+
+NEAR = 1.3
+"""A search that starts at a known price reaches this factor to either side first."""
+
+NEARER = 1.03
+"""The same when the price comes from the merged problem."""
+
 LEVEL_ROUNDS = 24
 """Most times that a window below the service level is made dearer."""
 
 
-def plan(problem: Problem, *, also: tuple[tuple[int, ...], ...] = ()) -> Plan | NoPlan:
+def plan(
+    problem: Problem, *, also: Sequence[tuple[int, ...]] = (), near_mu: float | None = None
+) -> Plan | NoPlan:
     """Plan the rest of a run.
 
     Args:
         problem: work, slots, options.
         also: paths to consider besides, such as the rest of the plan before.
+        near_mu: price of the plan before, from which the search starts; None: none is known.
 
     Returns:
         A legal plan with its bound, or the reason why there is none.
@@ -40,18 +65,17 @@ def plan(problem: Problem, *, also: tuple[tuple[int, ...], ...] = ()) -> Plan | 
     most = _fastest(problem, judge)
     if most < problem.tokens * (1 - ROUNDING):
         return NoPlan(reason=_too_much(problem, most), most_tokens=most)
-    for path in (*static_paths(problem), *also):
-        judge.take(path)
     arrays = arrays_of(problem)
-    search = Search(arrays)
-    search.run()
+    search = _search(problem, arrays, near_mu)
     bound_g, mu = search.bound_g, search.mu_g_per_token
     _repair(judge, arrays, search)
+    for path in (*static_paths(problem), *also):
+        take_best(judge, whole(arrays, path))
     if problem.sla is not None:
         bound_g = max(bound_g, _keep_level(problem, judge, arrays, mu))
     if judge.best is None:
         return NoPlan(reason=_no_legal_path(problem))
-    polish(judge, arrays)
+    polish(judge, arrays, bound_g)
     best = judge.best
     bound_g = min(bound_g, best.charged_g)
     return Plan(
@@ -61,6 +85,18 @@ def plan(problem: Problem, *, also: tuple[tuple[int, ...], ...] = ()) -> Plan | 
         bound_g=bound_g,
         budget=_budget(problem, best.evaluation.grams, bound_g),
     )
+
+
+def _search(problem: Problem, arrays: Arrays, near_mu: float | None) -> Search:
+    """Search the price; over many slots a merged problem tells first about where it is."""
+    reach = NEAR
+    if near_mu is None and arrays.slots > MANY:
+        rough = Search(arrays_of(merged(problem, by=arrays.slots // FEW)))
+        rough.run()
+        near_mu, reach = rough.mu_g_per_token, NEARER
+    search = Search(arrays, near=near_mu, reach=reach)
+    search.run()
+    return search
 
 
 def _fastest(problem: Problem, judge: Judge) -> float:
@@ -74,14 +110,15 @@ def _fastest(problem: Problem, judge: Judge) -> float:
 def _repair(judge: Judge, arrays: Arrays, search: Search) -> None:
     """Turn the paths of the best prices into legal ones."""
     last, finals = search.finals()
+    candidates: list[Candidate] = []
     for slot, around in finals:
         paths = [last.path(price, slot + 1) for price in around]
         known = list(dict.fromkeys(path for path in paths if path))
-        for path in reversed(known):
-            judge.take(path)
+        for path in known:
+            candidates += whole(arrays, path)
         for low in known[:-1]:
-            splice(judge, arrays, low, known[-1])
-            splice(judge, arrays, known[-1], low)
+            candidates += splices(arrays, low, known[-1]) + splices(arrays, known[-1], low)
+    take_best(judge, candidates)
 
 
 def _keep_level(problem: Problem, judge: Judge, arrays: Arrays, mu: float) -> float:
@@ -91,7 +128,7 @@ def _keep_level(problem: Problem, judge: Judge, arrays: Arrays, mu: float) -> fl
     for _ in range(LEVEL_ROUNDS):
         if not levels.raise_low(path):
             break
-        search = Search(levels.worth(arrays), levels.owed_g())
+        search = Search(levels.worth(arrays), owed_g=levels.owed_g(), near=mu)
         search.run()
         bound_g = max(bound_g, search.bound_g)
         _repair(judge, arrays, search)

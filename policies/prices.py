@@ -15,14 +15,14 @@ from wattmesh.policies.viterbi import Sweep, sweep
 GRID = 14
 """Prices of one sweep."""
 
+CLOSER = 0.6 * 0.3 ** np.arange(GRID // 2)
+"""Where a finer grid lies between its middle and its ends: closer and closer to the middle."""
+
 REACH = 30.0
 """The first grid reaches this factor to either side of what a token costs on average."""
 
-FURTHER = 900.0
-"""A best price at the end of the grid is followed by this factor."""
-
-ROUNDS = 12
-"""Most sweeps of one search."""
+ROUNDS = 9
+"""Most grids after the first."""
 
 ENOUGH = 2e-6
 """Relative rise of the bound that is not worth another sweep."""
@@ -34,13 +34,24 @@ FINALISTS = 3
 class Search:
     """All prices tried for one problem, and what each says about each slot of completion."""
 
-    def __init__(self, arrays: Arrays, owed_g: Floats | None = None) -> None:
+    def __init__(
+        self,
+        arrays: Arrays,
+        *,
+        owed_g: Floats | None = None,
+        near: float | None = None,
+        reach: float = REACH,
+    ) -> None:
         """Start with nothing tried.
 
         Args:
             arrays: the problem.
             owed_g: (T,) added to the bound of ending in each slot.
+            near: a price to start at; None: none is known.
+            reach: factor that the first grid reaches to either side of it.
         """
+        self._near = near
+        self._reach = reach if near else REACH
         self._arrays = arrays
         self._owed_g = np.zeros(arrays.slots) if owed_g is None else owed_g
         self._mu = np.empty(0)
@@ -57,17 +68,14 @@ class Search:
         return float(self._mu[self._best(self._weakest())])
 
     def run(self) -> None:
-        """Try prices until the bound no longer rises."""
-        usual = self._usual()
-        self._try(np.geomspace(usual / REACH, usual * REACH, GRID))
-        still = 0
+        """Try prices until the bound can hardly rise any more."""
+        middle = self._near or self._usual()
+        self._try(middle * np.geomspace(1 / self._reach, self._reach, GRID))
         for _ in range(ROUNDS):
-            before, slot = self.bound_g, self._weakest()
-            self._try(self._finer(slot))
-            rose = self.bound_g - before > ENOUGH * abs(before)
-            still = 0 if rose or self._weakest() != slot or self._at_edge(slot) else still + 1
-            if still:
+            slot = self._weakest()
+            if self._room_g(slot) <= ENOUGH * abs(self.bound_g):
                 return
+            self._try(self._finer(slot))
 
     def finals(self) -> tuple[Sweep, list[tuple[int, list[int]]]]:
         """Give one sweep with, per promising slot of completion, the prices that bracket it.
@@ -107,9 +115,27 @@ class Search:
         """Give the index of the best price of a slot of completion."""
         return int(self._values[slot].argmax())
 
-    def _at_edge(self, slot: int) -> bool:
-        """Say whether the best price is the lowest or the highest of all tried."""
-        return self._best(slot) in {0, len(self._mu) - 1}
+    def _room_g(self, slot: int) -> float:
+        """Give how far the bound of a slot could rise between the prices tried.
+
+        It is concave in the price: beside the best price it stays below the lines through the
+        prices tried next to each other on either side.
+        """
+        best, mu, values = self._best(slot), self._mu, self._values[slot]
+        if best in {0, len(mu) - 1}:
+            return np.inf
+        rises = (values[best] - values[best - 1]) / (mu[best] - mu[best - 1])
+        falls = (values[best] - values[best + 1]) / (mu[best + 1] - mu[best])
+        room = [rises * (mu[best + 1] - mu[best]), falls * (mu[best] - mu[best - 1])]
+        if best + 2 < len(mu):
+            steep = (values[best + 1] - values[best + 2]) / (mu[best + 2] - mu[best + 1])
+            over = values[best + 1] - values[best] + steep * (mu[best + 1] - mu[best])
+            room[0] = over * rises / (rises + steep) if rises + steep > 0 else 0.0
+        if best >= 2:
+            steep = (values[best - 1] - values[best - 2]) / (mu[best - 1] - mu[best - 2])
+            over = values[best - 1] - values[best] + steep * (mu[best] - mu[best - 1])
+            room[1] = over * falls / (falls + steep) if falls + steep > 0 else 0.0
+        return float(max(room))
 
     def _around(self, slot: int) -> list[int]:
         """Give the best price of a slot of completion and its neighbours."""
@@ -120,14 +146,21 @@ class Search:
         """Give new prices between the neighbours of the best one, or beyond the end."""
         best, last = self._best(slot), len(self._mu) - 1
         if best == 0:
-            return np.geomspace(self._mu[0] / FURTHER, self._mu[0], GRID, endpoint=False)
+            return np.geomspace(self._mu[0] / self._reach**2, self._mu[0], GRID, endpoint=False)
         if best == last:
-            return np.geomspace(self._mu[-1], self._mu[-1] * FURTHER, GRID + 1)[1:]
-        low, middle, high = self._mu[best - 1 : best + 2]
-        half = GRID // 2
-        return np.concatenate(
-            [
-                np.linspace(low, middle, half + 2)[1:-1],
-                np.linspace(middle, high, half + 2)[1:-1],
-            ]
+            return np.geomspace(self._mu[-1], self._mu[-1] * self._reach**2, GRID + 1)[1:]
+        low, high = self._mu[best - 1], self._mu[best + 1]
+        top = self._top(slot, best)
+        return np.concatenate([top - (top - low) * CLOSER, top + (high - top) * CLOSER])
+
+    def _top(self, slot: int, best: int) -> float:
+        """Guess the best price: the top of the parabola through the three best ones."""
+        (low, middle, high), (a, b, c) = (
+            each[best - 1 : best + 2] for each in (self._mu, self._values[slot])
         )
+        left, right = (b - a) / (middle - low), (c - b) / (high - middle)
+        if left - right <= 0:
+            return float(middle)
+        guess = (low + middle) / 2 + left / (left - right) * (high - low) / 2
+        margin = 0.02 * (high - low)
+        return float(np.clip(guess, low + margin, high - margin))

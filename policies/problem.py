@@ -7,8 +7,9 @@ Invariant: nothing here knows a clock or a catalogue; time is seconds from the s
 slot, and a decision falls on the start of a slot only (slots begin at boundaries).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
+from operator import mul
 from typing import ClassVar
 
 from wattmesh.errors import InputInvalid
@@ -150,6 +151,30 @@ class Problem:
                 if not all(isfinite(each) and each >= 0 for each in numbers):
                     return f"a transition takes {numbers}"
         return ""
+
+
+def merged(problem: Problem, *, by: int) -> Problem:
+    """Give a rougher problem with about `by` slots in one: mean intensities, the tighter caps."""
+    ranges = [slice(n, n + by) for n in range(0, len(problem.seconds), by)]
+    lengths = [problem.seconds[each] for each in ranges]
+
+    def mean(values: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(
+            sum(map(mul, values[each], seconds)) / sum(seconds)
+            for each, seconds in zip(ranges, lengths, strict=True)
+            if values
+        )
+
+    return replace(
+        problem,
+        seconds=tuple(sum(seconds) for seconds in lengths),
+        g_per_kwh=mean(problem.g_per_kwh),
+        power_price_g_per_j=mean(problem.power_price_g_per_j),
+        power_cap_w=tuple(min(problem.power_cap_w[n]) for n in ranges if problem.power_cap_w),
+        gpus_available=tuple(
+            min(problem.gpus_available[n]) for n in ranges if problem.gpus_available
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

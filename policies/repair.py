@@ -7,6 +7,8 @@ slot for another option. Candidates are ranked by estimates and then followed ex
 Invariant: whatever is returned was judged legal by `wattmesh.policies.evaluate`.
 """
 
+import heapq
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -18,11 +20,17 @@ from wattmesh.policies.problem import Evaluation, Problem
 
 Path = tuple[int, ...]
 
-TRIES = 6
+TRIES = 8
 """Candidates of one kind that are followed exactly."""
 
-ROUNDS = 12
+ROUNDS = 8
 """Times that a path is changed in one place."""
+
+NEAR = 5e-5
+"""A path is good enough when a better one can save at most this share."""
+
+CLOSE = 1e-5
+"""An estimate may be too high by this share; what is estimated above is not followed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +60,11 @@ class Judge:
         self.best: Judged | None = None
         self.newest: Path = ()
 
+    @property
+    def limit_g(self) -> float:
+        """Estimates above this are not worth following."""
+        return self.best.charged_g * (1 + CLOSE) if self.best else math.inf
+
     def take(self, path: Path) -> bool:
         """Follow a path; say whether it is the best by now."""
         if not path or path in self._seen:
@@ -68,8 +81,39 @@ class Judge:
         return True
 
 
-def splice(judge: Judge, arrays: Arrays, first: Path, then: Path) -> None:
-    """Follow `first` up to a border and `then` from there on; try the best borders."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A path not followed yet: `head` up to a slot, `tail` from there on."""
+
+    estimate_g: float
+    head: Path
+    tail: Path = ()
+    at: int = 0
+
+    @property
+    def path(self) -> Path:
+        """The path itself."""
+        return (*self.head[: self.at], *self.tail[self.at :]) if self.tail else self.head
+
+
+def take_best(judge: Judge, candidates: Iterable[Candidate], most: int = TRIES) -> None:
+    """Follow the candidates that promise most."""
+    for each in heapq.nsmallest(most, candidates, key=lambda one: one.estimate_g):
+        if each.estimate_g <= judge.limit_g:
+            judge.take(each.path)
+
+
+def whole(arrays: Arrays, path: Path) -> list[Candidate]:
+    """Give the path itself; nothing when it does too little."""
+    sums = _Sums(arrays, path)
+    if sums.tokens[-1] < arrays.wanted * (1 - 1e-9):
+        return []
+    estimate_g = np.interp(arrays.wanted, np.maximum.accumulate(sums.tokens), sums.grams)
+    return [Candidate(estimate_g=float(estimate_g), head=path)]
+
+
+def splices(arrays: Arrays, first: Path, then: Path) -> list[Candidate]:
+    """Follow `first` up to a border and `then` from there on: the borders that promise most."""
     count = max(len(first), len(then))
     one, other = _Sums(arrays, _stretched(first, count)), _Sums(arrays, _stretched(then, count))
     at = np.arange(1, count)
@@ -78,16 +122,19 @@ def splice(judge: Judge, arrays: Arrays, first: Path, then: Path) -> None:
     extra_g, lost = _transition(arrays, at, one.path[at - 1], other.path[at])
     old_g, old_lost = _transition(arrays, at, other.path[at - 1], other.path[at])
     grams, tokens = grams + extra_g - old_g, tokens - lost + old_lost
-    order = _ranked(arrays, grams, tokens, other.tail_g)
-    for border in order:
-        judge.take((*one.listed[: border + 1], *other.listed[border + 1 :]))
+    return [
+        Candidate(estimate_g=estimate_g, head=one.listed, tail=other.listed, at=index + 1)
+        for estimate_g, index in _ranked(arrays, grams, tokens, other.tail_g)
+    ]
 
 
-def polish(judge: Judge, arrays: Arrays, most: int = ROUNDS) -> None:
-    """Change the best path in one slot after another while that is better."""
-    for _ in range(most):
+def polish(judge: Judge, arrays: Arrays, bound_g: float) -> None:
+    """Change the best path in one slot after another while that is better and it is not near."""
+    for _ in range(ROUNDS):
         best = judge.best
-        if best is None or not _one_change(judge, arrays, best.path):
+        if best is None or best.charged_g <= bound_g * (1 + NEAR):
+            return
+        if not _one_change(judge, arrays, best.path):
             return
 
 
@@ -112,20 +159,27 @@ def _one_change(judge: Judge, arrays: Arrays, path: Path) -> bool:
         extra_g, lost = _transition(arrays, slot, origin, goal)
         grams, tokens = grams + sign * extra_g, tokens - sign * lost
     grams = np.where((target == now) | ~arrays.open[at, target], np.inf, grams)
-    for change in _ranked(arrays, grams, tokens, sums.tail_g):
+    for estimate_g, change in _ranked(arrays, grams, tokens, sums.tail_g):
+        if estimate_g > judge.limit_g:
+            return False
         slot = int(at[change])
         if judge.take((*path[:slot], int(target[change]), *path[slot + 1 :])):
             return True
     return False
 
 
-def _ranked(arrays: Arrays, grams: Floats, tokens: Floats, tail_g: float) -> list[int]:
-    """Give the few best of those that do the work; tokens too many are cut at the end."""
+def _ranked(
+    arrays: Arrays, grams: Floats, tokens: Floats, tail_g: float
+) -> list[tuple[float, int]]:
+    """Give (estimate, index) of the few best that do the work.
+
+    Tokens too many are cut at the end.
+    """
     enough = tokens >= arrays.wanted * (1 - 1e-9)
     value = np.where(enough, grams - tail_g * (tokens - arrays.wanted), np.inf)
     few = np.argpartition(value, TRIES)[:TRIES] if len(value) > TRIES else np.arange(len(value))
     few = few[np.isfinite(value[few])]
-    return [int(each) for each in few[np.argsort(value[few], kind="stable")]]
+    return sorted((float(value[each]), int(each)) for each in few)
 
 
 def _transition(arrays: Arrays, slot: Ints, origin: Ints, target: Ints) -> tuple[Floats, Floats]:
