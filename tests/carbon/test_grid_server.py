@@ -254,6 +254,10 @@ def test_neso_tells_actuals_of_the_past_only(server: GridServer) -> None:
     regional = "/regional/intensity/2026-08-25T14:10Z/fw24h/regionid/3"
     (place,) = ask(server.base("neso") + regional).json["data"]
     assert (place["regionid"], set(place["data"][0]["intensity"])) == (3, {"forecast", "index"})
+    (place,) = ask(server.base("neso") + regional.replace("regionid/3", "postcode/RG10")).json[
+        "data"
+    ]
+    assert place["postcode"] == "RG10"
     assert ask(server.base("neso") + "/intensity/2026-08-01T00:00Z/2026-08-25T00:00Z").status == 400
 
 
@@ -304,7 +308,9 @@ def test_retry_after_comes_in_seconds_or_as_a_date(server: GridServer) -> None:
     """Both forms say the same wait."""
     server.fail(Fault.RATE_LIMITED, provider="neso", times=1, retry_after_s=90)
     server.fail(Fault.RATE_LIMITED_DATE, provider="neso", times=1, retry_after_s=90)
-    said = [ask(server.base("neso") + "/intensity").headers["Retry-After"] for _ in range(2)]
+    replies = [ask(server.base("neso") + "/intensity").headers for _ in range(2)]
+    said = [each["Retry-After"] for each in replies]
+    assert replies[0]["Date"] == "Tue, 25 Aug 2026 14:10:00 GMT"
     assert said == ["90", "Tue, 25 Aug 2026 14:11:30 GMT"]
 
 
@@ -379,7 +385,7 @@ def test_faults_of_the_others(server: GridServer) -> None:
     rows = eia(server, "&start=2026-08-21T00&end=2026-08-21T00").json["response"]["data"]
     assert {type(row["value"]) for row in rows} == {int}
     assert {row["fueltype"] for row in rows} == {
-        *("COL", "GEO", "NUC", "OIL", "OTH", "SUN", "WAT", "WND")
+        *("COL", "NUC", "OIL", "OTH", "SUN", "WAT", "WND", "XXX")
     }
     server.fail(Fault.EARLY_FIRST, provider="neso")
     server.fail(Fault.WITHOUT_ACTUAL, provider="neso")

@@ -22,7 +22,7 @@ NAMES = {
     "SUN": "Solar",
     "WAT": "Hydro",
     "WND": "Wind",
-    "GEO": "Geothermal",
+    "XXX": "Unheard of",
 }
 COAL_G_PER_KWH, GAS_G_PER_KWH = 760, 370
 MOST_ROWS = 5000
@@ -122,7 +122,7 @@ def _hour(
     if suffering.hits(Fault.ZERO, start):
         mix = dict.fromkeys(mix, 0)
     if suffering.has(Fault.NEW_FUEL):
-        mix["GEO"] = 900
+        mix["XXX"] = 900
     if suffering.has(Fault.MISSING_FUEL):
         del mix["NG"]
     null = suffering.hits(Fault.NULL, start)

@@ -41,11 +41,18 @@ def answer(request: Request, grid: Grid, suffering: Suffering, delay: timedelta)
     rows = [] if suffering.has(Fault.EMPTY) else _rows(span, request.now, grid, suffering, delay)
     if request.path[0] != "regional":
         return Reply(body={"data": rows})
-    region = int(request.path[-1]) if request.path[-1].isdigit() else 0
     for row in rows:
         del row["intensity"]["actual"]
-    place = {"regionid": region, "dnoregion": f"Region {region}", "shortname": f"Region {region}"}
-    return Reply(body={"data": [place | {"data": rows}]})
+    return Reply(body={"data": [_place(request.path) | {"data": rows}]})
+
+
+def _place(path: tuple[str, ...]) -> dict[str, Any]:
+    """Name the region that a path asks for; a postcode lies in the region of its last digit."""
+    last = path[-1]
+    digits = "".join(each for each in last if each.isdigit())
+    region = int(last) if last.isdigit() else int(digits[-1:] or "0") + 1
+    named = {"regionid": region, "dnoregion": f"Region {region}", "shortname": f"Region {region}"}
+    return named | ({"postcode": last} if path[-2:-1] == ("postcode",) else {})
 
 
 def bad_request(message: str) -> Reply:
@@ -78,7 +85,7 @@ def _span(request: Request) -> tuple[datetime, datetime] | None:
             "intensity",
             since,
             until,
-            "regionid",
+            "regionid" | "postcode",
             _,
         ):
             return _between(moment(since), until)

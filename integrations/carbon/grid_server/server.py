@@ -5,12 +5,15 @@
 clock alone, so a virtual year can drive it; requests are counted whatever becomes of them.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from wattmesh.errors import InputInvalid
@@ -177,9 +180,7 @@ class GridServer:
             OSError: the address is in use or not ours.
         """
         handler = type("Handler", (_Handler,), {"server_of_grids": self})
-        with ThreadingHTTPServer((host, port), handler) as http:
-            http.daemon_threads = True
-            http.block_on_close = False
+        with _Http((host, port), handler) as http:
             self.url = f"http://{host}:{http.server_port}"
             thread = threading.Thread(target=http.serve_forever, args=(0.02,))
             thread.start()
@@ -189,6 +190,18 @@ class GridServer:
                 self.released.set()
                 http.shutdown()
                 thread.join()
+
+
+class _Http(ThreadingHTTPServer):
+    """Threads that nobody waits for, and that say nothing when a client hangs up."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report what is not a client that hung up."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -235,6 +248,10 @@ class _Handler(BaseHTTPRequestHandler):
                 sent(self, *server.answer(service, request), server.released)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """Give the `Date` of an answer: the server's own time, as in everything else it says."""
+        return format_datetime(self.server_of_grids.clock(), usegmt=True)
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
