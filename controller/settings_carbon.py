@@ -187,6 +187,14 @@ class CarbonSourceSection(Section):
         )
 
 
+class CarbonFallbackSection(CarbonSourceSection):
+    """Another signal of the same kind that grams are booked with while the first is missing."""
+
+    scale: float = Field(gt=0, le=10, examples=[1.08])
+    """What its values are multiplied with to stand for the accounting signal's; 1 only if you know
+    that both report the same."""
+
+
 class CarbonSection(Section):
     """The grid signals: one to account with, one to decide on."""
 
@@ -194,3 +202,9 @@ class CarbonSection(Section):
     """Signal that grams are booked with (average)."""
     decision: CarbonSourceSection | None = None
     """Signal that decisions look at; default the accounting one."""
+    accounting_fallback: tuple[CarbonFallbackSection, ...] = Field(default=(), strict=False)
+    """Signals that stand in, in this order, where the accounting one is later than it usually is;
+    same kind, factor and gas. Their grams stand in lines of their own."""
+    report: tuple[CarbonSourceSection, ...] = Field(default=(), strict=False)
+    """Further signals (lifecycle, marginal) that reports show in lines of their own; never added
+    to the others."""

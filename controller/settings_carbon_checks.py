@@ -6,6 +6,7 @@ Invariant: every check yields (key path, sentence) pairs and none of them stops 
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from ipaddress import ip_address
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from wattmesh.controller.settings_carbon import (
@@ -16,11 +17,12 @@ from wattmesh.controller.settings_carbon import (
 from wattmesh.controller.settings_secrets import secret_mistakes
 from wattmesh.controller.settings_words import Mistake, quoted
 from wattmesh.errors import InputInvalid
+from wattmesh.integrations.carbon.credentials import Credentials
 from wattmesh.integrations.carbon.json_shape import G_PER_KWH
 from wattmesh.integrations.carbon.neso import ZONES as NESO_ZONES
 from wattmesh.integrations.carbon.neso_region import REGIONS, is_region
 from wattmesh.integrations.carbon.providers import PROVIDERS, readers
-from wattmesh.integrations.carbon.sources import provider
+from wattmesh.integrations.carbon.sources import provider, read_secret
 
 SECRETS = ("key_file", "password_file", "token_file")
 MEANT = {
@@ -42,6 +44,32 @@ def carbon_mistakes(carbon: CarbonSection) -> Iterator[Mistake]:
     yield from accounting_mistakes("carbon.accounting", carbon.accounting)
     if carbon.decision is not None:
         yield from source_mistakes("carbon.decision", carbon.decision)
+    for number, each in enumerate(carbon.accounting_fallback):
+        yield from _fallback_mistakes(f"carbon.accounting_fallback[{number}]", each, carbon)
+    for number, further in enumerate(carbon.report):
+        yield from source_mistakes(f"carbon.report[{number}]", further)
+
+
+def _fallback_mistakes(
+    key: str, source: CarbonSourceSection, carbon: CarbonSection
+) -> Iterator[Mistake]:
+    """Check a source that stands in: it must tell the same of another series."""
+    found = tuple(accounting_mistakes(key, source))
+    yield from found
+    if found or tuple(accounting_mistakes("carbon.accounting", carbon.accounting)):
+        return
+    now = datetime.now(UTC)
+    ours = provider(carbon.accounting.source(), now).signal
+    other = provider(source.source(), now).signal
+    if (ours.kind, ours.factor, ours.gas) != (other.kind, other.factor, other.gas):
+        yield (
+            key,
+            f"is a series of {other.kind} {other.factor} {other.gas}, the accounting signal is "
+            f"{ours.kind} {ours.factor} {ours.gas}; no factor makes one of the other, so it cannot "
+            "stand in",
+        )
+    elif other == ours:
+        yield key, f"is {other}, which is the accounting signal itself"
 
 
 def accounting_mistakes(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
@@ -121,13 +149,23 @@ def _secrets(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
     for name in used:
         path = getattr(source, name)
         if path is not None:
-            yield from secret_mistakes(f"{key}.{name}", path)
+            wrong = tuple(secret_mistakes(f"{key}.{name}", path))
+            yield from wrong or _held(f"{key}.{name}", path, password=name == "password_file")
     if any(getattr(source, name) is not None for name in used):
         yield from _in_the_clear(f"{key}.base_url", source.base_url)
         if source.http_json is not None:
             yield from _in_the_clear(f"{key}.http_json.url", source.http_json.url)
             ahead = source.http_json.forecast_url
             yield from _in_the_clear(f"{key}.http_json.forecast_url", ahead)
+
+
+def _held(key: str, path: Path, *, password: bool) -> Iterator[Mistake]:
+    """A file of a secret holds one that can be sent; a password may have any letters."""
+    try:
+        held = read_secret(path)
+        _ = Credentials.basic("user", held) if password else Credentials.header("key", held)
+    except InputInvalid as error:
+        yield key, str(error).removeprefix("carbon: ")
 
 
 def _in_the_clear(key: str, url: str) -> Iterator[Mistake]:

@@ -15,7 +15,8 @@ The map:
     why.py       why RUN, decisions; why_screen.py
     runs.py      runs
     operate.py   freeze, thaw, switch: what an operator may ask for
-    carbon.py    carbon now, history
+    carbon.py    carbon now, history, forecast, providers; carbon_screen.py, and carbon_providers.py,
+                 which asks them live
     settings.py  settings check, sample
     db.py        db upgrade, current
     configs.py   configs list, show, profile; configs_screen.py

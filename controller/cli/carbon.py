@@ -1,18 +1,19 @@
-"""`wattmesh carbon`: the grid signal as the daemon has it, now and over the hours behind."""
+"""`wattmesh carbon`: the grid signal now, behind and ahead, and who provides it."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from wattmesh.controller.cli import options, words
+from wattmesh.controller.cli import carbon_screen, options, words
 from wattmesh.controller.cli.answers import ask
 from wattmesh.controller.cli.output import STRONG, WARN, print_json, print_lines, styled
 from wattmesh.controller.cli.status_screen import grid
 from wattmesh.controller.cli.tables import Column, table
 
-app = typer.Typer(help="The grid signal: its value now, and what was booked with.")
+app = typer.Typer(help="The grid signal: now, behind and ahead, and who provides it.")
 
 COLUMNS = (
     Column(title="FROM"),
@@ -47,6 +48,54 @@ def history(
         print_json(view)
     else:
         print_lines(screen(view))
+
+
+@app.command()
+def forecast(
+    hours: Annotated[float, typer.Option("--hours", min=0.01, help="How far ahead.")] = 24.0,
+    socket: options.Socket = options.SOCKET,
+    offline: options.Offline = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show the forecast that decisions rest on, its source, its band and its skill."""
+    view = ask(socket, offline).get("/v1/carbon/forecast")
+    if as_json:
+        print_json(view)
+    else:
+        print_lines(carbon_screen.forecast(view, hours))
+
+
+@app.command()
+def providers(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            envvar="WATTMESH_CONFIG",
+            metavar="FILE",
+            help="Settings whose sources are asked; default the daemon's, where it exists.",
+        ),
+    ] = None,
+    no_ask: Annotated[
+        bool, typer.Option("--no-ask", help="Ask nobody; only list what there is.")
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """List every provider, and ask the configured ones what they serve with their keys."""
+    # Imported only here: the other commands need neither the settings nor any provider.
+    from wattmesh.controller import settings as reader  # noqa: PLC0415
+    from wattmesh.controller.cli import carbon_providers  # noqa: PLC0415
+
+    file = config or (options.DEFAULT_CONFIG if options.DEFAULT_CONFIG.is_file() else None)
+    carbon = reader.load(file).carbon if file is not None else None
+    known = carbon_providers.listed(carbon)
+    answers = carbon_providers.asked(carbon) if carbon is not None and not no_ask else []
+    if as_json:
+        print_json({"providers": known, "asked": answers})
+        return
+    print_lines(carbon_screen.providers(known, answers))
+    if file is None:
+        print_lines(["", "no settings are named (--config FILE): nobody was asked"])
 
 
 def screen(view: Mapping[str, Any]) -> list[Text | str]:

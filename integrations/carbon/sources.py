@@ -105,15 +105,12 @@ def provider(settings: SourceSettings, now: datetime) -> Provider:
     return openers[settings.provider]()
 
 
-def secret(settings: SourceSettings, key: str) -> str:
-    """Read the secret that a key names the file of.
+def read_secret(path: Path) -> str:
+    """Read the one secret that a file holds.
 
     Raises:
-        InputInvalid: no file is named, or it cannot be read; what it holds is not shown.
+        InputInvalid: it cannot be read; what it holds is not shown.
     """
-    path: Path | None = getattr(settings, key)
-    if path is None:
-        raise InputInvalid(f"provider {settings.provider} needs `{key}`")
     try:
         with path.open("rb") as file:
             return file.read(MOST_SECRET_BYTES).decode("utf-8").strip()
@@ -123,6 +120,18 @@ def secret(settings: SourceSettings, key: str) -> str:
         # Not chained: the error quotes bytes of the file.
         problem = f"{path} is not text"
     raise InputInvalid(problem)
+
+
+def _secret(settings: SourceSettings, key: str) -> str:
+    """Read the secret that a key names the file of.
+
+    Raises:
+        InputInvalid: no file is named, or it cannot be read.
+    """
+    path: Path | None = getattr(settings, key)
+    if path is None:
+        raise InputInvalid(f"provider {settings.provider} needs `{key}`")
+    return read_secret(path)
 
 
 def _csv(settings: SourceSettings, now: datetime) -> Provider:
@@ -150,7 +159,7 @@ def _electricity_maps(settings: SourceSettings) -> Provider:
     """Open a zone of Electricity Maps."""
     return ElectricityMaps(
         zone=settings.zone,
-        key=secret(settings, "key_file"),
+        key=_secret(settings, "key_file"),
         factor=settings.factor or "lifecycle",
         granularity=settings.granularity,
         api_version=settings.api_version,
@@ -163,7 +172,7 @@ def _watttime(settings: SourceSettings) -> Provider:
     return WattTime(
         zone=settings.zone,
         username=settings.username,
-        password=secret(settings, "password_file"),
+        password=_secret(settings, "password_file"),
         signal_type=settings.signal_type,
         base_url=settings.base_url or watttime.BASE_URL,
     )
@@ -173,7 +182,7 @@ def _eia930(settings: SourceSettings) -> Provider:
     """Open a US balancing authority."""
     return Eia930(
         zone=settings.zone,
-        key=secret(settings, "key_file"),
+        key=_secret(settings, "key_file"),
         factors_g_per_kwh=settings.eia_factors,
         label=settings.eia_label,
         base_url=settings.base_url or eia930.BASE_URL,
@@ -194,7 +203,7 @@ def _http_json(settings: SourceSettings) -> Provider:
         raise InputInvalid("provider http_json needs `http_json`, how to ask and to read")
     credentials = NONE
     if settings.token_file is not None:
-        token = secret(settings, "token_file")
+        token = _secret(settings, "token_file")
         credentials = Credentials.header(chosen.token_header, token, scheme=chosen.token_scheme)
     return HttpJson(
         signal=_declared(settings),

@@ -1,0 +1,179 @@
+"""What the answers about carbon signals look like: providers, and the forecast decided on. Pure.
+
+Invariant: a quantile, an age or a skill that is not known is shown as `-` or left out, never as 0.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich.text import Text
+
+from wattmesh.controller.cli import words
+from wattmesh.controller.cli.output import DIM, GOOD, STRONG, WARN, styled
+from wattmesh.controller.cli.tables import Column, table
+
+SLOTS = (
+    Column(title="FROM"),
+    Column(title="TO"),
+    Column(title="G/KWH", right=True),
+    Column(title="80 % BAND", right=True),
+    Column(title=""),
+)
+SKILL = (
+    Column(title="SOURCE"),
+    Column(title="AHEAD", right=True),
+    Column(title="OFF BY", right=True),
+    Column(title="PERSISTENCE", right=True),
+    Column(title="OVER", right=True),
+)
+BAR_WIDTH = 30
+RUNGS = {
+    "issued": "as issued",
+    "profile": "from the stored hours: no fresh forecast is at hand",
+    "static": "a number of the settings: decisions hold",
+    "none": "nothing is known of the hours to come: decisions hold",
+}
+
+
+def forecast(view: Mapping[str, Any], hours: float) -> list[Text | str]:
+    """Lay out the answer of `GET /v1/carbon/forecast`, as far as `hours` ahead."""
+    if not view["signal"]:
+        return [styled(("no signal is set: nothing carbon-motivated is done", WARN))]
+    now = datetime.fromisoformat(view["at"])
+    slots = [
+        each
+        for each in view["slots"]
+        if datetime.fromisoformat(each["start"]) < now + timedelta(hours=hours)
+    ]
+    lines: list[Text | str] = [_head(view, now)]
+    if view["sentence"]:
+        lines.append(str(view["sentence"]))
+    if slots:
+        lines += [_summary(slots, now), "", *_rows(slots)]
+    if view["skill"]:
+        lines += ["", *_skill(view["skill"])]
+    return lines
+
+
+def providers(
+    known: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]]
+) -> list[Text | str]:
+    """Lay out what there is, and what the configured sources answered."""
+    lines: list[Text | str] = []
+    for each in known:
+        used = f"   used by {', '.join(each['used_by'])}" if each["used_by"] else ""
+        lines.append(styled((each["provider"], STRONG), (used, GOOD)))
+        lines.append(f"  serves  {each['serves']}")
+        needs = ", ".join(each["needs"]) or "no further key"
+        optional = f"   (may have {', '.join(each['reads'])})" if each["reads"] else ""
+        lines.append(f"  needs   provider, zone, {needs}{optional}")
+        lines.append(styled((f"  terms   {each['terms']}", DIM)))
+    for answer in answers:
+        lines += ["", *_answer(answer)]
+    return lines
+
+
+def _answer(answer: Mapping[str, Any]) -> list[Text | str]:
+    """What one configured source answered."""
+    title = f"{answer['source']}  {answer['signal'] or answer['provider']}"
+    if answer["error"]:
+        return [
+            styled((title, STRONG), "  ", ("refused", WARN)),
+            f"  {answer['error']}",
+            f"  {answer['next']}",
+        ]
+    found = answer["capabilities"]
+    served = [name for name in ("latest", "history", "forecast") if found[name]]
+    lacking = [name for name in ("latest", "history", "forecast") if not found[name]]
+    lines: list[Text | str] = [
+        styled(
+            (title, STRONG),
+            "  ",
+            (f"serves {', '.join(served) or 'nothing'}", GOOD if served else WARN),
+            (f", no {', no '.join(lacking)}" if lacking else "", WARN),
+        )
+    ]
+    if found["history_since"]:
+        lines.append(f"  history since {found['history_since'][:10]}")
+    if found["models"]:
+        lines.append(f"  models {', '.join(found['models'])}")
+    if found["detail"]:
+        lines.append(f"  {found['detail']}")
+    return lines
+
+
+def _head(view: Mapping[str, Any], now: datetime) -> Text:
+    """Which signal, on what its forecast rests, and how old that is."""
+    rung = RUNGS.get(view["rung"], view["rung"])
+    by = f" by {view['source']}" if view["source"] else ""
+    issued = words.moment(view["issued_at"])
+    age = "" if issued is None else f", {words.duration((now - issued).total_seconds())} old"
+    calm = view["rung"] == "issued"
+    return styled((view["signal"], STRONG), "  ", (f"{rung}{by}{age}", GOOD if calm else WARN))
+
+
+def _summary(slots: Sequence[Mapping[str, Any]], now: datetime) -> Text:
+    """The hours to come as bars, with the lowest and the highest slot."""
+    low = min(slots, key=lambda slot: slot["g_per_kwh"])
+    high = max(slots, key=lambda slot: slot["g_per_kwh"])
+    span_s = (datetime.fromisoformat(slots[-1]["end"]) - now).total_seconds()
+    return styled(
+        f"next {words.duration(span_s)}  ",
+        words.sparkline([slot["g_per_kwh"] for slot in slots], width=48),
+        f"   low {words.intensity(low['g_per_kwh'])} at {_day_clock(low['start'])}"
+        f"   high {words.intensity(high['g_per_kwh'])} at {_day_clock(high['start'])}",
+    )
+
+
+def _rows(slots: Sequence[Mapping[str, Any]]) -> list[Text]:
+    """One line per slot."""
+    highest = max(slot["g_per_kwh"] for slot in slots)
+    return table(
+        SLOTS,
+        [
+            (
+                _day_clock(slot["start"]),
+                _day_clock(slot["end"]),
+                words.intensity(slot["g_per_kwh"]),
+                _band(slot),
+                words.bar(slot["g_per_kwh"] / highest, BAR_WIDTH).rstrip("░") if highest else "",
+            )
+            for slot in slots
+        ],
+    )
+
+
+def _band(slot: Mapping[str, Any]) -> str:
+    """The span between the 10 % and the 90 % quantile."""
+    low, high = slot["low_g_per_kwh"], slot["high_g_per_kwh"]
+    if low is None or high is None:
+        return words.UNKNOWN
+    return f"{words.intensity(low)}-{words.intensity(high)}"
+
+
+def _skill(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
+    """How far each source was off, beside the last value kept."""
+    return table(
+        SKILL,
+        [
+            (
+                row["source"],
+                words.duration(row["lead_h"] * 3600.0),
+                _grams(row["mae_g_per_kwh"]),
+                _grams(row["persistence_mae_g_per_kwh"]),
+                words.plural(row["count"], "value"),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _grams(value: float | None) -> str:
+    """Write a mean error."""
+    return words.UNKNOWN if value is None else f"{words.figures(value)} g/kWh"
+
+
+def _day_clock(text: str) -> str:
+    """Write a time of the API as `Fri 14:00` (UTC)."""
+    return f"{datetime.fromisoformat(text).astimezone(UTC):%a %H:%M}"
