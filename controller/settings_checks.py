@@ -25,6 +25,8 @@ from wattmesh.reconfig import catalogue_file
 SOCKET_PATH_LIMIT = 107
 """Bytes that fit into sun_path (unix(7): 108 with the closing zero)."""
 
+SHARES_ROUNDED = 1e-9
+
 POWER_READERS = {
     "library": ("nvml", "agents"),
     "rapl": ("nvml", "agents"),
@@ -164,6 +166,14 @@ def _site(settings: Settings) -> Iterator[Mistake]:
         yield "site.timezone", f"{quoted(site.timezone)} is not a time zone{hint}"
     if site.energy_boundary == "it" and site.pue != 1.0:
         yield "site.pue", f'{site.pue:g} is only read when energy_boundary = "facility"'
+    for number, one in enumerate(site.market_based):
+        key = f"site.market_based[{number}]"
+        if one.ends <= one.starts:
+            yield f"{key}.ends", f"{one.ends} is not after starts ({one.starts})"
+        held = [each for each in site.market_based if each.starts <= one.starts < each.ends]
+        shares = sum(each.share for each in held)
+        if shares > 1 + SHARES_ROUNDED:
+            yield f"{key}.share", f"at {one.starts} the shares add up to {shares:g}, more than 1"
 
 
 def _run(key: str, run: RunSection) -> Iterator[Mistake]:

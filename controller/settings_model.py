@@ -200,6 +200,21 @@ class PolicySection(Section):
         )
 
 
+class MarketSection(Section):
+    """A market-based factor for reports: a contract, certificates, or the residual mix."""
+
+    label: str = Field(examples=["wind contract, guarantees of origin"], min_length=1)
+    """What it is; reports name it."""
+    g_per_kwh: float = Field(ge=0, examples=[0.0])
+    """Grams of CO2 for each kilowatt-hour that it covers."""
+    share: float = Field(default=1.0, gt=0, le=1)
+    """Share of all energy that it covers; what none covers stays unpriced."""
+    starts: Time = Field(examples=["2026-01-01T00:00:00Z"])
+    """From when on; slots that begin in it are covered."""
+    ends: Time = Field(examples=["2027-01-01T00:00:00Z"])
+    """Until when, half-open."""
+
+
 class SiteSection(Section):
     """What is true of this place."""
 
@@ -209,6 +224,8 @@ class SiteSection(Section):
     """`it`: GPUs and hosts; `facility`: the same times `pue`."""
     pue: float = Field(default=1.0, ge=1, le=3)
     """Power usage effectiveness; read only when energy_boundary is `facility`."""
+    market_based: tuple[MarketSection, ...] = Field(default=(), strict=False)
+    """Market-based factors, shown in reports in lines of their own and netted with nothing."""
 
     def pue_milli(self) -> int:
         """Give the joules of the boundary for 1000 measured ones."""

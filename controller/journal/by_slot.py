@@ -135,18 +135,19 @@ class BySlot:
             for row in rows
         )
 
-    def gpu_s(self, start: datetime, end: datetime, now: datetime) -> dict[str, float]:
-        """Give GPU seconds per run in slots that begin in [start, end).
+    def gpu_s(self, start: datetime, end: datetime) -> dict[str, float]:
+        """Give GPU seconds per run in slots that begin in [start, end), up to `end`.
 
         A slot that a GPU spent for several runs or lines is split evenly between them: the ledger
         keeps joules of each, not seconds.
         """
         table = ENERGY.c
         gpus = and_(*(table.gpu_uuid.not_like(each) for each in OTHER_COMPONENTS))
-        until = case((table.slot_end > to_us(now), to_us(now)), else_=table.slot_end)
+        until = case((table.slot_end > to_us(end), to_us(end)), else_=table.slot_end)
         rows = (
             select(
                 table.run,
+                table.line,
                 (until - table.slot_start).label("length_us"),
                 func.count().over(partition_by=(table.gpu_uuid, table.slot_start)).label("shared"),
             )
@@ -155,7 +156,7 @@ class BySlot:
         )
         query = (
             select(rows.c.run, rows.c.shared, func.sum(rows.c.length_us).label("length_us"))
-            .where(rows.c.run != "")
+            .where(rows.c.line == "run")
             .group_by(rows.c.run, rows.c.shared)
         )
         found: dict[str, float] = {}

@@ -87,8 +87,40 @@ def test_the_rate_of_the_newest_days_is_carried_on(journal: Journal) -> None:
         booked(journal, MONTH + hour * HOUR, 5.0)
     line = cluster(journal, MONTH + timedelta(days=2))
     assert line.on_course_g == pytest.approx(30 * 24 * 5.0)
+    assert [each.ratio for each in line.burns] == [
+        pytest.approx(1.2),
+        pytest.approx(1.2),
+        None,
+        None,
+    ]
+    assert line.low_g is None
+    assert line.alert == ""
+
+
+def test_a_week_above_the_plan_alerts_with_when_it_is_used_up(journal: Journal) -> None:
+    """Three and seven days at 1.2 times the plan; the sentence says what to do."""
+    for hour in range(8 * 24):
+        booked(journal, MONTH + hour * HOUR, 5.0)
+    line = cluster(journal, MONTH + timedelta(days=8))
+    assert line.urgency == "slow"
+    assert "(6 h 1.2x, 24 h 1.2x, 3 d 1.2x, 7 d 1.2x of the plan's rate)" in line.alert
     assert "on course for 3600.0 g of 3000.0 g by the end of 2026-11" in line.alert
+    assert "used up by 2026-11-26 00:00 UTC" in line.alert
     assert "raise budget.cluster.grams" in line.alert
+    assert (line.low_g, line.high_g) == (pytest.approx(3600.0), pytest.approx(3600.0))
+
+
+def test_deadlines_that_do_not_fit_are_said_at_once(journal: Journal) -> None:
+    """The cheapest plan of a run that must be done this month needs more than is left."""
+    register(journal, now=MONTH)
+    booked(journal, MONTH, 7.0)
+    limits, now = {"cluster": Limit(), "llm": Limit(grams=9000.0)}, MONTH + timedelta(days=1)
+    bounds = {"r": 2_995.0}
+    cluster_line, run_line = spending(journal, limits, "UTC", now, bounds=bounds)
+    assert (
+        "even the cheapest plans that keep the deadlines end above 3000.0 g" in cluster_line.alert
+    )
+    assert (cluster_line.urgency, run_line.alert) == ("", "")
 
 
 def test_nothing_is_carried_on_from_too_little(journal: Journal) -> None:

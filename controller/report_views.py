@@ -1,0 +1,147 @@
+"""What the report of a month says, as facts: `GET /v1/report`.
+
+Whole millijoules and micrograms, so that lines add up exactly. Invariant: scenarios stand beside
+each other and are never netted; each line names its signal (or label), and what has no price is in
+`unpriced_mj`, never zero grams.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+LOCATION, LIFECYCLE, MARGINAL, FURTHER = "location", "lifecycle", "marginal", "further"
+MARKET, EMBODIED = "market", "embodied"
+"""Scenarios: location-based in the accounting signal (Scope 2); further signals of the settings, by
+what they are; contracts of the settings; and making the hardware."""
+
+NOT_COVERED = "not covered"
+"""Stands as the label of joules that no contract of the settings covers."""
+
+BOUNDARY = (
+    "E: the GPUs, and processors and memory where they are read{pue}; not network, storage or "
+    "cooling beyond that. I: location-based {signal}. M: embodied carbon of the GPUs, by the hour "
+    "they were held (`embodied_g_per_gpu_hour` of the catalogue). R: 10^9 tokens trained. "
+    "Market-based factors are excluded (ISO/IEC 21031:2024)."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportLine:
+    """One run or line of the cluster, in one scenario and signal.
+
+    Attributes:
+        subject: name of the run, or the line (idle, unattributed, idle_after_release, profiling).
+        kind: "run" or "line". `run`: its id; "" of a line.
+        scenario: see this module. `signal`: priced in, or the label of a contract.
+        energy_mj: joules that it is of (of a contract: those it covers).
+        carbon_ug: grams of those that have a price.
+        unpriced_mj: the others.
+    """
+
+    subject: str
+    kind: str
+    run: str
+    scenario: str
+    signal: str
+    energy_mj: int
+    carbon_ug: int
+    unpriced_mj: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioTotal:
+    """All lines of one scenario and signal. `unpriced_h`: hours that had joules and no price."""
+
+    scenario: str
+    signal: str
+    energy_mj: int
+    carbon_ug: int
+    unpriced_mj: int
+    unpriced_h: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectReport:
+    """One run or line of the cluster, location-based.
+
+    Attributes:
+        run: id; "" of a line.
+        facility_mj: joules times the PUE its slots were priced with; None where none is set.
+        unobserved_ms, upper_mj: time that nobody measured, and the most drawn in it.
+        gpu_hours: that a run held GPUs, in slots. `embodied_ug`: of these; None: its catalogue
+            does not say.
+        tokens: trained in the month; None where nobody knows how far it was at its borders.
+        sci_g: grams per 10^9 tokens, embodied ones included; None where a part is not known.
+        simulated: what of it is simulated.
+    """
+
+    subject: str
+    kind: str
+    run: str
+    energy_mj: int
+    facility_mj: int | None
+    carbon_ug: int
+    unpriced_mj: int
+    unobserved_ms: int
+    upper_mj: int
+    gpu_hours: float = 0.0
+    embodied_ug: int | None = None
+    tokens: int | None = None
+    sci_g: float | None = None
+    simulated: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayFigure:
+    """One day of the site. `planned_ug`: of the cluster's budget; None without one."""
+
+    start: datetime
+    energy_mj: int
+    carbon_ug: int
+    planned_ug: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonthReport:
+    """Everything of one month.
+
+    Attributes:
+        at: when this was reckoned. `running`: the month is not over.
+        closed_at: when it was closed; None: not yet.
+        boundary: "it" (the machines as measured) or "facility" (x PUE); `pue` None: not set.
+        energy_mj, facility_mj: of the whole cluster, both boundaries; the latter None without PUE.
+        carbon_ug: location-based, in all signals together.
+        first_carbon_ug: as first reported. `closed_carbon_ug`: as first closed; None before.
+        totals: each scenario and signal. `lines`: what they are made of.
+        subjects: runs and lines; joules and location-based grams add up to the cluster exactly.
+        qualities: share of the location-based joules per quality, and of unpriced ones.
+        sci_g: of the cluster: all its lines, idle ones too, over the tokens of all runs.
+        detail_of: "slots", or "closing" where retention has summed the slots up: further scenarios
+            are then those of the day it was closed.
+    """
+
+    at: datetime
+    month: str
+    timezone: str
+    start: datetime
+    end: datetime
+    running: bool
+    closed_at: datetime | None
+    boundary: str
+    pue: float | None
+    signal: str
+    energy_mj: int
+    facility_mj: int | None
+    carbon_ug: int
+    unpriced_mj: int
+    first_carbon_ug: int
+    closed_carbon_ug: int | None
+    totals: tuple[ScenarioTotal, ...]
+    lines: tuple[ReportLine, ...]
+    subjects: tuple[SubjectReport, ...]
+    qualities: dict[str, float]
+    days: tuple[DayFigure, ...]
+    sci_g: float | None
+    sci_boundary: str
+    simulated: tuple[str, ...] = ()
+    detail_of: str = "slots"
+    limit_g: float | None = None
