@@ -1,57 +1,66 @@
 """The accounts: joules become grams, and the baseline is kept beside the run.
 
 `price` brings both ledgers up to now and may be called as often as one likes; a call that finds
-nothing new writes nothing. It reads what can have changed only: joules that were booked since, and
-slots whose intensity became known or was revised (docs/carbon-accounting.md).
+nothing new writes nothing. It reads what can have changed only: joules that were booked since,
+slots of which a further intensity was stored, however old they are, and slots that are not priced
+for good yet (docs/carbon-accounting.md; what a slot is priced with: slot_prices.py).
 
-Invariant: a slot without a believed intensity has no grams (NULL), never zero; a measured intensity
-replaces a provisional one in both scenarios in one transaction, and what was reported first stays
-beside; a price once given is replaced only by a better one of the same signal.
+Invariant: a slot without a believed intensity has no grams (NULL), never zero; a better intensity
+replaces a weaker one in both scenarios in one transaction, and what was reported first stays
+beside; a price once given is replaced only by a better one of the signal it is kept in.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow, Intensity
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.reckoning import BASELINE, UNPRICED, Reckoner
+from wattmesh.controller.slot_prices import FALLBACK, Price, Rank, SlotPrices, Tariff, rank_of
 from wattmesh.policies.baseline import price_ug
-from wattmesh.telemetry.carbon import CarbonPoint, Signal
+from wattmesh.telemetry.carbon import Series, Signal
 from wattmesh.telemetry.ledger import EnergyRow, SlotGrid
 from wattmesh.telemetry.readings import Quality
 
 __all__ = ["ACTUAL", "BASELINE", "UNPRICED", "Accounts"]
 
 ACTUAL = "actual"
-RESTATED = timedelta(hours=48)
-"""How long after a slot its intensity may be revised and late joules of it be booked."""
+LATE = timedelta(hours=48)
+"""How long after a slot joules of it may be booked without a restart of the daemon."""
+
+STUCK_AGAIN = timedelta(hours=1)
+"""Old slots without any price are looked at this often; few of them ever get one."""
+
+MOST_IDS = 500
+"""Rows of another writer may become visible out of their order; so many are looked at again."""
+
+MOST_ROWS = 20_000
+"""Rows of one transaction; a slot is never split over two."""
 
 MICROSECOND = timedelta(microseconds=1)
-BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 Key = tuple[str, str, datetime, str]
 """Run, GPU, slot start, line."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """The best known intensity of a slot."""
-
-    g_milli_per_kwh: int
-    quality: str
+Slot = tuple[datetime, datetime]
 
 
 class Accounts:
     """Both ledgers of every run, in one accounting signal.
 
     Keep one: it remembers up to when everything was priced. The first call of a new one, and the
-    one after a failure, looks further back: the first at every slot there is.
+    one after a failure, looks at every slot there is.
     """
 
     def __init__(
-        self, journal: Journal, signal: Signal, grid: SlotGrid, pue_milli: int = 1000
+        self,
+        journal: Journal,
+        signal: Signal,
+        grid: SlotGrid,
+        pue_milli: int = 1000,
+        tariff: Tariff | None = None,
     ) -> None:
         """Keep the journal, the accounting signal, and the slots that follow its intervals.
 
@@ -61,13 +70,20 @@ class Accounts:
             grid: its slots.
             pue_milli: joules of the facility for 1000 measured ones, for rows priced from now on;
                 1000 where the energy boundary is the machines themselves.
+            tariff: its fallbacks, and how its series is cut; default none, and as the slots.
         """
+        series = Series(interval_s=grid.interval_s, origin=grid.origin, cadence_s=grid.interval_s)
         self._journal = journal
         self._signal = str(signal)
         self._grid = grid
         self._pue_milli = pue_milli
+        self._tariff = tariff or Tariff(signal=signal, series=series)
         self._priced_to: datetime | None = None
-        self._prices: dict[str, Mapping[datetime, Price]] = {}
+        self._seen: frozenset[int] = frozenset()
+        self._seen_to = 0
+        self._stuck_at: datetime | None = None
+        self._open: dict[Slot, dict[str, Price | None]] = {}
+        self._prices: SlotPrices | None = None
         self._settled: dict[str, tuple[datetime | None, int]] = {}
 
     def price(self, now: datetime) -> None:
@@ -76,82 +92,123 @@ class Accounts:
         Raises:
             JournalUnavailable: the next turn brings them up to date.
         """
-        since, self._prices = self._since(now), {}
-        self._prices[self._signal] = self._read_prices(self._signal, since)
+        priced_to, self._priced_to = self._priced_to, None
+        since = None
+        if priced_to is not None:
+            since = self._grid.slot(min(now, priced_to) - LATE)[0]
+        self._prices = SlotPrices(self._journal, self._tariff, now)
+        stale = self._stale_slots(now, everything=since is None)
         reckoner = Reckoner(self._journal, self._grid, self._signal, self._priced)
-        reckoned = [self._reckon(reckoner, run, now) for run in self._journal.runs.all(now)]
-        rows = self._stale_rows(since)
-        if rows:
-            self._journal.ledger.emit(rows)
-        # Rows of slots whose prices were not read: the next call looks at all there are.
-        unread = since is not None and any(each < since for each in reckoned)
-        self._priced_to = None if unread else now
+        for run in self._journal.runs.all(now):
+            self._reckon(reckoner, run, now)
+        self._emit(stale, since)
+        self._priced_to = now
 
-    def _reckon(self, reckoner: Reckoner, run: RunRow, now: datetime) -> datetime:
-        """Bring a run's baseline up to `now`; give from when on that was done."""
+    def _reckon(self, reckoner: Reckoner, run: RunRow, now: datetime) -> None:
+        """Bring a run's baseline up to `now`."""
         if self._settled.get(run.run) == (run.finished_at, run.tokens):
-            return now
-        since = reckoner.reckon(run, now)
-        if since is None and run.finished_at is not None:
+            return
+        if reckoner.reckon(run, now) is None and run.finished_at is not None:
             self._settled[run.run] = (run.finished_at, run.tokens)
-        return since or now
 
-    def _since(self, now: datetime) -> datetime | None:
-        """Give the first slot that may have changed since the call before; None: any may have."""
-        if self._priced_to is None:
-            return None
-        return self._grid.slot(min(now, self._priced_to) - RESTATED)[0]
+    def _stale_slots(self, now: datetime, *, everything: bool) -> set[datetime]:
+        """Give the slots that may be priced better than they are."""
+        if everything:
+            self._open.clear()
+            newest = self._journal.carbon.newest_id()
+            self._remember({each.id for each in self._journal.carbon.changes(newest - MOST_IDS)})
+            used = self._journal.ledger.intensities()
+            stale = {each.slot_start for each in used if self._differs(each)}
+            for each in used:
+                if each.slot_start not in stale:
+                    self._note(each)
+            return stale
+        stale = {start for start, _ in self._changed_open(now)}
+        touched = self._touched(now)
+        if touched:
+            used = self._journal.ledger.intensities(touched)
+            stale |= {each.slot_start for each in used if self._differs(each)}
+        return stale
 
-    def _read_prices(self, signal: str, since: datetime | None) -> Mapping[datetime, Price]:
-        """Give the price of every slot from `since` that lies within one interval."""
-        # An hour before: an interval that is longer than a slot begins before it.
-        start = since - timedelta(hours=1) if since else BEGINNING
-        end = datetime.max.replace(tzinfo=UTC)
-        prices = {}
-        for point in self._journal.carbon.observed(Signal.parse(signal), start, end):
-            for at, _ in self._grid.parts(point.start, point.end):
-                slot_start, slot_end = self._grid.slot(at)
-                if point.start <= slot_start and slot_end <= point.end:
-                    prices[slot_start] = _price(point)
-        return prices
+    def _touched(self, now: datetime) -> set[datetime]:
+        """Give the slots of which a further intensity was stored since the call before."""
+        changes = self._journal.carbon.changes(self._seen_to - MOST_IDS)
+        slots = set[datetime]()
+        for change in changes:
+            if change.id not in self._seen and change.start <= now:
+                parts = self._grid.parts(change.start, min(change.end, now))
+                slots |= {self._grid.slot(at)[0] for at, _ in parts} | {change.start}
+        self._remember({each.id for each in changes})
+        return slots
 
-    def _best(self, signal: str, slot_start: datetime) -> Price | None:
+    def _remember(self, ids: Collection[int]) -> None:
+        """Remember which of the newest intensities were looked at."""
+        self._seen_to = max((self._seen_to, *ids))
+        known = {*self._seen, *ids}
+        self._seen = frozenset(each for each in known if each > self._seen_to - MOST_IDS)
+
+    def _changed_open(self, now: datetime) -> Iterator[Slot]:
+        """Give the slots whose price was not for good and is another one now."""
+        stuck_before = now - 2 * self._tariff.settled_after
+        again = self._stuck_at is None or now - self._stuck_at >= STUCK_AGAIN
+        if again:
+            self._stuck_at = now
+        for (start, end), homes in self._open.items():
+            if end < stuck_before and not again:
+                continue
+            for home, held in homes.items():
+                price = self._best(home, start, end, held.rank if held else None)
+                if price is not None and price != held:
+                    yield start, end
+                    break
+
+    def _best(
+        self, signal: str, start: datetime, end: datetime, above: Rank | None
+    ) -> Price | None:
         """Give the price of a slot in the signal it is kept in."""
-        if signal not in self._prices:
-            self._prices[signal] = self._read_prices(signal, None)
-        return self._prices[signal].get(slot_start)
-
-    def _stale_rows(self, since: datetime | None) -> list[EmissionRow]:
-        """Give every row that is not as it should be, as it should be."""
-        slots = {
-            each.slot_start
-            for each in self._journal.ledger.intensities(since)
-            if self._differs(each)
-        }
-        energies = {_key(row): row for row in self._journal.ledger.unemitted(since, ACTUAL)}
-        if slots:
-            for energy in self._journal.ledger.energy(min(slots), max(slots) + MICROSECOND):
-                if energy.slot_start in slots:
-                    energies[_key(energy)] = energy
-        rows = self._actual_rows(list(energies.values()))
-        if slots:
-            window = (None, min(slots), max(slots) + MICROSECOND, BASELINE)
-            for held in self._journal.ledger.emissions(*window):
-                if held.slot_start in slots:
-                    row = self._priced(held, held)
-                    rows += [row] if row != held else []
-        return rows
+        assert self._prices is not None  # `price` made it
+        return self._prices.best(signal, start, end, above)
 
     def _differs(self, used: Intensity) -> bool:
         """Whether rows priced like this may be priced better now."""
-        signal = self._signal if used.g_milli_per_kwh is None else used.signal
-        price = self._best(signal, used.slot_start)
-        if price is None:
-            return False
-        if price.g_milli_per_kwh != used.g_milli_per_kwh:
-            return True
-        as_good = price.quality == Quality.MEASURED and used.quality == Quality.SIMULATED
-        return used.quality != price.quality and not as_good
+        held = _held(used)
+        home = self._home(held)
+        price = self._best(home, used.slot_start, used.slot_end, held.rank if held else None)
+        return price is not None and _better(price, held)
+
+    def _note(self, row: Intensity | EmissionRow) -> None:
+        """Remember a slot that is not priced for good."""
+        slot, held = (row.slot_start, row.slot_end), _held(row)
+        homes = self._open.get(slot, {})
+        home = self._home(held)
+        if held is None or held.rank is Rank.PROVISIONAL:
+            self._open[slot] = {**homes, home: held}
+        elif home in homes:
+            del homes[home]
+            if not homes:
+                del self._open[slot]
+
+    def _home(self, held: Price | None) -> str:
+        """Give the signal that a slot is kept in: a fallback only stands in for ours."""
+        if held is None or held.model.startswith(FALLBACK):
+            return self._signal
+        return held.signal
+
+    def _emit(self, stale: set[datetime], since: datetime | None) -> None:
+        """Write every row that is not as it should be, as it should be."""
+        ledger = self._journal.ledger
+        fresh = [row for row in ledger.unemitted(since, ACTUAL) if row.slot_start not in stale]
+        rows = self._actual_rows(fresh)
+        for start in sorted(stale):
+            rows += self._actual_rows(ledger.energy(start, start + MICROSECOND))
+            for held in ledger.emissions(None, start, start + MICROSECOND, BASELINE):
+                row = self._priced(held, held)
+                rows += [row] if row != held else []
+            if len(rows) >= MOST_ROWS:
+                ledger.emit(rows)
+                rows = []
+        if rows:
+            ledger.emit(rows)
 
     def _actual_rows(self, energies: Sequence[EnergyRow]) -> list[EmissionRow]:
         """Price what was measured; only rows that changed."""
@@ -176,22 +233,28 @@ class Accounts:
         A row that had a price keeps its signal and its PUE, and its price where no better one is
         known: a change of the settings rewrites no history.
         """
-        if held is not None and held.g_milli_per_kwh is not None:
-            row = replace(row, signal=held.signal, pue_milli=held.pue_milli)
-        else:
-            row = replace(row, signal=self._signal, pue_milli=self._pue_milli)
-        price = self._best(row.signal, row.slot_start) or _kept(held)
+        before = _held(held) if held is not None else None
+        home, pue_milli = self._home(before), self._pue_milli
+        if held is not None and before is not None:
+            pue_milli = held.pue_milli
+        found = self._best(home, row.slot_start, row.slot_end, before.rank if before else None)
+        price = found if found is not None and _better(found, before) else before
+        row = replace(row, signal=price.signal if price else home, pue_milli=pue_milli)
         if price is None or row.energy_mj is None:
-            row = replace(row, quality=UNPRICED, g_milli_per_kwh=None, carbon_ug=None)
+            row = replace(row, quality=UNPRICED, g_milli_per_kwh=None, carbon_ug=None, model="")
         else:
-            provisional = price.quality != Quality.MEASURED
+            told = price.quality == Quality.MEASURED and energy_quality
             row = replace(
                 row,
-                quality=price.quality if provisional or not energy_quality else energy_quality,
+                quality=energy_quality if told else price.quality,
                 g_milli_per_kwh=price.g_milli_per_kwh,
                 carbon_ug=price_ug(row.energy_mj, price.g_milli_per_kwh, row.pue_milli),
+                model=price.model,
             )
-        return replace(row, first_carbon_ug=_first(row, held))
+        row = replace(row, first_carbon_ug=_first(row, held))
+        if row.energy_mj is not None:
+            self._note(row)
+        return row
 
 
 def _actual(energy: EnergyRow, signal: str) -> EmissionRow:
@@ -226,20 +289,29 @@ def _first(row: EmissionRow, held: EmissionRow | None) -> int | None:
     return held.first_carbon_ug + row.carbon_ug - before_ug
 
 
-def _kept(held: EmissionRow | None) -> Price | None:
-    """Give the price that a row has already."""
-    if held is None or held.g_milli_per_kwh is None:
+def _held(row: EmissionRow | Intensity) -> Price | None:
+    """Give the price that a row has; None of an unpriced one."""
+    if row.g_milli_per_kwh is None:
         return None
-    weak = held.quality in (Quality.PROVISIONAL, Quality.ESTIMATED, Quality.STATIC)
-    quality = held.quality if weak else str(Quality.MEASURED)
-    return Price(g_milli_per_kwh=held.g_milli_per_kwh, quality=quality)
+    rank = rank_of(row.quality, row.model)
+    return Price(
+        signal=row.signal,
+        g_milli_per_kwh=row.g_milli_per_kwh,
+        quality=row.quality if rank < Rank.MEASURED else str(Quality.MEASURED),
+        rank=rank,
+        model=row.model,
+    )
+
+
+def _better(price: Price, held: Price | None) -> bool:
+    """Whether a price takes the place of the one held: of a higher rung, or newly observed."""
+    if held is None or price.rank > held.rank:
+        return True
+    if price.rank is Rank.SETTLED or price.rank < held.rank:
+        return False
+    return price.g_milli_per_kwh != held.g_milli_per_kwh or price.signal != held.signal
 
 
 def _key(row: EnergyRow | EmissionRow) -> Key:
     """Give what makes a row of the actual scenario one."""
     return row.run, row.gpu_uuid, row.slot_start, row.line
-
-
-def _price(point: CarbonPoint) -> Price:
-    """Give the price that a point sets."""
-    return Price(g_milli_per_kwh=round(point.g_per_kwh * 1000), quality=str(point.quality))

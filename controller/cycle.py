@@ -16,7 +16,15 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.observe import SignalFacts, observe
 from wattmesh.errors import Fenced, FixInput, JournalUnavailable
 from wattmesh.policies.decide import decide
-from wattmesh.policies.decision import Action, Decision, Mode, Observation, PolicySettings
+from wattmesh.policies.decision import (
+    Action,
+    CarbonView,
+    Decision,
+    Mode,
+    Observation,
+    PolicySettings,
+    Rung,
+)
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +103,8 @@ class Cycle:
         )
         decisions = decide(observation)
         if epoch is not None:
-            self._act(decisions, settings.mode, now, epoch)
+            self._note_rung(settings.facts, observation.carbon, now)
+            self._act(decisions, observation, epoch)
         return CycleReport(
             at=now,
             sentence=summary(observation, decisions, leading=epoch is not None),
@@ -118,11 +127,24 @@ class Cycle:
                 frozen=frozen,
             )
 
-    def _act(self, decisions: Sequence[Decision], mode: Mode, now: datetime, epoch: int) -> None:
+    def _note_rung(self, facts: SignalFacts | None, carbon: CarbonView, now: datetime) -> None:
+        """Remember since when decisions rest on what they rest on; the first has no "since"."""
+        if facts is None:
+            return
+        fetch = self._journal.carbon.last_fetch(facts.signal)
+        before = fetch.rung if fetch else ""
+        if before != carbon.rung and (before or carbon.rung is not Rung.NONE):
+            since = now if before else None
+            self._journal.carbon.stands_on(facts.signal, carbon.rung.value, since)
+
+    def _act(self, decisions: Sequence[Decision], seen: Observation, epoch: int) -> None:
         """Remember every decision; carry it out only in mode `act`."""
+        now, mode = seen.now, seen.mode
         rows = {row.run: row for row in self._journal.runs.all(now)}
         for decision in decisions:
-            self._journal.decisions.record(decision, now=now, epoch=epoch, mode=mode)
+            self._journal.decisions.record(
+                decision, now=now, epoch=epoch, mode=mode, forecast=seen.carbon.forecast
+            )
             if mode is Mode.ACT:
                 carry_out(self._journal, rows[decision.run], decision, now=now, epoch=epoch)
 

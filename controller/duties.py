@@ -12,22 +12,23 @@ from wattmesh.controller.bell import Bell
 from wattmesh.controller.cycle import Cycle
 from wattmesh.controller.fleet import Snapshot, holders
 from wattmesh.controller.fleet import sample as fleet_sample
+from wattmesh.controller.forecaster import Forecaster
+from wattmesh.controller.journal.forecasts import ISSUES_KEPT
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.periods import Period, period_before
+from wattmesh.controller.poller import Poller
 from wattmesh.controller.pulse import ClockStep, Coverage, Pulse, Sampled, Turned
 from wattmesh.controller.status import status
 from wattmesh.controller.wall_clock import Look, step_sentence, stepped_s
-from wattmesh.errors import JournalUnavailable, SourceUnavailable
+from wattmesh.errors import JournalUnavailable, RateLimited, SourceRefused, SourceUnavailable
 from wattmesh.telemetry.attribution import Claim, attribute
-from wattmesh.telemetry.carbon import CarbonSource
 from wattmesh.telemetry.node_claims import NodeClaims
 from wattmesh.telemetry.sampler import Sample, Sampler
 
 log = logging.getLogger(__name__)
 
-UG_PER_G = 1e6
 SCREEN_S = 30.0
-MOST_EVENTS = 10_000
+REFUSED_AGAIN_S = 900.0
+"""A provider that refuses will do so until a person mends something; it is asked this often."""
 
 
 class CycleDuty:
@@ -206,38 +207,50 @@ class _Cover:
 
 
 class PollDuty:
-    """Ask one grid signal's provider for what is new."""
+    """Ask one grid signal's provider for what is new, and forecast from what is known."""
 
     def __init__(
-        self, source: CarbonSource, journal: Journal, pulse: Pulse, wake: Callable[[], None]
+        self, poller: Poller, forecaster: Forecaster, pulse: Pulse, wake: Callable[[], None]
     ) -> None:
-        """Take the source; `wake` makes the next control cycle due."""
-        self._source = source
-        self._journal = journal
+        """Take who asks and who forecasts; `wake` makes the next control cycle due."""
+        self._poller = poller
+        self._forecaster = forecaster
         self._pulse = pulse
         self._wake = wake
+        self._not_before_s = 0.0
 
     def turn(self) -> None:
-        """Poll, store what is new, remember how it went.
+        """Poll, store what is new, remember how it went; then forecast, whatever the poll did.
+
+        A provider that refuses, or asks for patience, is left alone until then.
 
         Raises:
             SourceUnavailable: the provider did not answer; stored points stand.
+            SourceRefused: a person must mend something; stored points stand.
             JournalUnavailable: nothing could be stored; the next poll asks again.
         """
-        signal, now = self._source.signal, self._pulse.clock.now()
-        try:
-            batch = self._source.poll(now)
-        except SourceUnavailable as error:
-            self._journal.carbon.fetched(signal, now, ok=False, detail=str(error))
-            raise
-        new = self._journal.carbon.store(batch.points)
-        for sentence in batch.refused[:3]:
-            log.warning("%s: refused a point: %s", signal, sentence)
-        self._journal.carbon.fetched(
-            signal, now, ok=True, detail=batch.refused[0] if batch.refused else ""
-        )
+        now, monotonic_s = self._pulse.clock.now(), self._pulse.clock.monotonic()
+        failure, new = None, 0
+        if monotonic_s >= self._not_before_s:
+            polled = self._poller.poll(now)
+            failure, new = polled.failure, polled.new
+            for sentence in polled.refused[:3]:
+                log.warning("%s: %s", self._poller.provider.signal, sentence)
+            self._not_before_s = monotonic_s + patience_s(failure)
+        new += self._forecaster.turn(now)
         if new:
             self._wake()
+        if failure is not None:
+            raise failure
+
+
+def patience_s(failure: SourceUnavailable | SourceRefused | None) -> float:
+    """Give how long a provider is left alone after this."""
+    if isinstance(failure, SourceRefused):
+        return REFUSED_AGAIN_S
+    if isinstance(failure, RateLimited):
+        return failure.retry_after_s or 0.0
+    return 0.0
 
 
 class Housekeeping:
@@ -252,45 +265,11 @@ class Housekeeping:
         """Roll up and prune what is older than the settings keep."""
         days = self._pulse.settings.journal.retention_days
         before = self._pulse.clock.now() - timedelta(days=days)
-        rolled = self._journal.retention.roll_up(before)
+        timezone = self._pulse.settings.site.timezone
+        rolled = self._journal.retention.roll_up(before, timezone)
         pruned = self._journal.retention.prune(before)
+        # After the decisions: an issue goes once no decision is left that rested on it.
+        pruned += self._journal.forecasts.prune(self._pulse.clock.now() - ISSUES_KEPT)
         if rolled or pruned:
             sentence = f"Rolled up {rolled} ledger slots and let {pruned} old rows go."
             remember(self._journal, self._pulse, "retention", sentence)
-
-
-class PeriodRoll:
-    """Close each budget's period: one event with what it came to, once, however often it is run."""
-
-    def __init__(self, journal: Journal, pulse: Pulse) -> None:
-        """Take the journal."""
-        self._journal = journal
-        self._pulse = pulse
-
-    def turn(self) -> None:
-        """Close the newest ended period of every budget, if nobody has yet."""
-        if self._pulse.epoch is None:
-            return
-        settings, now = self._pulse.settings, self._pulse.clock.now()
-        for name, budget in settings.budget.items():
-            period = period_before(now, budget.period, settings.site.timezone)
-            self._close(name, budget.grams, period)
-
-    def _close(self, name: str, limit_g: float, period: Period) -> None:
-        """Write the event of one ended period."""
-        head = f"{period.name} of budget {name} ended:"
-        known = self._journal.events.list(limit=MOST_EVENTS, since=period.end)
-        if any(each.kind == "period" and each.detail.startswith(head) for each in known):
-            return
-        row = self._journal.runs.find(name, self._pulse.clock.now()) if name != "cluster" else None
-        booked = self._journal.ledger.emissions(
-            run=row.run if row else None, start=period.start, end=period.end, scenario="actual"
-        )
-        spent_g = sum(each.carbon_ug or 0 for each in booked) / UG_PER_G
-        open_slots = sum(each.carbon_ug is None for each in booked)
-        tail = f", {open_slots} slots without a price yet" if open_slots else ""
-        sentence = (
-            f"{head} {spent_g:.1f} g of {limit_g:.1f} g ({spent_g / limit_g:.0%}), "
-            f"{self._pulse.settings.site.timezone}{tail}."
-        )
-        remember(self._journal, self._pulse, "period", sentence)

@@ -6,15 +6,20 @@ Invariant: reading is the only I/O here; whoever holds a `Figures` can serve it 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from wattmesh.controller.budget import run_budget
+from wattmesh.controller.carbon_lines import skill_lines
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.sums import TotalRow
-from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.observe import SignalFacts, carbon_view, running_point
 from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.views import SkillLine
+from wattmesh.policies.decision import Rung
+from wattmesh.policies.ladder import ACTS
 from wattmesh.reconfig.switch import FINAL
+from wattmesh.telemetry.readings import Quality
 
 MOST_SWITCHES = 100_000
 NEWEST = 200
@@ -25,7 +30,13 @@ ENERGY = "energy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalFigure:
-    """One grid signal. `ends_at`: of the interval whose value this is."""
+    """One grid signal.
+
+    Attributes:
+        ends_at: of the interval whose value this is.
+        rung: what decisions rest on. `issued_at`: of the forecast they rest on.
+        state: how the newest poll ended. `skill`: how far its sources were off.
+    """
 
     signal: str
     zone: str
@@ -34,10 +45,14 @@ class SignalFigure:
     ends_at: datetime | None = None
     heard_at: datetime | None = None
     stale_after_s: float = 0.0
+    rung: Rung = Rung.NONE
+    issued_at: datetime | None = None
+    state: str = ""
+    skill: tuple[SkillLine, ...] = ()
 
     def usable(self, now: datetime) -> bool:
         """Whether decisions may rest on it at `now`."""
-        if self.heard_at is None or self.ends_at is None:
+        if self.heard_at is None or self.ends_at is None or self.rung not in ACTS:
             return False
         return now < self.ends_at and (now - self.heard_at).total_seconds() <= self.stale_after_s
 
@@ -122,11 +137,8 @@ def _read(journal: Journal, pulse: Pulse, ended: Mapping[tuple[str, str], int]) 
     names = {row.run: row.name for row in rows}
     totals = journal.ledger.totals()
     accounting = pulse.signals.accounting
-    facts = {
-        str(each.signal): each
-        for each in (pulse.signals.accounting, pulse.signals.decision)
-        if each is not None
-    }
+    named = (pulse.signals.accounting, pulse.signals.decision, *pulse.signals.reports)
+    facts = {str(each.signal): each for each in named if each is not None}
     return Figures(
         energy=energy(totals, names),
         grams=grams(totals, names),
@@ -220,28 +232,21 @@ def _saved(
 
 
 def _signal(journal: Journal, facts: SignalFacts, now: datetime) -> SignalFigure:
-    """Read one signal's newest value and when its provider last answered."""
+    """Read one signal's newest value, what decisions rest on, and how its polls went."""
     fetch = journal.carbon.last_fetch(facts.signal)
-    begun = now - timedelta(seconds=facts.interval_s)
-    points = (
-        *journal.carbon.forecast(facts.signal, begun, now),
-        *journal.carbon.observed(facts.signal, begun, now),
-    )
-    current = next((each for each in reversed(points) if each.start <= now < each.end), None)
-    figure = SignalFigure(
+    view = carbon_view(journal, facts, now)
+    point = running_point(journal, facts, now)
+    quality = point.quality if point else Quality.FORECAST
+    return SignalFigure(
         signal=str(facts.signal),
         zone=facts.signal.zone,
+        quality=quality.value if view.slots else "",
+        g_per_kwh=view.now_g_per_kwh,
+        ends_at=view.slots[0].end if view.slots else None,
         heard_at=fetch.ok_at if fetch else None,
         stale_after_s=facts.stale_after_s,
-    )
-    if current is None:
-        return figure
-    return SignalFigure(
-        signal=figure.signal,
-        zone=figure.zone,
-        quality=current.quality.value,
-        g_per_kwh=current.g_per_kwh,
-        ends_at=current.end,
-        heard_at=figure.heard_at,
-        stale_after_s=figure.stale_after_s,
+        rung=view.rung,
+        issued_at=view.issued_at,
+        state=fetch.state if fetch else "",
+        skill=skill_lines(journal.forecasts.skill(facts.signal)),
     )

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 import wattmesh
+from wattmesh.controller.carbon_metrics import carbon_metrics
 from wattmesh.controller.figures import FigureReader, Figures
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.loops import Loop
@@ -125,30 +126,6 @@ class Figured(Collector):
         for total in self._jobs.totals():
             jobs.add_metric([total.job, total.outcome], total.count)
         yield from (took, age, turns, jobs)
-
-
-def carbon_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
-    """The grid signals: value, age, and whether they may be decided on."""
-    grams = GaugeMetricFamily(
-        "wattmesh_grid_carbon_intensity_grams_per_kilowatt_hour",
-        "Intensity that holds now, by signal.",
-        labels=["signal", "zone", "quality"],
-    )
-    age = GaugeMetricFamily(
-        "wattmesh_grid_signal_age_seconds", "Since the provider last answered.", labels=["signal"]
-    )
-    usable = GaugeMetricFamily(
-        "wattmesh_grid_signal_usable", "1 when decisions may rest on it.", labels=["signal"]
-    )
-    now = pulse.clock.now()
-    for line in figures.signals:
-        if line.g_per_kwh is not None and line.ends_at is not None and now < line.ends_at:
-            grams.add_metric([line.signal, line.zone, line.quality], line.g_per_kwh)
-        if line.heard_at is not None:
-            # Ages grow between two readings of the journal, and through its outages.
-            age.add_metric([line.signal], (now - line.heard_at).total_seconds())
-        usable.add_metric([line.signal], float(line.usable(now)))
-    yield from (grams, age, usable)
 
 
 def energy_metrics(figures: Figures) -> Iterator[Metric]:

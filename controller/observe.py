@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from wattmesh.controller.clocks import Controls, trouble
+from wattmesh.controller.journal.carbon import FetchRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.switches import SwitchRow
@@ -19,16 +20,14 @@ from wattmesh.policies.decision import (
     Mode,
     Observation,
     PolicySettings,
+    Rung,
     RunView,
     SwitchView,
 )
+from wattmesh.policies.ladder import ACTS, DAY_S, Standing, stand
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
-
-HORIZON = timedelta(days=7)
-"""How far ahead the forecast is read; what lies beyond is the policy's to extend."""
-
-DAY_S = 86_400.0
+from wattmesh.telemetry.readings import Quality
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +37,15 @@ class SignalFacts:
     Attributes:
         stale_after_s: age of the newest successful fetch from which on nothing carbon-motivated
             is done.
+        lag_s: how long after its end an interval is usually observed.
+        day_s: length of the signal's day; shorter in a recording that plays compressed.
     """
 
     signal: Signal
     interval_s: float
     stale_after_s: float
+    lag_s: float = 0.0
+    day_s: float = DAY_S
 
 
 def observe(
@@ -86,51 +89,68 @@ def carbon_view(journal: Journal, facts: SignalFacts | None, now: datetime) -> C
     ok_at = fetch.ok_at if fetch else None
     # A clock that was stepped back makes an answer of just now look like one from the future.
     age_s = max(0.0, (now - ok_at).total_seconds()) if ok_at else None
-    # The running interval began up to one interval ago.
-    start = now - timedelta(seconds=facts.interval_s)
-    end = now + HORIZON
-    forecast = journal.carbon.forecast(facts.signal, start, end)
-    observed = journal.carbon.observed(facts.signal, start, end)
-    slots = chain_slots((*forecast, *observed), now)
+    point = running_point(journal, facts, now)
+    standing = stand(
+        journal.forecasts.newest(facts.signal),
+        running=slot_of(point) if point else None,
+        static=point is not None and point.quality is Quality.STATIC,
+        now=now,
+        day_s=facts.day_s,
+    )
     return CarbonView(
         signal=str(facts.signal),
-        slots=slots,
+        slots=standing.slots,
         age_s=age_s,
-        trouble=_trouble(facts, age_s, slots, fetch.detail if fetch else ""),
+        trouble=_trouble(facts, age_s, standing, fetch.detail if fetch else ""),
+        rung=standing.rung,
+        source=standing.source,
+        forecast=standing.forecast,
+        issued_at=standing.issued_at,
+        note=standing.why,
+        since_change_s=_since_change_s(fetch, standing.rung, now),
+        interval_s=facts.interval_s,
     )
 
 
-def chain_slots(points: Sequence[CarbonPoint], now: datetime) -> tuple[IntensitySlot, ...]:
-    """Chain the slot that holds `now` and what follows it without a gap.
+def running_point(journal: Journal, facts: SignalFacts, now: datetime) -> CarbonPoint | None:
+    """Give what was observed of the interval that holds `now`; None while nothing was."""
+    # It began up to one interval ago.
+    begun = now - timedelta(seconds=facts.interval_s)
+    points = journal.carbon.observed(facts.signal, begun, now)
+    return next((each for each in points if each.start <= now < each.end), None)
 
-    Later points in `points` replace earlier ones of the same start, so that what was observed
-    stands before what was forecast.
+
+def slot_of(point: CarbonPoint) -> IntensitySlot:
+    """Give the slot of an observed point."""
+    return IntensitySlot(start=point.start, end=point.end, g_per_kwh=point.g_per_kwh)
+
+
+def _since_change_s(fetch: FetchRow | None, rung: Rung, now: datetime) -> float | None:
+    """Give since when decisions rest on this rung; None when they never rested on another.
+
+    A rung that is not written down yet is one that begins now.
     """
-    by_start = {point.start: point for point in points}
-    current = next((p for p in by_start.values() if p.start <= now < p.end), None)
-    slots: list[IntensitySlot] = []
-    while current is not None:
-        slots.append(
-            IntensitySlot(start=current.start, end=current.end, g_per_kwh=current.g_per_kwh)
-        )
-        current = by_start.get(current.end)
-    return tuple(slots)
+    if fetch is None or not fetch.rung:
+        return None
+    if fetch.rung != rung.value:
+        return 0.0
+    return _age_s(fetch.rung_at, now) if fetch.rung_at else None
 
 
-def _trouble(
-    facts: SignalFacts, age_s: float | None, slots: tuple[IntensitySlot, ...], detail: str
-) -> str:
+def _trouble(facts: SignalFacts, age_s: float | None, standing: Standing, detail: str) -> str:
     """Say why the signal cannot carry a decision; "" when it can."""
     why = f" ({detail.rstrip('.')})" if detail else ""
-    if age_s is None:
+    if age_s is None and standing.rung is Rung.NONE:
         return f"{facts.signal.provider} has not answered yet{why}."
-    if age_s > facts.stale_after_s:
+    if age_s is not None and age_s > facts.stale_after_s:
         return (
             f"{facts.signal.provider} was last heard {age_s:.0f} s ago, more than the "
             f"{facts.stale_after_s:.0f} s that count as fresh{why}."
         )
-    if not slots:
+    if standing.rung is Rung.NONE and not standing.slots:
         return f"{facts.signal.provider} gives no value for now{why}."
+    if standing.rung not in ACTS:
+        return f"{facts.signal.provider}: {standing.why}{why}."
     return ""
 
 

@@ -22,6 +22,7 @@ from wattmesh.telemetry.sampler import Sample
 if TYPE_CHECKING:
     from wattmesh.controller.cycle import CycleReport
     from wattmesh.controller.observe import SignalFacts
+    from wattmesh.controller.spending import PeriodLine
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +63,13 @@ class Signals:
     """The two grid signals as the settings name them; None where there is none.
 
     Attributes:
+        reports: further signals that reports reckon with.
         replayed: names of providers that replay a recording.
     """
 
     decision: "SignalFacts | None" = None
     accounting: "SignalFacts | None" = None
+    reports: "tuple[SignalFacts, ...]" = ()
     replayed: tuple[str, ...] = ("csv",)
 
 
@@ -102,7 +105,9 @@ class Pulse:
         gpu_coverage: (GPUs whose power was read lately, GPUs expected); (0, 0) when not known.
         snapshot: nodes and runs as the newest turn that the journal answered saw them; None before.
         newest_status: the last screen that was built while the journal answered.
+        budgets: where each budget stood when that was last looked at.
         loops: the state of each loop, read live.
+        breakers: the state of the circuit breaker of each signal's provider, read live.
         exporter: follows the devices that this process samples itself.
     """
 
@@ -124,7 +129,9 @@ class Pulse:
     gpu_coverage: tuple[int, int] = (0, 0)
     snapshot: Snapshot | None = None
     newest_status: StatusView | None = None
+    budgets: "tuple[PeriodLine, ...]" = ()
     loops: dict[str, Callable[[], LoopState]] = field(default_factory=dict)
+    breakers: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     exporter: DeviceExporter = field(default_factory=DeviceExporter)
 
     def journal_failed(self, sentence: str) -> None:

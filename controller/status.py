@@ -10,17 +10,16 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import wattmesh
+from wattmesh.controller.carbon_lines import carbon_line
 from wattmesh.controller.fleet import controls
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.switches import SwitchRow
-from wattmesh.controller.observe import SignalFacts, carbon_view
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.trouble import troubles
 from wattmesh.controller.views import (
     CarbonLine,
     CycleLine,
-    ForecastSlot,
     JournalLine,
     PowerLine,
     RunLine,
@@ -31,9 +30,6 @@ from wattmesh.reconfig.switch import position
 from wattmesh.telemetry.attribution import is_gpu
 from wattmesh.telemetry.readings import Quality
 from wattmesh.telemetry.sampler import Sample
-
-SHOWN_SLOTS = 336
-"""A week of half hours."""
 
 FINISHED_SHOWN = timedelta(days=1)
 
@@ -51,7 +47,7 @@ def status(journal: Journal, pulse: Pulse) -> StatusView:
     decision = carbon_line(journal, pulse, pulse.signals.decision, now)
     accounting = decision
     if pulse.signals.accounting != pulse.signals.decision:
-        accounting = carbon_line(journal, pulse, pulse.signals.accounting, now)
+        accounting = carbon_line(journal, pulse, pulse.signals.accounting, now, decides=False)
     return _assemble(pulse, now, runs, (decision, accounting), journal.runs.frozen_all())
 
 
@@ -111,35 +107,6 @@ def switch_line(switch: SwitchRow, now: datetime) -> SwitchLine:
         age_s=max(0.0, (now - switch.created_at).total_seconds()),
         requested_by=switch.requested_by,
         reason=switch.reason,
-    )
-
-
-def carbon_line(
-    journal: Journal, pulse: Pulse, facts: SignalFacts | None, now: datetime
-) -> CarbonLine | None:
-    """Show one grid signal; None when none is set."""
-    if facts is None:
-        return None
-    view = carbon_view(journal, facts, now)
-    slots = tuple(
-        ForecastSlot(start=each.start, end=each.end, g_per_kwh=each.g_per_kwh)
-        for each in view.slots[:SHOWN_SLOTS]
-    )
-    recent = journal.carbon.observed(facts.signal, now - timedelta(seconds=facts.interval_s), now)
-    quality = next((each.quality for each in recent if each.start <= now < each.end), None)
-    return CarbonLine(
-        signal=str(facts.signal),
-        provider=facts.signal.provider,
-        zone=facts.signal.zone,
-        kind=facts.signal.kind,
-        factor=facts.signal.factor,
-        g_per_kwh=view.now_g_per_kwh,
-        quality=(quality or Quality.FORECAST).value if slots else "",
-        age_s=view.age_s,
-        trouble=view.trouble,
-        forecast=slots,
-        low=min(slots, key=lambda each: each.g_per_kwh, default=None),
-        simulated=facts.signal.provider in pulse.signals.replayed,
     )
 
 

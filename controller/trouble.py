@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.views import CarbonLine, RunLine, StatusView
 
+LONG_SILENT_S = 2 * 3600.0
+"""A provider that has not answered for so long is worth a look, even if nothing holds yet."""
+
 
 def troubles(view: StatusView, pulse: Pulse) -> tuple[str, ...]:
     """Name everything that needs a human."""
@@ -64,8 +67,8 @@ def _loops(pulse: Pulse) -> Iterator[str]:
 def _sources(view: StatusView, pulse: Pulse) -> Iterator[str]:
     """What is wrong with the grid signals and the power readings."""
     for line in (view.carbon, view.accounting):
-        if line is not None and line.trouble:
-            yield _signal(line)
+        if line is not None:
+            yield from _signal(line)
     if view.power.trouble:
         yield (
             f"GPU power is not read: {view.power.trouble.rstrip('.')}. Energy is counted as "
@@ -99,13 +102,34 @@ def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
         )
 
 
-def _signal(line: CarbonLine) -> str:
-    """Say what a silent signal means."""
-    return (
-        f"{line.trouble.rstrip('.')}. Every run holds until the signal is back, and energy is "
-        "booked without grams meanwhile: check the network and the provider, `wattmesh carbon now` "
-        "shows when it answers."
-    )
+def _signal(line: CarbonLine) -> Iterator[str]:
+    """Say what it means that a signal is silent or refused; a static number is as was asked for."""
+    if line.state == "refused":
+        yield (
+            f"{line.provider} refuses to answer, and will until you mend it: "
+            f"{line.detail.rstrip('.')}. See [carbon] in the settings; `wattmesh carbon providers` "
+            "asks it at once. " + _meanwhile(line)
+        )
+    elif line.trouble and line.rung != "static":
+        yield (
+            f"{line.trouble.rstrip('.')}. {_meanwhile(line)} Check the network and the provider, "
+            "`wattmesh carbon now` shows when it answers."
+        )
+    elif line.state == "failed" and line.age_s is not None and line.age_s > LONG_SILENT_S:
+        yield (
+            f"{line.provider} has not answered for {span(line.age_s)} "
+            f"({line.detail.rstrip('.')}). {_meanwhile(line)} Check the network and the provider."
+        )
+
+
+def _meanwhile(line: CarbonLine) -> str:
+    """Say what goes on, and what does not, while a signal is silent."""
+    if line.trouble:
+        return (
+            "Every run holds until the signal is back, and energy is booked by stand-ins, or "
+            "without grams, meanwhile."
+        )
+    return "Decisions go on with what is known of the hours ahead, and energy by stand-ins."
 
 
 def _runs(view: StatusView) -> Iterator[str]:

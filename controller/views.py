@@ -52,6 +52,11 @@ class CarbonLine:
         trouble: why no carbon-motivated act is allowed; "" when the signal is usable.
         forecast: the slots to come, current one first. `low`: the lowest of them.
         simulated: the signal is a replayed recording, not the grid of today.
+        rung: what decisions rest on: issued, profile, static, none. `source`: who made the slots to
+            come. `issued_at`: when; of a profile the end of the history it is made of.
+        note: why it is not the best rung; "" when it is.
+        state: how the newest poll ended: ok, failed, refused (a person must mend it); "" before the
+            first. `detail`: what the provider said.
     """
 
     signal: str
@@ -66,6 +71,69 @@ class CarbonLine:
     forecast: tuple[ForecastSlot, ...] = ()
     low: ForecastSlot | None = None
     simulated: bool = False
+    rung: str = ""
+    source: str = ""
+    issued_at: datetime | None = None
+    note: str = ""
+    state: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandSlot:
+    """Intensity of [start, end) with its 10 % and 90 % quantiles; None where nobody told them.
+
+    Attributes:
+        quality: forecast, or that of what was observed of the running interval.
+    """
+
+    start: datetime
+    end: datetime
+    g_per_kwh: float
+    low_g_per_kwh: float | None
+    high_g_per_kwh: float | None
+    quality: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillLine:
+    """How far off a source was lately, up to `lead_h` ahead.
+
+    Attributes:
+        source: issued (the provider), own, profile, day (24 h persistence), last.
+        mae_g_per_kwh: mean absolute error; `persistence_mae_g_per_kwh`: of 24 h persistence on the
+            same hours.
+        count: how many recent outcomes they stand for.
+    """
+
+    source: str
+    lead_h: float
+    mae_g_per_kwh: float
+    persistence_mae_g_per_kwh: float
+    count: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastView:
+    """`GET /v1/carbon/forecast`: what decisions rest on, and how far it can be trusted.
+
+    Attributes:
+        rung: issued | profile | static | none. `source`: who made the slots.
+        sentence: what that means for decisions.
+        issued_at: when it was issued; of a profile the end of the history it is made of.
+        model: what went into it. `slots`: the running one first, without gaps.
+    """
+
+    at: datetime
+    signal: str
+    rung: str
+    source: str
+    sentence: str
+    issued_at: datetime | None
+    interval_s: float
+    model: str = ""
+    slots: tuple[BandSlot, ...] = ()
+    skill: tuple[SkillLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import make_url
@@ -26,33 +25,35 @@ from wattmesh.controller.duties import (
     CycleDuty,
     FleetDuty,
     Housekeeping,
-    PeriodRoll,
     PollDuty,
     SampleDuty,
     remember,
 )
+from wattmesh.controller.forecaster import Forecaster
+from wattmesh.controller.grid import grid
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.controller.lease import Lease, holder_name
 from wattmesh.controller.life import boot_id
 from wattmesh.controller.loops import Clock, Loop, LoopState
 from wattmesh.controller.metrics import MetricsServer
-from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.period_roll import PeriodRoll
+from wattmesh.controller.poller import Poller
 from wattmesh.controller.power import power_source
-from wattmesh.controller.pulse import Pulse, Signals
+from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.scheduler import Jobs
 from wattmesh.controller.schema import bring_up_to_date
-from wattmesh.controller.settings_carbon import CarbonSourceSection
 from wattmesh.controller.settings_checks import listen_address
 from wattmesh.controller.settings_model import Settings
+from wattmesh.controller.slot_prices import Tariff
 from wattmesh.errors import FixInput, JournalUnavailable, WattmeshError
-from wattmesh.integrations.carbon.sources import carbon_source
 from wattmesh.reconfig import catalogue_file
-from wattmesh.telemetry.carbon import CarbonSource, Signal
+from wattmesh.telemetry.carbon import Provider
 from wattmesh.telemetry.desired import GpuControl
 from wattmesh.telemetry.exporter import DeviceExporter
 from wattmesh.telemetry.ledger import SlotGrid
 from wattmesh.telemetry.node_claims import NodeClaims, compute_pids
+from wattmesh.telemetry.readings import PowerSource
 from wattmesh.telemetry.sampler import Sampler
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,6 @@ log = logging.getLogger(__name__)
 LOOP_STOP_S = 8.0
 HOLD_S, HOLD_SAMPLES = 5.0, 2.5
 """A device without a counter is integrated over a gap of this long, or of so many samples."""
-STALE_POLLS = 3
 FIXED = (
     "journal.url",
     "journal.password_file",
@@ -71,63 +71,6 @@ FIXED = (
     "site.timezone",
 )
 """Keys that a running daemon cannot change; a reload says so."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """The two signals as sources; None where the settings name none."""
-
-    accounting: CarbonSource | None = None
-    decision: CarbonSource | None = None
-    signals: Signals = field(default_factory=Signals)
-    timezone: str = "UTC"
-
-    @property
-    def slots(self) -> SlotGrid:
-        """Where ledger slots end: at the accounting signal's borders, else at half hours.
-
-        And at the site's midnights, so that no row lies in two of its days, months or years.
-        """
-        origin, interval_s = datetime(2020, 1, 1, tzinfo=UTC), 1800.0
-        if self.accounting is not None:
-            origin, interval_s = self.accounting.origin, self.accounting.interval_s
-        return SlotGrid(origin=origin, interval_s=interval_s, timezone=self.timezone)
-
-
-def grid(settings: Settings, now: datetime) -> Grid:
-    """Open the sources of both signals.
-
-    Raises:
-        InputInvalid: a trace that cannot be used (it was fine when the settings were checked).
-    """
-    carbon, timezone = settings.carbon, settings.site.timezone
-    if carbon is None:
-        return Grid(timezone=timezone)
-    accounting = carbon_source(carbon.accounting.source(), now)
-    first = _facts(accounting, carbon.accounting)
-    if carbon.decision is None or carbon.decision == carbon.accounting:
-        return Grid(
-            accounting=accounting,
-            decision=accounting,
-            signals=Signals(decision=first, accounting=first),
-            timezone=timezone,
-        )
-    decision = carbon_source(carbon.decision.source(), now)
-    return Grid(
-        accounting=accounting,
-        decision=decision,
-        signals=Signals(decision=_facts(decision, carbon.decision), accounting=first),
-        timezone=timezone,
-    )
-
-
-def _facts(source: CarbonSource, section: CarbonSourceSection) -> SignalFacts:
-    """Give what the cycle must know of a signal."""
-    return SignalFacts(
-        signal=source.signal,
-        interval_s=source.interval_s,
-        stale_after_s=section.stale_after_s or STALE_POLLS * max(source.cadence_s, 1.0),
-    )
 
 
 def run_plans(settings: Settings) -> dict[str, RunPlan]:
@@ -160,12 +103,25 @@ def journal_url(settings: Settings) -> str:
 class Parts:
     """Every part of one daemon."""
 
-    def __init__(self, settings: Settings, path: Path, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        path: Path,
+        clock: Clock | None = None,
+        power: PowerSource | None = None,
+    ) -> None:
         """Open what the settings name: the socket first, for it tells whether we may run at all.
+
+        Args:
+            settings: what to build.
+            path: the file they came from.
+            clock: another clock than this machine's (a simulation).
+            power: another source than the settings name (a simulation).
 
         Raises:
             WattmeshError: something is not as it must be; nothing is left open.
         """
+        self._power = power
         self.pulse = Pulse(
             clock=clock or Clock(),
             settings=settings,
@@ -186,7 +142,7 @@ class Parts:
     def _build(self, listening: Listening) -> None:
         """Make the parts and hand them to each other."""
         pulse, settings = self.pulse, self.pulse.settings
-        self._books: tuple[tuple[Signal, SlotGrid, int], Accounts] | None = None
+        self._books: tuple[tuple[Tariff | None, SlotGrid, int], Accounts] | None = None
         self._plans = run_plans(settings)
         self._grid = grid(settings, pulse.clock.now())
         pulse.signals = self._grid.signals
@@ -227,7 +183,7 @@ class Parts:
         )
 
     @property
-    def accounting_source(self) -> CarbonSource:
+    def accounting_source(self) -> Provider:
         """The source that grams are booked with.
 
         Raises:
@@ -329,7 +285,7 @@ class Parts:
         settings = self.pulse.settings
         if settings.power.source == "agents":
             return FleetDuty(self.pulse)
-        source = power_source(settings)
+        source = self._power or power_source(settings)
         if source is None:
             return None
         slots = self._grid.slots
@@ -355,10 +311,12 @@ class Parts:
         facts = self.pulse.signals.accounting
         if facts is not None and self.pulse.epoch is not None:
             site = self.pulse.settings.site
-            books = (facts.signal, self._grid.slots, site.pue_milli())
+            books = (self._grid.tariff, self._grid.slots, site.pue_milli())
             if self._books is None or self._books[0] != books:
                 # Kept between turns: it remembers what is priced already.
-                self._books = (books, Accounts(self.journal, *books))
+                tariff, slots, pue_milli = books
+                accounts = Accounts(self.journal, facts.signal, slots, pue_milli, tariff)
+                self._books = (books, accounts)
             self._books[1].price(self.pulse.clock.now())
 
     def _housekeeping(self) -> None:
@@ -371,14 +329,15 @@ class Parts:
     def _schedule(self) -> None:
         """Poll each signal at its provider's rhythm."""
         self.jobs.forget("carbon ")
-        sources = {
-            str(each.signal): each
-            for each in (self._grid.accounting, self._grid.decision)
-            if each is not None
+        self.pulse.breakers = {
+            str(each.signal): partial(getattr, each, "breaker_state", "")
+            for each in self._grid.providers
         }
-        for name, source in sources.items():
-            duty = PollDuty(source, self.journal, self.pulse, self.cycle.wake)
-            self.jobs.every(f"carbon {name}", source.cadence_s, duty.turn)
+        for source in self._grid.providers:
+            poller = Poller(source, self.journal)
+            forecaster = Forecaster(self.journal, source.signal, source.series)
+            duty = PollDuty(poller, forecaster, self.pulse, self.cycle.wake)
+            self.jobs.every(f"carbon {source.signal}", source.series.cadence_s, duty.turn)
 
 
 def _open_journal(settings: Settings) -> Journal:

@@ -9,6 +9,7 @@ Invariant: law 7: without carbon data nothing is done for carbon's sake, and eve
 from dataclasses import replace
 from math import isfinite
 
+from wattmesh.policies.asleep import asleep
 from wattmesh.policies.automatic import automatic
 from wattmesh.policies.case import Case, examine
 from wattmesh.policies.decision import Action, Decision, Observation, RunView
@@ -35,6 +36,8 @@ def _finished(run: RunView) -> bool:
 def _decide_run(seen: Observation, run: RunView) -> Decision:
     """Ask the rules in the order of priorities."""
     case = examine(seen, run)
+    if run.suspended_s is not None:
+        return asleep(case, _blind(case))
     decision = _hands_off(case) or _no_catalogue(case)
     if decision:
         return decision

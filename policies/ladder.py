@@ -61,7 +61,7 @@ class Standing:
     """What decisions rest on.
 
     Attributes:
-        slots: the running slot first, without gaps; empty on the rung NONE.
+        slots: the running slot first, without gaps; on the rung NONE it alone, or nothing.
         source: who made the slots ahead. `forecast`: the id of that issue; None without one.
         why: a clause on why it is no better rung; "" on the best.
     """
@@ -111,7 +111,11 @@ def stand(
                     forecast=each.id,
                     why=_why(rung, candidates, now),
                 )
-    return Standing(rung=Rung.NONE, why="no forecast is young enough and reaches over now")
+    return Standing(
+        rung=Rung.NONE,
+        slots=() if running is None else (running,),
+        why="no forecast is young enough and reaches over now",
+    )
 
 
 def ahead(

@@ -79,6 +79,7 @@ class Series:
         forecast_s: how far its forecast reaches; 0: it has none.
         trailing: so much is asked for again at every poll, for late and revised values.
         deep_trailing: so much is asked for again once a day.
+        day_s: length of the day that the values follow; shorter in a recording played compressed.
     """
 
     interval_s: float
@@ -89,6 +90,7 @@ class Series:
     forecast_s: float = 0.0
     trailing: timedelta = timedelta(hours=48)
     deep_trailing: timedelta = timedelta(days=10)
+    day_s: float = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

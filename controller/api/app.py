@@ -21,7 +21,7 @@ from wattmesh.controller.api.desk import Call, Desk
 from wattmesh.controller.api.openapi import describe
 from wattmesh.controller.api.orders import order_endpoint, orders
 from wattmesh.controller.budget import Audit, BudgetView
-from wattmesh.controller.views import Done, Problem, StatusView, as_json
+from wattmesh.controller.views import Done, ForecastView, Problem, StatusView, as_json
 from wattmesh.errors import RetryLater
 from wattmesh.reconfig.wire import Finish, Orders, Progress, Register, Registered, Transition
 from wattmesh.telemetry.delivery import Report
@@ -154,6 +154,12 @@ CALLS = (
     CallSpec(method="GET", path="/v1/runs/{run}/audit", handler=reading.audit, answer=Audit),
     CallSpec(method="GET", path="/v1/events", handler=reading.events, query=(LIMIT, SINCE)),
     CallSpec(method="GET", path="/v1/carbon/now", handler=reading.carbon_now),
+    CallSpec(
+        method="GET",
+        path="/v1/carbon/forecast",
+        handler=reading.carbon_forecast,
+        answer=ForecastView,
+    ),
     CallSpec(
         method="GET",
         path="/v1/carbon/history",

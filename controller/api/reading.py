@@ -10,10 +10,11 @@ from typing import Any
 from wattmesh.controller import budget as budgets
 from wattmesh.controller.api.desk import Call, Desk
 from wattmesh.controller.budget import BudgetView
+from wattmesh.controller.carbon_lines import carbon_line, forecast_view
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.spending import spending
-from wattmesh.controller.status import carbon_line, last_known, run_line, status
-from wattmesh.controller.views import StatusView, as_json
+from wattmesh.controller.status import last_known, run_line, status
+from wattmesh.controller.views import ForecastView, StatusView, as_json
 from wattmesh.errors import JournalUnavailable, RetryLater
 
 MOST_ROWS = 1000
@@ -140,8 +141,19 @@ def carbon_now(desk: Desk, call: Call) -> dict[str, Any]:
     return {
         "at": now,
         "carbon": carbon_line(desk.journal, desk.pulse, signals.decision, now),
-        "accounting": carbon_line(desk.journal, desk.pulse, signals.accounting, now),
+        "accounting": carbon_line(
+            desk.journal,
+            desk.pulse,
+            signals.accounting,
+            now,
+            decides=signals.accounting == signals.decision,
+        ),
     }
+
+
+def carbon_forecast(desk: Desk, call: Call) -> ForecastView:
+    """Show what decisions rest on: the hours ahead with their band, from whom, and its skill."""
+    return forecast_view(desk.journal, desk.pulse.signals.decision, desk.now)
 
 
 def carbon_history(desk: Desk, call: Call) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.controller.loops import Clock
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.views import as_json
-from wattmesh.controller.wiring import grid, journal_url
+from wattmesh.controller.grid import grid, journal_url
 from wattmesh.errors import InputInvalid
 
 Handler = Callable[[Desk, Call], Any]

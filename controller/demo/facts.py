@@ -19,6 +19,7 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.switches import SwitchRow
 from wattmesh.integrations.carbon.trace import load
+from wattmesh.policies.decision import IntensitySlot
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.reconfig.step_log import StepRow
 from wattmesh.reconfig.switch import SwitchState
@@ -77,7 +78,8 @@ def read(
         deadline = row.deadline or beginning.at
         signal, until = load(TRACE).signal, deadline + timedelta(seconds=2)
         measured = journal.carbon.observed(signal, beginning.at - timedelta(hours=1), until)
-        forecast = journal.carbon.forecast(signal, beginning.at - timedelta(hours=1), until)
+        expected = journal.forecasts.expected(signal, beginning.at)
+        ahead = expected[1].slots if expected else ()
         bound_g = _budget(journal).runs[0].bound_g
         trace = Trace(
             name=places.folder.name,
@@ -90,7 +92,7 @@ def read(
         facts=facts,
         trace=trace,
         measured=_spans(measured, beginning.at),
-        forecast=_spans(forecast, beginning.at),
+        forecast=_spans([each for each in ahead if each.start < until], beginning.at),
         deadline_s=(deadline - beginning.at).total_seconds(),
         bound_g=bound_g,
     )
@@ -204,8 +206,8 @@ def _marks(
         )
 
 
-def _spans(points: Sequence[CarbonPoint], began_at: datetime) -> tuple[Span, ...]:
-    """Turn carbon points into spans on the run's clock, from its beginning on."""
+def _spans(points: Sequence[CarbonPoint | IntensitySlot], began_at: datetime) -> tuple[Span, ...]:
+    """Turn intensities into spans on the run's clock, from its beginning on."""
     return tuple(
         Span(
             start_s=max(0.0, (point.start - began_at).total_seconds()),

@@ -47,7 +47,8 @@ class FetchRow:
             that is not known.
         deep_at: when the trailing days were last asked for. `filled_from`: from when on its past
             has been asked for.
-        rung: what decisions last rested on; "" before the first. `rung_at`: since when.
+        rung: what decisions last rested on; "" before the first. `rung_at`: since when; None while
+            that is the first.
     """
 
     ok_at: datetime | None
@@ -181,8 +182,8 @@ class CarbonStore:
         """Remember from when on a signal's past has been asked for, and when that was."""
         self._note(signal, deep_at=to_us(deep_at), filled_from=to_us(since))
 
-    def stands_on(self, signal: Signal, rung: str, at: datetime) -> None:
-        """Remember since when decisions rest on this rung."""
+    def stands_on(self, signal: Signal, rung: str, at: datetime | None) -> None:
+        """Remember what decisions rest on, and since when; None of the first there was."""
         self._note(signal, rung=rung, rung_at=to_us(at))
 
     def _note(self, signal: Signal, **values: Any) -> None:

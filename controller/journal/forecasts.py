@@ -38,6 +38,7 @@ class Forecast:
         issued_at: when the provider said so, or when ours was made.
         model: what made it, for people.
         slots: oldest first, without gaps.
+        parts: of ours, what each source alone said, as JSON text; "" of a provider's.
     """
 
     signal: Signal
@@ -47,6 +48,7 @@ class Forecast:
     fetched_at: datetime
     slots: tuple[IntensitySlot, ...]
     model: str = ""
+    parts: str = ""
     id: int = 0
 
 
@@ -96,14 +98,14 @@ class ForecastStore:
             row = connection.execute(query).one_or_none()
         return _forecast(row) if row else None
 
-    def issued(self, signal: Signal, since: datetime, until: datetime) -> tuple[Forecast, ...]:
-        """List the issues of [since, until), oldest first."""
+    def made(self, signal: Signal, since: datetime) -> tuple[Forecast, ...]:
+        """List our own issues made since then, oldest first."""
         table = CARBON_FORECASTS.c
         query = (
             select(CARBON_FORECASTS)
-            .where(table.signal == str(signal))
-            .where(table.issued_at.between(to_us(since), to_us(until) - 1))
-            .order_by(table.issued_at, table.id)
+            .where(table.signal == str(signal), table.source.in_((BLEND, PROFILE)))
+            .where(table.fetched_at >= to_us(since))
+            .order_by(table.id)
         )
         with self._database.reading() as connection:
             return tuple(map(_forecast, connection.execute(query)))
@@ -221,6 +223,7 @@ def _values(forecast: Forecast) -> dict[str, Any]:
         "issued_at": to_us(forecast.issued_at),
         "fetched_at": to_us(forecast.fetched_at),
         "model": forecast.model,
+        "parts": forecast.parts,
         "first_at": to_us(first),
         "last_at": to_us(forecast.slots[-1].end),
         "slots": to_text(
@@ -266,6 +269,7 @@ def _forecast(row: Row[Any]) -> Forecast:
         issued_at=from_us(row.issued_at),
         fetched_at=from_us(row.fetched_at),
         model=row.model,
+        parts=row.parts,
         slots=tuple(slots),
         id=row.id,
     )

@@ -239,10 +239,8 @@ class LedgerStore:
         with self._database.reading() as connection:
             for each in wanted:
                 these = query if each is None else query.where(table.slot_start.in_(each))
-                found += [
-                    Intensity(**_moments(row, "slot_start", "slot_end"))
-                    for row in connection.execute(these)
-                ]
+                rows: Sequence[Row[Any]] = connection.execute(these).all()
+                found += [Intensity(**_moments(row, "slot_start", "slot_end")) for row in rows]
         return tuple(found)
 
     def totals(self) -> tuple[TotalRow, ...]:

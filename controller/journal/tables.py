@@ -123,6 +123,7 @@ CARBON_FORECASTS = Table(
     Column("first_at", BigInteger, nullable=False),
     Column("last_at", BigInteger, nullable=False),
     Column("slots", Text, nullable=False),
+    Column("parts", Text, nullable=False, default=""),
     Index("carbon_forecasts_by_issue", "signal", "source", "issued_at"),
 )
 

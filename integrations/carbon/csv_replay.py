@@ -23,6 +23,8 @@ TRAILING = timedelta(hours=48)
 DEEP_TRAILING = timedelta(days=10)
 """How far back once a day, in recorded time."""
 
+DAY_S = 86_400.0
+
 HORIZON = timedelta(hours=48)
 """How far a forecast reaches, in recorded time."""
 
@@ -90,6 +92,7 @@ class CsvReplay:
             forecast_s=HORIZON.total_seconds() / self._compress if told else 0.0,
             trailing=TRAILING / self._compress,
             deep_trailing=DEEP_TRAILING / self._compress,
+            day_s=DAY_S / self._compress,
         )
 
     @property

@@ -48,6 +48,7 @@ def upgrade() -> None:
         sa.Column("first_at", sa.BigInteger(), nullable=False),
         sa.Column("last_at", sa.BigInteger(), nullable=False),
         sa.Column("slots", sa.Text(), nullable=False),
+        sa.Column("parts", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index(

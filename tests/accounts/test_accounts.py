@@ -238,4 +238,5 @@ def test_nothing_is_written_when_nothing_is_new(journal: Journal) -> None:
     one.price(NOW)
     assert T0 < NOW
     assert journal.ledger.unemitted(None, "actual") == ()
-    assert one._stale_rows(None) == []
+    assert one._stale_slots(NOW, everything=False) == set()
+    assert one._stale_slots(NOW, everything=True) == set()

@@ -3,6 +3,7 @@
 import http.client
 import re
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -177,7 +178,9 @@ def test_a_silent_signal_ages_and_loses_its_value(journal: Journal, clock: Stepp
         issued_at=now,
         fetched_at=now,
     )
-    journal.carbon.store([point])
+    later = now + timedelta(hours=1)
+    ahead = replace(point, start=point.end, end=later, quality=Quality.FORECAST)
+    journal.carbon.store([point, ahead])
     journal.carbon.fetched(SIGNAL, now, ok=True)
     served = server(journal, clock)
     samples = scrape(served)

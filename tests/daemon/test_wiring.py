@@ -14,9 +14,13 @@ from tests.daemon.clocks import SteppedClock
 from tests.daemon.process import ask, empty_journal
 from tests.daemon.test_life import CARBON, trace
 from tests.daemon.waiting import wait_for
-from wattmesh.controller.duties import PeriodRoll, PollDuty
+from wattmesh.controller.duties import PollDuty
+from wattmesh.controller.forecaster import Forecaster
+from wattmesh.controller.period_roll import PeriodRoll
+from wattmesh.controller.poller import Poller
 from wattmesh.controller.settings import parse
 from wattmesh.controller.wiring import Parts
+from wattmesh.errors import NoData
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, Transition
 from wattmesh.telemetry.fake_nvml import FakeNvml
@@ -267,16 +271,20 @@ def test_a_carbon_feed_that_stops_is_said_everywhere(start: Start, clock: Steppe
     parts = start(more=CARBON)
     serve(parts)
     register(parts)
-    poll = PollDuty(parts.accounting_source, parts.journal, parts.pulse, parts.cycle.wake)
+    source = parts.accounting_source
+    forecaster = Forecaster(parts.journal, source.signal, source.series)
+    poll = PollDuty(Poller(source, parts.journal), forecaster, parts.pulse, parts.cycle.wake)
     poll.turn()
     parts.cycle.turn()
     assert call(parts, "GET", "/v1/status")["carbon"]["trouble"] == ""
     clock.pass_s(3600.0)
     call(parts, "POST", f"/v1/runs/{facts.RUN}/progress", facts.progress())
-    poll.turn()
+    with pytest.raises(NoData):
+        poll.turn()
     parts.cycle.turn()
     view = call(parts, "GET", "/v1/status")
-    assert "csv gives no value for now" in view["carbon"]["trouble"]
+    assert "csv was last heard" in view["carbon"]["trouble"]
+    assert "trace.csv ended" in view["carbon"]["trouble"]
     assert any("Every run holds until the signal is back" in each for each in view["trouble"])
-    assert "csv gives no value for now" in view["cycle"]["sentence"]
+    assert "csv was last heard" in view["cycle"]["sentence"]
     assert view["runs"][0]["activity"] == "holding"

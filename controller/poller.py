@@ -1,0 +1,169 @@
+"""One provider's series made into polls: what is asked for when, and what is kept of the answers.
+
+Each poll asks for what is new and the trailing hours, once a day for the trailing days, and for the
+forecast where there is one. What lies further back is fetched a week at a time, one week a poll, so
+that a profile has its history and the start is not delayed. Everything goes into the journal, so
+that a restart needs no network.
+
+Invariant: an answer about one part is kept though another part fails; nothing that was stored is
+taken back by a poll that fails.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from wattmesh.controller.journal.carbon import FetchRow
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.errors import NoData, SourceRefused, SourceUnavailable
+from wattmesh.telemetry.carbon import CarbonBatch, CarbonPoint, Provider
+
+HISTORY = timedelta(days=60)
+"""So much of the past a forecast can make use of; older gaps are not filled."""
+
+CHUNK = timedelta(days=7)
+DAY = timedelta(days=1)
+
+Failure = SourceUnavailable | SourceRefused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polled:
+    """What one poll came to.
+
+    Attributes:
+        new: rows and issues that were not known before.
+        refused: what the provider said that was not believed, or parts that did not come.
+        failure: why nothing is known of the signal since the poll before; None when it is.
+    """
+
+    new: int
+    refused: tuple[str, ...] = ()
+    failure: Failure | None = None
+
+
+class Poller:
+    """Polls one series for every run and role that reads it."""
+
+    def __init__(self, provider: Provider, journal: Journal) -> None:
+        """Take the provider and where its answers are kept."""
+        self._provider = provider
+        self._journal = journal
+        self._scale = provider.series.day_s / DAY.total_seconds()
+        self._said: set[str] = set()
+
+    @property
+    def provider(self) -> Provider:
+        """Whom it asks."""
+        return self._provider
+
+    def poll(self, now: datetime) -> Polled:
+        """Ask for what is new, store it, and remember how it went.
+
+        Raises:
+            JournalUnavailable: nothing could be stored; the next poll asks again.
+        """
+        store, signal = self._journal.carbon, self._provider.signal
+        fetch = store.last_fetch(signal)
+        new, said = 0, list[str]()
+        failures = list[Failure]()
+        if self._provider.series.observed:
+            observed, failure = self._observed(fetch, now)
+            new += store.store(observed.points)
+            said += observed.refused
+            failures += [failure] if failure else []
+        if self._provider.series.forecast_s > 0:
+            ahead, failure = self._ahead(now)
+            new += store.store(ahead.points)
+            said += ahead.refused
+            if failure is not None and not self._provider.series.observed:
+                failures.append(failure)
+            elif failure is not None:
+                said.append(f"The forecast did not come: {failure}.")
+        if failures:
+            why, refused = str(failures[0]), isinstance(failures[0], SourceRefused)
+            store.fetched(signal, now, ok=False, detail=why, refused=refused)
+            return Polled(new=new, refused=self._unsaid(said), failure=failures[0])
+        store.fetched(signal, now, ok=True, detail=said[0] if said else "")
+        if self._provider.series.observed:
+            new += self._fill(now)
+        return Polled(new=new, refused=self._unsaid(said))
+
+    def _observed(
+        self, fetch: FetchRow | None, now: datetime
+    ) -> tuple[CarbonBatch, Failure | None]:
+        """Ask for the trailing time, and for the running interval where that has not got it."""
+        series, store = self._provider.series, self._journal.carbon
+        deep = self._deep_is_due(fetch, now)
+        span = store.span(self._provider.signal)
+        start = now - (series.deep_trailing if deep else series.trailing)
+        if span is not None:  # after a long pause from where the stored values end
+            start = max(min(start, span[1]), now - HISTORY * self._scale)
+        end = now + timedelta(seconds=series.interval_s)
+        try:
+            batch = self._provider.history(start, end, now=now)
+        except (SourceUnavailable, SourceRefused) as error:
+            return CarbonBatch(points=()), error
+        if deep:
+            known = fetch.filled_from if fetch and fetch.filled_from else start
+            store.filled(self._provider.signal, deep_at=now, since=min(start, known))
+        if any(point.start <= now < point.end for point in batch.points):
+            return batch, None
+        try:
+            newest = self._provider.latest(now)
+        except (SourceUnavailable, SourceRefused) as error:
+            return batch, error
+        return _joined(batch, newest), None
+
+    def _ahead(self, now: datetime) -> tuple[CarbonBatch, Failure | None]:
+        """Ask for the forecast."""
+        try:
+            hours = self._provider.series.forecast_s / 3600
+            return self._provider.forecast(hours, now=now), None
+        except (SourceUnavailable, SourceRefused) as error:
+            return CarbonBatch(points=()), error
+
+    def _deep_is_due(self, fetch: FetchRow | None, now: datetime) -> bool:
+        """Whether the trailing days have not been asked for within a day."""
+        return (
+            fetch is None
+            or fetch.deep_at is None
+            or not timedelta(0) <= now - fetch.deep_at < DAY * self._scale
+        )
+
+    def _fill(self, now: datetime) -> int:
+        """Fetch one more week of the past, if it is wanted; count what was new.
+
+        A provider that has none, or gives none to this key, is not asked for that week again.
+        """
+        store, signal = self._journal.carbon, self._provider.signal
+        fetch, goal = store.last_fetch(signal), now - HISTORY * self._scale
+        if fetch is None or fetch.deep_at is None or fetch.filled_from is None:
+            return 0
+        if fetch.filled_from <= goal:
+            return 0
+        start = max(goal, fetch.filled_from - CHUNK * self._scale)
+        points: tuple[CarbonPoint, ...] = ()
+        try:
+            points = self._provider.history(start, fetch.filled_from, now=now).points
+        except (NoData, SourceRefused):
+            start = goal
+        except SourceUnavailable:
+            return 0
+        new = store.store(points)
+        store.filled(signal, deep_at=fetch.deep_at, since=start)
+        return new
+
+    def _unsaid(self, said: list[str]) -> tuple[str, ...]:
+        """Give the sentences that the poll before did not give."""
+        fresh = tuple(each for each in dict.fromkeys(said) if each not in self._said)
+        self._said = set(said)
+        return fresh
+
+
+def _joined(one: CarbonBatch, other: CarbonBatch) -> CarbonBatch:
+    """Put two answers together; of an interval in both the later answer stands."""
+    told = {(each.start, each.quality): each for each in (*one.points, *other.points)}
+    return CarbonBatch(
+        points=tuple(sorted(told.values(), key=lambda each: each.start)),
+        refused=tuple(dict.fromkeys((*one.refused, *other.refused))),
+    )
