@@ -1,6 +1,7 @@
-"""The policy that saves grams: the plan's point, if the guard allows it and a switch pays.
+"""The policy that saves grams: the newest plan's point, else the price rule's, if a switch pays.
 
-Reached only with a usable signal, a deadline and a guard that lets the run stay. Invariant: never
+A plan of the planner (`follow.py`) comes first. Without a fresh one the run goes by one carbon
+price of its own. Reached only with a usable signal, a deadline and a guard that lets the run stay. Invariant: never
 goes to a point above the hull, nor to one after which the guard could not keep the deadline.
 """
 
@@ -9,6 +10,7 @@ from dataclasses import replace
 from wattmesh.policies import reasons
 from wattmesh.policies.case import Case
 from wattmesh.policies.decision import Decision
+from wattmesh.policies.follow import follow
 from wattmesh.policies.gate import offer
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.hull import Vertex, lower_hull
@@ -21,6 +23,9 @@ def automatic(case: Case) -> Decision:
     run, guard = case.run, case.guard
     if run.catalogue is None or run.current is None or guard is None:
         return case.hold("unknown_point", "not enough is known about it to choose")
+    planned = follow(case)
+    if planned is not None:
+        return planned
     hull = lower_hull(run.catalogue, case.menu, case.gpus_held)
     if not [vertex for vertex in hull.vertices if vertex.point.id != run.current.id]:
         return case.hold("no_choice", reasons.no_choice(case, hull))

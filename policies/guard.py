@@ -26,7 +26,8 @@ held and the next look, at most one cycle later, finds safe broken, it orders f.
 at most lag(i) after the last event; rho(i) <= rho(f), so reach is not shorter for a longer wait:
 after success the rest fits at f, where alone = reach holds for ever; after failure the time left
 is at least reach(i, n - 1) and safe(i, n - 1) holds. n - 1 failures leave n = 1, whose attempt
-does not fail. *Going to j*: the switch begins after some wait x in [0, lag(i)] and succeeds or
+does not fail. *Suspended*: the same with rho = 0, lag = one cycle (it wakes at no boundary) and
+no `alone`; to wake is its switch. *Going to j*: the switch begins after some wait x in [0, lag(i)] and succeeds or
 fails. The slack of either side is concave in x (a line minus max(0, line)), so a side that holds
 at both ends holds between: safe(j, N) or safe(i, n - 1) holds at that event. After n = 1 a failure
 freezes the run, and safe(i, 0) = alone(i) lets it finish frozen. Induction over events.
@@ -89,6 +90,28 @@ class Guard:
         failed_s = FAILED_SWITCH * self.switch_s
         return min(success, self._worst_s(current, self.attempts - 1, current, wait_s, failed_s))
 
+    def asleep_slack_s(self) -> float:
+        """Give the seconds a suspended run could sleep on and still be in time."""
+        return self._asleep_s(self.attempts, self.tokens_left, self.time_left_s)
+
+    def may_suspend(self, current: OperatingPoint) -> bool:
+        """Say whether the run, at `current`, may be ordered to sleep."""
+        slack = []
+        for wait_s in (0.0, self.lag_s(current)):
+            left = max(0.0, self.tokens_left - self._rho(current) * wait_s)
+            seconds = self.time_left_s - wait_s - self.switch_s
+            slack.append(self._asleep_s(self.attempts_after, left, seconds))
+        failed_s = FAILED_SWITCH * self.switch_s
+        wait_s = self.lag_s(current)
+        slack.append(self._worst_s(current, self.attempts - 1, current, wait_s, failed_s))
+        return min(slack) >= 0.0
+
+    def may_wake(self, target: OperatingPoint) -> bool:
+        """Say whether a suspended run may be woken at `target`."""
+        seconds = self.time_left_s - self.cycle_s - FAILED_SWITCH * self.switch_s
+        failed = self._asleep_s(self.attempts - 1, self.tokens_left, seconds)
+        return self.slack_after_s(None, target) >= 0.0 and failed >= 0.0
+
     def finish_s(self, point: OperatingPoint) -> float:
         """Give the seconds that the rest takes at `point`."""
         return self.tokens_left / self._rho(point)
@@ -112,6 +135,13 @@ class Guard:
     def _switching_s(self, attempts: int) -> float:
         """Seconds of `attempts` switches, all but the last failing."""
         return (1.0 + FAILED_SWITCH * (attempts - 1)) * self.switch_s
+
+    def _asleep_s(self, attempts: int, tokens: float, seconds: float) -> float:
+        """Give the slack of a run that sleeps, `attempts` to wake it left; it finishes at none."""
+        if attempts < 1:
+            return float("-inf")
+        waking_s = attempts * self.cycle_s + self._switching_s(attempts)
+        return seconds - waking_s - tokens / self._rho(self.fastest)
 
     def _worst_s(
         self,

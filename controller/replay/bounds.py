@@ -1,0 +1,52 @@
+"""What nobody without knowledge of the future can beat: the oracle's schedule, and a lower bound.
+
+Both come from the planner over the recorded grid, with switch costs, free of dwell, guard and
+boundaries; its plan is judged by `wattmesh.policies.evaluate`, its bound is the dual value.
+
+Invariant: bound <= oracle <= the grams of every policy on the same grid.
+"""
+
+import time
+from dataclasses import dataclass
+
+from wattmesh.controller.replay.grid import cut
+from wattmesh.controller.replay.world import Scene
+from wattmesh.errors import InputInvalid
+from wattmesh.policies.horizon import between
+from wattmesh.policies.options import options, transitions
+from wattmesh.policies.planner import plan
+from wattmesh.policies.problem import NoPlan, Plan, Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hindsight:
+    """The oracle. `bound_g`: no policy emits less. `solve_s`: to find both."""
+
+    plan: Plan
+    bound_g: float
+    solve_s: float
+
+
+def hindsight(scene: Scene, *, pause: bool) -> Hindsight:
+    """Plan a run with the whole recorded grid before one.
+
+    Raises:
+        InputInvalid: the work does not fit before the deadline.
+    """
+    began = time.perf_counter()
+    catalogue = scene.catalogue
+    slots = between(cut(scene.grid, scene.start, scene.deadline), scene.start, scene.deadline)
+    kinds = options(catalogue, catalogue.points, scene.gpus, pause=pause)
+    found = plan(
+        Problem(
+            tokens=scene.tokens,
+            seconds=tuple((slot.end - slot.start).total_seconds() for slot in slots),
+            g_per_kwh=tuple(slot.g_per_kwh for slot in slots),
+            options=kinds,
+            start=[each.name for each in kinds].index(scene.first),
+            transitions=transitions(catalogue.switch, kinds, release=catalogue.release),
+        )
+    )
+    if isinstance(found, NoPlan):
+        raise InputInvalid(f"the job cannot be replayed: {found.reason}")
+    return Hindsight(plan=found, bound_g=found.bound_g, solve_s=time.perf_counter() - began)

@@ -1,0 +1,205 @@
+"""Who steers a replayed run: wattmesh's own decisions, or a rival rule under the same guard.
+
+Ours goes through the very function that the daemon's cycle asks (`wattmesh.controller.think`), with
+plans made on the spot instead of by a worker. A rival is asked once per interval of the grid, as
+its authors do; the deadline guard stands over it at every look.
+
+Invariant: both see the grid through the same forecast.
+"""
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+
+from wattmesh.controller.replay.forecasts import Forecast
+from wattmesh.controller.replay.views import now_of, observation
+from wattmesh.controller.replay.world import Scene, State
+from wattmesh.controller.think import Plans, think
+from wattmesh.policies.case import Case, examine, switch_s
+from wattmesh.policies.decision import (
+    Action,
+    IntensitySlot,
+    Observation,
+    PlanView,
+    PolicySettings,
+    RunView,
+)
+from wattmesh.policies.horizon import to_end
+from wattmesh.policies.mpc import question
+from wattmesh.policies.planning import answered
+from wattmesh.policies.rivals.look import SLEEP, Ahead, Look, Rated, Rule
+
+PAST = timedelta(days=14)
+"""How far back a rule may look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What every driver of one replay is given.
+
+    Attributes:
+        pause: whether runs can be suspended.
+    """
+
+    forecast: Forecast
+    policy: PolicySettings
+    cycle_s: float
+    pause: bool = True
+
+
+class PlansNow:
+    """Plans made the moment they are asked for, anew with every interval of the grid."""
+
+    def __init__(self) -> None:
+        """Start without a plan."""
+        self._plan: PlanView | None = None
+        self._asked: tuple[object, ...] | None = None
+        self.solved = 0
+        self.seconds = 0.0
+
+    def newest(self, seen: Observation, run: RunView) -> PlanView | None:
+        """Give the plan for now; a new one when the grid, or where the run is, has changed."""
+        here = run.current.id if run.current else ""
+        slot = seen.carbon.slots[0].start if seen.carbon.slots else None
+        asked = (slot, here, run.suspended_s is None)
+        if run.open_switch is not None or asked == self._asked:
+            return self._plan
+        began = time.perf_counter()
+        wanted = question(seen, run)
+        self._plan = answered(wanted, self._plan) if wanted else None
+        self._asked = asked
+        self.seconds += time.perf_counter() - began
+        self.solved += 1
+        return self._plan
+
+
+class Ours:
+    """Wattmesh, as it decides live."""
+
+    def __init__(self, means: Means, plans: Plans) -> None:
+        """Take the forecast, the settings and who plans."""
+        self._means, self._plans = means, plans
+        self._frozen = ""
+
+    def wish(self, scene: Scene, state: State) -> str | None:
+        """Decide, and carry out what was decided."""
+        seen = _see(scene, state, self._means, self._frozen)
+        _, decisions = think(seen, self._plans)
+        for decision in decisions:
+            if decision.action is Action.FREEZE:
+                self._frozen = decision.reason
+            elif decision.action is Action.SUSPEND:
+                return SLEEP
+            elif decision.action is not Action.HOLD:
+                return decision.target
+        return None
+
+
+class Rival:
+    """A rule that others use."""
+
+    def __init__(self, means: Means, rule: Rule) -> None:
+        """Take the forecast, the settings and the rule."""
+        self._means, self._rule = means, rule
+        self._asked: tuple[object, str] | None = None
+        self._wish = ""
+        self._begun: tuple[float, float] | None = None
+        self.solved = 0
+        self.seconds = 0.0
+
+    def wish(self, scene: Scene, state: State) -> str | None:
+        """Ask the rule, and the guard about its answer."""
+        seen = _see(scene, state, self._means, "")
+        case = examine(seen, seen.runs[0])
+        if case.guard is None or state.busy_until_s is not None:
+            return None
+        slot, here = seen.carbon.slots[0], SLEEP if state.asleep else state.point.id
+        if self._asked != (slot.start, here):
+            began = time.perf_counter()
+            self._wish = self._rule(self._look(scene, case, here))
+            self._asked = (slot.start, here)
+            self.seconds += time.perf_counter() - began
+            self.solved += 1
+        return _guarded(case, here, self._wish)
+
+    def _look(self, scene: Scene, case: Case, here: str) -> Look:
+        """Show the rule what it may see."""
+        seen, guard, run = case.seen, case.guard, case.run
+        catalogue = scene.catalogue
+        assert guard is not None and run.deadline is not None
+        # The time that one switch back to full speed takes is nobody's to spend.
+        time_left_s = guard.time_left_s - switch_s(run, catalogue)
+        end = seen.now + timedelta(seconds=max(1.0, time_left_s))
+        horizon = to_end(seen.carbon.slots, seen.now, end)
+        tokens = guard.tokens_left / guard.counted_on
+        if self._begun is None:
+            self._begun = (tokens, time_left_s)
+        index = scene.grid.index(seen.now)
+        return Look(
+            ahead=tuple(map(_ahead, horizon.slots)),
+            tokens_left=tokens,
+            time_left_s=time_left_s,
+            tokens_total=self._begun[0],
+            time_total_s=self._begun[1],
+            points=_rated(scene),
+            current=here,
+            switch_s=catalogue.switch.layout_s,
+            switch_j=catalogue.switch.layout_energy_j,
+            past=scene.grid.values[max(0, index + 1 - PAST // scene.grid.step) : index + 1],
+        )
+
+
+def _see(scene: Scene, state: State, means: Means, frozen: str) -> Observation:
+    """Observe."""
+    return observation(
+        scene,
+        state,
+        means.forecast.slots(now_of(scene, state), scene.deadline),
+        policy=means.policy,
+        cycle_s=means.cycle_s,
+        frozen=frozen,
+        pause=means.pause,
+    )
+
+
+def _guarded(case: Case, here: str, wish: str) -> str | None:
+    """Give the rule's wish where the guard allows it, else the fastest point or nothing."""
+    guard, current = case.guard, case.run.current
+    if guard is None or current is None:
+        return None
+    fastest = guard.fastest.id
+    target = next((each for each in case.menu if each.id == wish), guard.fastest)
+    if here == SLEEP:
+        if guard.asleep_slack_s() < 0.0:
+            return fastest
+        if wish == SLEEP:
+            return None
+        return target.id if guard.may_wake(target) else fastest
+    if not guard.may_stay(current):
+        return fastest
+    if wish == here:
+        return None
+    if wish == SLEEP:
+        return SLEEP if case.run.capabilities and guard.may_suspend(current) else None
+    return target.id if guard.may_go(current, target) else None
+
+
+def _ahead(slot: IntensitySlot) -> Ahead:
+    """A slot as rules see it."""
+    return Ahead(seconds=(slot.end - slot.start).total_seconds(), g_per_kwh=slot.g_per_kwh)
+
+
+def _rated(scene: Scene) -> tuple[Rated, ...]:
+    """Points as rules see them."""
+    points = sorted(scene.catalogue.points, key=lambda each: each.tokens_per_s)
+    return tuple(
+        Rated(
+            id=each.id,
+            layout=str(each.layout),
+            gpus=each.gpus,
+            clock_mhz=each.clock_mhz,
+            tokens_per_s=each.tokens_per_s,
+            power_w=scene.catalogue.held_power_w(each, scene.gpus),
+        )
+        for each in points
+    )

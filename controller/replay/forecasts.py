@@ -1,0 +1,191 @@
+"""What a replayed policy is told of the grid ahead: our own forecast, the truth, yesterday, a file.
+
+Invariant: but for `perfect`, which says so, nothing that was recorded after the running interval is
+in a forecast; whoever asks twice for the same interval gets the same slots.
+"""
+
+import csv
+import gzip
+import io
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+
+from wattmesh.controller.replay.grid import Grid, cut
+from wattmesh.errors import InputInvalid
+from wattmesh.policies.decision import IntensitySlot
+from wattmesh.policies.series import Observed
+
+Slots = tuple[IntensitySlot, ...]
+
+HISTORY = timedelta(days=60)
+"""What our own forecast is given; more makes it hardly better, and replay slow."""
+
+AHEAD_H = 168.0
+DAY = timedelta(days=1)
+
+
+class Forecast(Protocol):
+    """Says what is known of the grid at a moment."""
+
+    def slots(self, now: datetime, end: datetime) -> Slots:
+        """Give the running interval as recorded, and the forecast until `end` or as it reaches."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Perfect:
+    """The truth: only a bound on what forecasts can do."""
+
+    grid: Grid
+
+    def slots(self, now: datetime, end: datetime) -> Slots:
+        """Give what will be recorded."""
+        return cut(self.grid, now, end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Persist:
+    """Each hour as the same hour of the last known day."""
+
+    grid: Grid
+
+    def slots(self, now: datetime, end: datetime) -> Slots:
+        """Repeat the last 24 h until `end`."""
+        grid, index = self.grid, self.grid.index(now)
+        per_day = max(1, DAY // grid.step)
+        day = grid.values[max(0, index - per_day + 1) : index + 1]
+        running = grid.slots[index]
+        count = max(1, -((running.start - end) // grid.step))
+        return tuple(
+            IntensitySlot(
+                start=running.start + n * grid.step,
+                end=running.start + (n + 1) * grid.step,
+                # The running interval is the newest of the day that repeats.
+                g_per_kwh=day[(n - 1) % len(day)],
+            )
+            for n in range(count)
+        )
+
+
+class Own:
+    """Our own forecast, made from the recorded history before now; kept for whoever asks next."""
+
+    def __init__(self, grid: Grid, every: timedelta = timedelta(hours=1)) -> None:
+        """Make a new forecast `every` so often; in between the newest one is cut shorter."""
+        self._grid, self._every = grid, every
+        self._made: dict[datetime, Slots] = {}
+
+    def slots(self, now: datetime, end: datetime) -> Slots:
+        """Forecast from what was recorded up to the running interval, which is known."""
+        grid = self._grid
+        running = grid.slots[grid.index(now)]
+        asked = grid.start + ((running.end - grid.start) // self._every) * self._every
+        if asked not in self._made:
+            self._made[asked] = self._predict(asked)
+        later = [each for each in self._made[asked] if each.end > running.end]
+        if not later:
+            return (running,)
+        return (running, replace(later[0], start=running.end), *later[1:])
+
+    def _predict(self, at: datetime) -> Slots:
+        """Ask the forecast for what comes after `at`, knowing everything before."""
+        # Numpy comes with the learned forecast, which replay alone may wait for.
+        from wattmesh.policies.forecast import predict  # noqa: PLC0415
+
+        grid = self._grid
+        known = (at - grid.start) // grid.step
+        first = max(0, known - HISTORY // grid.step)
+        observed = Observed(
+            start=grid.start + first * grid.step,
+            interval_s=grid.step.total_seconds(),
+            values=grid.values[first:known],
+        )
+        return predict(observed, now=at, hours=AHEAD_H).slots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issued:
+    """Forecasts from a file, each used from when it was issued until the next one."""
+
+    grid: Grid
+    issued: tuple[datetime, ...]
+    points: tuple[Slots, ...]
+
+    def slots(self, now: datetime, end: datetime) -> Slots:
+        """Give the running interval and what the newest forecast says after it."""
+        running = self.grid.slots[self.grid.index(now)]
+        found = bisect_right(self.issued, now) - 1
+        if found < 0:
+            return (running,)
+        later = [each for each in self.points[found] if each.end > running.end]
+        if not later or later[0].start > running.end:
+            return (running,)
+        return (running, replace(later[0], start=running.end), *later[1:])
+
+
+def from_file(path: Path, grid: Grid) -> Issued:
+    """Read forecasts: a trace file with one more column, `generated_at_utc`.
+
+    Raises:
+        InputInvalid: not such a file; named with the line.
+    """
+    try:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            with gzip.open(io.BytesIO(data)) as file:
+                data = file.read()
+        text = data.decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise InputInvalid(f"{path} cannot be read as forecasts: {error}") from error
+    issues: dict[datetime, list[tuple[datetime, float]]] = {}
+    rows = csv.DictReader(line for line in io.StringIO(text) if not line.startswith("#"))
+    for number, row in enumerate(rows, start=2):
+        try:
+            issued_at, start = (_moment(row[key]) for key in ("generated_at_utc", "timestamp_utc"))
+            value = float(row["carbon_intensity_gco2eq_per_kwh"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputInvalid(
+                f"{path}, row {number} is no forecast ({error!r}); it needs generated_at_utc, "
+                "timestamp_utc and carbon_intensity_gco2eq_per_kwh"
+            ) from error
+        issues.setdefault(issued_at, []).append((start, value))
+    if not issues:
+        raise InputInvalid(f"{path} holds no forecast")
+    ordered = sorted(issues)
+    return Issued(
+        grid=grid,
+        issued=tuple(ordered),
+        points=tuple(_chain(sorted(issues[each]), grid.step) for each in ordered),
+    )
+
+
+def _moment(text: str) -> datetime:
+    """Read an aware time."""
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone")
+    return at.astimezone(UTC)
+
+
+def _chain(points: list[tuple[datetime, float]], step: timedelta) -> Slots:
+    """Make slots of one issue, up to its first gap."""
+    slots: list[IntensitySlot] = []
+    for start, value in points:
+        if slots and slots[-1].end != start:
+            break
+        slots.append(IntensitySlot(start=start, end=start + step, g_per_kwh=value))
+    return tuple(slots)
+
+
+def maker(mode: str) -> Callable[[Grid], Forecast]:
+    """Give what makes a grid's forecast: `own`, `perfect`, `persist`, or the path of a file."""
+    kinds: dict[str, Callable[[Grid], Forecast]] = {
+        "own": Own,
+        "perfect": lambda grid: Perfect(grid=grid),
+        "persist": lambda grid: Persist(grid=grid),
+    }
+    return kinds.get(mode) or (lambda grid: from_file(Path(mode), grid))

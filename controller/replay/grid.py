@@ -1,0 +1,122 @@
+"""A recorded grid as replay needs it: a value for every interval, and grams over any time. I/O in.
+
+Invariant: every value is one that was recorded and believed; a gap takes the value before it, and
+how many did is kept, so that nobody takes them for measured.
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+
+from wattmesh.errors import InputInvalid
+from wattmesh.integrations.carbon.believed import Judge
+from wattmesh.integrations.carbon.trace import load
+from wattmesh.policies.decision import IntensitySlot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """One series on one grid of time.
+
+    Attributes:
+        name: of the trace. `kind`: average or marginal.
+        values: g/kWh, one for each `step` from `start` on.
+        filled: intervals that were missing or not believed.
+    """
+
+    name: str
+    kind: str
+    start: datetime
+    step: timedelta
+    values: tuple[float, ...]
+    filled: int = 0
+
+    @property
+    def end(self) -> datetime:
+        """When the last interval is over."""
+        return self.start + len(self.values) * self.step
+
+    @cached_property
+    def slots(self) -> tuple[IntensitySlot, ...]:
+        """All intervals."""
+        return tuple(
+            IntensitySlot(
+                start=self.start + n * self.step,
+                end=self.start + (n + 1) * self.step,
+                g_per_kwh=value,
+            )
+            for n, value in enumerate(self.values)
+        )
+
+    def index(self, at: datetime) -> int:
+        """Give the interval that holds `at`."""
+        return min(len(self.values) - 1, max(0, (at - self.start) // self.step))
+
+    @cached_property
+    def _burnt(self) -> tuple[float, ...]:
+        """Intensity integrated up to each border, g/kWh x s."""
+        step_s = self.step.total_seconds()
+        return (0.0, *accumulate(value * step_s for value in self.values))
+
+    def burnt(self, at: datetime) -> float:
+        """Give the intensity integrated from the start until `at`, g/kWh x s."""
+        index = self.index(at)
+        into_s = (at - self.start - index * self.step).total_seconds()
+        return self._burnt[index] + self.values[index] * into_s
+
+
+def read(path: Path) -> Grid:
+    """Read a trace file (`wattmesh.integrations.carbon.trace`).
+
+    Raises:
+        InputInvalid: it is no trace, or nothing in it is believed.
+    """
+    trace = load(path)
+    kind = trace.signal.kind
+    judge = Judge(kind)
+    known = {
+        row.start: row.g_per_kwh
+        for row in trace.rows
+        if row.g_per_kwh is not None and not judge.fault(row.start, row.g_per_kwh)
+    }
+    if not known:
+        raise InputInvalid(f"{path} has no value that can be believed")
+    values: list[float] = []
+    filled, last = 0, next(iter(known.values()))
+    for n in range((trace.end - trace.start) // trace.step):
+        value = known.get(trace.start + n * trace.step)
+        filled += value is None
+        last = last if value is None else value
+        values.append(last)
+    return Grid(
+        name=path.name.removesuffix(".gz").removesuffix(".csv"),
+        kind=kind,
+        start=trace.start,
+        step=trace.step,
+        values=tuple(values),
+        filled=filled,
+    )
+
+
+def starts(grid: Grid, *, window: timedelta, history: timedelta, count: int) -> list[datetime]:
+    """Spread `count` starts evenly over a trace, on whole hours of it, each with its history.
+
+    Returns:
+        Fewer where the trace is short; none where not even one window fits.
+    """
+    first, last = grid.start + history, grid.end - window
+    if last < first or count < 1:
+        return []
+    hour = timedelta(hours=1)
+    found = [first + (last - first) * n / max(1, count - 1) for n in range(count)]
+    whole = [grid.start + ((each - grid.start) // hour) * hour for each in found]
+    return sorted({max(first, each) for each in whole})
+
+
+def cut(grid: Grid, start: datetime, end: datetime) -> tuple[IntensitySlot, ...]:
+    """Give the intervals that overlap [start, end), whole."""
+    high = bisect_left(grid.slots, end, key=lambda slot: slot.start)
+    return grid.slots[grid.index(start) : high]

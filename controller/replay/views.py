@@ -1,0 +1,107 @@
+"""What the cycle would see of a replayed run: the world's state as one `Observation`. Pure.
+
+Invariant: nothing is in it that a daemon could not know at that moment; the grid ahead comes from
+the forecast alone, and only the running interval is what was recorded.
+"""
+
+from datetime import datetime, timedelta
+
+from wattmesh.controller.replay.world import Scene, State
+from wattmesh.policies.decision import (
+    CarbonView,
+    IntensitySlot,
+    Mode,
+    Observation,
+    PolicySettings,
+    Rung,
+    RunView,
+    SwitchView,
+)
+from wattmesh.policies.mpc import SUSPENDS
+
+DAY_S = 86_400.0
+CAPABILITIES = ("in_place", "parking", SUSPENDS)
+
+
+def now_of(scene: Scene, state: State) -> datetime:
+    """Give the time on the virtual clock."""
+    return scene.start + timedelta(seconds=state.at_s)
+
+
+def observation(
+    scene: Scene,
+    state: State,
+    slots: tuple[IntensitySlot, ...],
+    *,
+    policy: PolicySettings,
+    cycle_s: float,
+    frozen: str = "",
+    pause: bool = True,
+) -> Observation:
+    """Show the run to the policy.
+
+    Args:
+        slots: the running interval and the forecast.
+        frozen: why the policy gave the run up; "" when it did not.
+        pause: whether the run can be suspended.
+    """
+    return Observation(
+        now=now_of(scene, state),
+        mode=Mode.ACT,
+        runs=(_run(scene, state, frozen, pause),),
+        carbon=CarbonView(
+            signal=scene.grid.name,
+            slots=slots,
+            age_s=0.0,
+            rung=Rung.ISSUED,
+            source="replay",
+            interval_s=scene.grid.step.total_seconds(),
+        ),
+        policy=policy,
+        cycle_s=cycle_s,
+    )
+
+
+def _run(scene: Scene, state: State, frozen: str, pause: bool) -> RunView:
+    """The run as the journal would show it."""
+    catalogue = scene.catalogue
+    at_s, steps = state.at_s, catalogue.global_batch * catalogue.seq_len
+    layout_busy = state.target is not None and (state.busy_until_s or state.target is not None)
+    open_switch = None
+    if layout_busy:
+        open_switch = SwitchView(
+            plan="replay",
+            target=state.target or "sleep",
+            state="rebuilding" if state.busy_until_s is not None else "ordered",
+            age_s=at_s - state.ordered_s,
+        )
+    changed_s, clock_s = state.changed_s, state.clock_s
+    return RunView(
+        run="replay",
+        name=catalogue.job,
+        attempt=1,
+        live=True,
+        last_seen_s=0.0,
+        step=int(state.tokens // steps),
+        tokens=int(state.tokens),
+        tokens_total=round(scene.tokens),
+        layout=state.point.layout,
+        world_size=scene.gpus,
+        gpus_held=scene.gpus,
+        boundary_every=scene.boundary_every,
+        started_at=scene.start,
+        catalogue=catalogue,
+        current=state.point,
+        baseline=scene.first,
+        deadline=scene.deadline,
+        tokens_per_s=state.measured,
+        frozen=frozen,
+        open_switch=open_switch,
+        failed_switches=state.failed,
+        switches_today=sum(at_s - each < DAY_S for each in state.switched_s[-50:]),
+        clock_trouble="",
+        since_clock_s=None if clock_s is None else at_s - clock_s,
+        since_switch_s=None if changed_s is None else at_s - changed_s,
+        capabilities=CAPABILITIES if pause else CAPABILITIES[:-1],
+        suspended_s=at_s - state.asleep_since_s if state.asleep else None,
+    )

@@ -1,0 +1,186 @@
+"""What the planner is asked about one run, and its answer as the policy reads it. Pure.
+
+The question is made from what one cycle saw, so that a worker may answer it later; the answer says
+which question it answers. The planner itself is not imported here: the daemon decides without it.
+
+Invariant: the same observation gives the same question and the same digest; a plan never reaches
+beyond the deadline less what the guard keeps in reserve.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from wattmesh.policies.case import Case, examine
+from wattmesh.policies.decision import IntensitySlot, Observation, PlanStep, PlanView, RunView
+from wattmesh.policies.guard import Guard
+from wattmesh.policies.horizon import between, mean_g_per_kwh, to_end
+from wattmesh.policies.options import options, transitions
+from wattmesh.policies.problem import Plan, Problem
+from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, SwitchCost
+
+NEAR = timedelta(hours=72)
+FINE, COARSE = timedelta(minutes=15), timedelta(hours=2)
+"""Least length of the slots until NEAR from now, and after; shorter ones are thrown together."""
+
+SUSPENDS = "suspend"
+"""Capability of a run that can be stopped and started again to save carbon."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What the planner is asked.
+
+    Attributes:
+        ids: point id per option; "" for suspended.
+        starts: when each slot begins. `digest`: of all that the answer depends on.
+    """
+
+    made_at: datetime
+    problem: Problem
+    ids: tuple[str, ...]
+    starts: tuple[datetime, ...]
+    digest: str
+
+    @property
+    def origin(self) -> str:
+        """Point id the run is at; "" when it is suspended."""
+        return self.ids[self.problem.start]
+
+
+def question(seen: Observation, run: RunView) -> Question | None:
+    """Ask for a plan for one run; None while something is missing that a plan needs."""
+    case = examine(seen, run)
+    guard, catalogue, current = case.guard, run.catalogue, run.current
+    if guard is None or catalogue is None or current is None or not seen.carbon.slots:
+        return None
+    slots = _slots(case, guard, catalogue)
+    if not slots or guard.tokens_left <= 0:
+        return None
+    known = {point.id for point in case.menu}
+    points = case.menu if current.id in known else (*case.menu, current)
+    kinds = options(catalogue, points, case.gpus_held, pause=SUSPENDS in run.capabilities)
+    ids = tuple("" if each.name == PAUSED else each.name for each in kinds)
+    origin = "" if run.suspended_s is not None else current.id
+    if origin not in ids:
+        return None
+    dwell_left_s = 0.0
+    if run.since_switch_s is not None:
+        dwell_left_s = max(0.0, seen.policy.dwell_s - run.since_switch_s)
+    problem = Problem(
+        tokens=guard.tokens_left / _expected(seen, guard),
+        seconds=tuple((slot.end - slot.start).total_seconds() for slot in slots),
+        g_per_kwh=tuple(slot.g_per_kwh for slot in slots),
+        options=kinds,
+        start=ids.index(origin),
+        transitions=transitions(
+            _measured(run, catalogue),
+            kinds,
+            release=catalogue.release,
+            dwell_s=seen.policy.dwell_s,
+            clock_dwell_s=seen.policy.clock_dwell_s,
+        ),
+        dwell_left_s=dwell_left_s,
+    )
+    return Question(
+        made_at=seen.now,
+        problem=problem,
+        ids=ids,
+        starts=tuple(slot.start for slot in slots),
+        digest=hashlib.sha256(repr(problem).encode()).hexdigest()[:16],
+    )
+
+
+def answer(asked: Question, plan: Plan) -> PlanView:
+    """Read the planner's answer."""
+    steps: list[PlanStep] = []
+    seconds = asked.problem.seconds
+    for slot, option in enumerate(plan.path):
+        start = asked.starts[slot]
+        end = start + timedelta(seconds=seconds[slot])
+        if slot == len(plan.path) - 1 and plan.evaluation.ends_s is not None:
+            end = asked.made_at + timedelta(seconds=plan.evaluation.ends_s)
+        point = asked.ids[option]
+        if steps and steps[-1].point == point:
+            start = steps.pop().start
+        steps.append(PlanStep(start=start, end=end, point=point))
+    return PlanView(
+        made_at=asked.made_at,
+        digest=asked.digest,
+        origin=asked.origin,
+        steps=tuple(steps),
+        price_mu=plan.mu_g_per_token,
+        grams=plan.evaluation.charged_g,
+        bound_g=plan.bound_g,
+        gap=plan.gap,
+    )
+
+
+def rest(before: PlanView, asked: Question) -> tuple[int, ...]:
+    """Give the plan before as a path of a newer question, as far as it reaches."""
+    found: list[int] = []
+    for start in asked.starts:
+        step = before.at(start)
+        if step is None or step.point not in asked.ids:
+            break
+        found.append(asked.ids.index(step.point))
+    return tuple(found)
+
+
+def _measured(run: RunView, catalogue: Catalogue) -> SwitchCost:
+    """Give the catalogue's switch costs with what was measured on this run."""
+    switch = catalogue.switch
+    if run.switch_s is not None:
+        switch = replace(switch, layout_s=run.switch_s)
+    if run.switch_energy_j is not None:
+        switch = replace(switch, layout_energy_j=run.switch_energy_j)
+    return switch
+
+
+def _expected(seen: Observation, guard: Guard) -> float:
+    """Share of catalogue speed to plan with: all of it, unless the run is known to be slower.
+
+    The guard's reserve is kept by the guard; a plan that counted on it would run too fast.
+    """
+    reserve = 1.0 - seen.policy.guard_margin
+    return guard.counted_on if guard.counted_on < reserve else 1.0
+
+
+def _slots(case: Case, guard: Guard, catalogue: Catalogue) -> tuple[IntensitySlot, ...]:
+    """Give the slots to plan in, from now to the end of the time that may be used."""
+    now = case.seen.now
+    end = now + timedelta(seconds=guard.time_left_s)
+    horizon = to_end(case.seen.carbon.slots, now, end)
+    reserve = timedelta(seconds=guard.reserve_s(_slowest_alike(guard, catalogue)))
+    slots = between(horizon.slots, now, end - reserve)
+    near = now + NEAR
+    early = [slot for slot in slots if slot.start < near]
+    return (*_coarser(early, FINE), *_coarser(slots[len(early) :], COARSE))
+
+
+def _slowest_alike(guard: Guard, catalogue: Catalogue) -> OperatingPoint:
+    """Give the slowest point of the fastest's layout: where a plan likely ends."""
+    alike = [each for each in catalogue.points if each.layout == guard.fastest.layout]
+    return min((*alike, guard.fastest), key=lambda each: each.tokens_per_s)
+
+
+def _coarser(slots: Sequence[IntensitySlot], least: timedelta) -> list[IntensitySlot]:
+    """Throw slots together until each is long enough; the last may be shorter."""
+    kept: list[IntensitySlot] = []
+    group: list[IntensitySlot] = []
+    for slot in slots:
+        group.append(slot)
+        if slot.end - group[0].start >= least:
+            kept.append(_one(group))
+            group = []
+    if group:
+        kept.append(_one(group))
+    return kept
+
+
+def _one(slots: Sequence[IntensitySlot]) -> IntensitySlot:
+    """Give one slot of the mean of several."""
+    return IntensitySlot(
+        start=slots[0].start, end=slots[-1].end, g_per_kwh=mean_g_per_kwh(slots)
+    )

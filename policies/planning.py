@@ -1,0 +1,24 @@
+"""Answer the question for a plan: the planner, warm from the plan before. Imports numpy.
+
+For a worker process and for replay; the daemon itself only asks (`mpc.py`) and reads the answer.
+Invariant: the same question and plan before give the same answer.
+"""
+
+from wattmesh.policies.decision import PlanView
+from wattmesh.policies.mpc import Question, answer, rest
+from wattmesh.policies.planner import plan
+from wattmesh.policies.problem import NoPlan
+from wattmesh.policies.steady import steady
+
+
+def answered(asked: Question, before: PlanView | None = None) -> PlanView | None:
+    """Plan the rest of a run, keeping to the plan before unless the new one is worth it.
+
+    Returns:
+        None when no plan does the work in time; the deadline guard then decides alone.
+    """
+    path = rest(before, asked) if before else ()
+    found = plan(asked.problem, also=(path,) if path else ())
+    if isinstance(found, NoPlan):
+        return None
+    return answer(asked, steady(asked.problem, found, path))

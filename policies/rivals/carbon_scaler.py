@@ -1,0 +1,40 @@
+"""CarbonScaler: more GPUs in clean hours, by marginal throughput per gram.
+
+The greedy algorithm of CarbonScaler (SIGMETRICS 2024, Algorithm 1): of all (slot, scale) steps take
+the one of the most tokens per gram that its slot allows next, until the work fits. Scales are the
+points at full clock; below the smallest the job sleeps. It is planned anew at every look, which its
+published code does not do: the stronger form.
+"""
+
+from heapq import heapify, heappop, heappush
+
+from wattmesh.policies.rivals.look import SLEEP, Look, Rated
+
+
+def carbon_scaler(look: Look) -> str:
+    """Give the scale of the first slot."""
+    scales = look.full_clock()
+    levels = [0] * len(look.ahead)
+    heap = [
+        (-_worth(None, scales[0], slot.g_per_kwh), when) for when, slot in enumerate(look.ahead)
+    ]
+    heapify(heap)
+    tokens = 0.0
+    while heap and tokens < look.tokens_left:
+        _, when = heappop(heap)
+        slot, level = look.ahead[when], levels[when]
+        before = scales[level - 1].tokens_per_s if level else 0.0
+        tokens += (scales[level].tokens_per_s - before) * slot.seconds
+        levels[when] = level + 1
+        if level + 1 < len(scales):
+            worth = _worth(scales[level], scales[level + 1], slot.g_per_kwh)
+            heappush(heap, (-worth, when))
+    return scales[levels[0] - 1].id if levels[0] else SLEEP
+
+
+def _worth(low: Rated | None, high: Rated, g_per_kwh: float) -> float:
+    """Tokens per gram of a step up."""
+    more = high.tokens_per_s - (low.tokens_per_s if low else 0.0)
+    watts = high.power_w - (low.power_w if low else 0.0)
+    grams = watts * g_per_kwh
+    return more / grams if grams > 0 else float("inf")

@@ -1,0 +1,56 @@
+"""The fluid problem that some rules solve: least grams (or joules) when changing costs nothing.
+
+On the lower convex hull of speed and power each step up has marginal joules per token; all steps
+in all slots are taken cheapest first until the work fits (docs/policies.md). What the first slot
+then is at is the answer. The run never sleeps here.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from wattmesh.policies.rivals.look import Look, Rated
+
+
+def hull(points: Sequence[Rated]) -> list[Rated]:
+    """Give the points that no mixture of two others betters, slowest first."""
+    chain: list[Rated] = []
+    for each in sorted(points, key=lambda point: (point.tokens_per_s, point.power_w)):
+        if chain and each.tokens_per_s <= chain[-1].tokens_per_s:
+            continue
+        while chain and each.power_w <= chain[-1].power_w:
+            chain.pop()
+        while len(chain) > 1 and _slope(chain[-2], chain[-1]) >= _slope(chain[-1], each):
+            chain.pop()
+        chain.append(each)
+    # A point slower and hungrier per token than the next is no use when the run never sleeps.
+    while len(chain) > 1 and chain[0].j_per_token >= chain[1].j_per_token:
+        chain.pop(0)
+    return chain
+
+
+def cheapest(look: Look, points: Sequence[Rated], *, carbon: bool) -> str:
+    """Give the point of the first slot in the schedule of the least grams, or joules."""
+    useful = hull(points)
+    tokens = useful[0].tokens_per_s * sum(each.seconds for each in look.ahead)
+    rises = [
+        (level, _slope(low, high), high.tokens_per_s - low.tokens_per_s)
+        for level, (low, high) in enumerate(pairwise(useful), start=1)
+    ]
+    steps = [
+        ((slot.g_per_kwh if carbon else 1.0) * slope, when, level, more * slot.seconds)
+        for when, slot in enumerate(look.ahead)
+        for level, slope, more in rises
+    ]
+    first = 0
+    for _, when, level, more in sorted(steps):
+        if tokens >= look.tokens_left:
+            break
+        tokens += more
+        if when == 0:
+            first = level
+    return useful[first].id
+
+
+def _slope(low: Rated, high: Rated) -> float:
+    """Joules per token gained between two points."""
+    return (high.power_w - low.power_w) / (high.tokens_per_s - low.tokens_per_s)

@@ -1,0 +1,8 @@
+"""Static, fastest: the point of the most tokens per second from first to last."""
+
+from wattmesh.policies.rivals.look import Look
+
+
+def static_fastest(look: Look) -> str:
+    """Stay at the fastest point."""
+    return look.fastest.id
