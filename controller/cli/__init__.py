@@ -15,7 +15,7 @@ The map:
     why.py       why RUN, decisions; why_screen.py
     runs.py      runs
     operate.py   freeze, thaw, switch: what an operator may ask for
-    carbon.py    carbon now, history, forecast, providers; carbon_screen.py, and carbon_providers.py,
+    carbon.py    carbon now, history, forecast, providers; carbon_screen.py, carbon_providers.py,
                  which asks them live
     settings.py  settings check, sample
     db.py        db upgrade, current

@@ -1,5 +1,6 @@
 """From the settings file to a provider: what opens, and every mistake as a sentence."""
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from wattmesh.controller.settings import parse
 from wattmesh.controller.settings_carbon import CarbonSourceSection
 from wattmesh.errors import InputInvalid, SettingsInvalid
+from wattmesh.integrations.carbon.fuel_mix import DIRECT_G_PER_KWH, STORAGE
 from wattmesh.integrations.carbon.providers import PROVIDERS, readers
 from wattmesh.integrations.carbon.sources import SourceSettings, provider, read_secret
 
@@ -198,6 +200,38 @@ def test_without_a_secret_plain_http_is_fine(key: Path) -> None:
     """NESO and services without a token have nothing to hide."""
     neso = table(key, "neso", base_url='"http://mirror.example"')
     assert mistakes(f"[carbon.accounting]\n{neso}") == {}
+
+
+def examples() -> list[str]:
+    """Give the settings that the page on signals shows."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "carbon-signals.md"
+    return re.findall(r"^```toml\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("example", examples())
+def test_examples_of_the_manual_are_settings(key: Path, example: str) -> None:
+    """With the files of secrets in place, each example has no mistake; a misspelt one has."""
+    text = re.sub(r'"/etc/wattmesh/[^"]+"', f'"{key}"', example)
+    assert mistakes(text) == {}
+    assert mistakes(text.replace("zone =", "zones =")) != {}
+
+
+def test_the_manual_shows_every_provider() -> None:
+    """Each has its own part, and each live one an example; the factors are those of the code."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "carbon-signals.md"
+    text = page.read_text("utf-8")
+    assert [name for name in PROVIDERS if f"\n### `{name}`" not in text] == []
+    shown = {
+        name for name in PROVIDERS if any(f'provider = "{name}"' in each for each in examples())
+    }
+    assert shown == set(PROVIDERS) - {"csv"}
+    rows = re.findall(r"^\| (`[A-Z].*?) \| .*? \| (.*?) \|$", text, re.MULTILINE)
+    told: dict[str, str] = {}
+    for codes, numbers in rows:
+        fuels, values = re.findall(r"[A-Z]+", codes), numbers.split(", ")
+        told |= dict(zip(fuels, values * len(fuels) if len(values) == 1 else values, strict=True))
+    assert {fuel for fuel, value in told.items() if value == "left out"} == STORAGE
+    assert {f: float(v) for f, v in told.items() if v != "left out"} == DIRECT_G_PER_KWH
 
 
 def test_every_key_of_a_source_is_read_by_somebody() -> None:
