@@ -9,6 +9,7 @@ Invariant: an hour whose mix is not whole is refused by name, unless what lacks 
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,6 +29,8 @@ ORIGIN = datetime(2019, 1, 1, tzinfo=UTC)
 LAG = timedelta(hours=24)
 TRAILING = timedelta(hours=72)
 LABELS = ("ending", "starting")
+REMEMBERED = timedelta(days=10)
+"""So long before and after it was told a fuel is missed where it is not."""
 ROWS = 5000
 """Most rows of one answer in JSON."""
 MOST_PAGES = 40
@@ -36,6 +39,27 @@ MODEL = "EIA-930 mix"
 
 _FORM = "%Y-%m-%dT%H"
 HTTP_FORBIDDEN = 403
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """One fuel as told so far: the most in an hour, and the first and the last such hour."""
+
+    most_mwh: float
+    first: datetime
+    last: datetime
+
+    def and_at(self, begin: datetime, energy_mwh: float) -> "_Seen":
+        """Add an hour."""
+        return _Seen(
+            most_mwh=max(self.most_mwh, energy_mwh),
+            first=min(self.first, begin),
+            last=max(self.last, begin),
+        )
+
+    def expected_at(self, begin: datetime) -> bool:
+        """Say whether an hour should have the fuel: plants open, and close for good."""
+        return self.first - REMEMBERED <= begin <= self.last + REMEMBERED
 
 
 class Eia930:
@@ -78,8 +102,8 @@ class Eia930:
         self._own = dict(factors_g_per_kwh or {})
         self._shift = HOUR if label == "ending" else timedelta()
         self._http = http or JsonHttp(base_url)
-        # The most each fuel generated in an hour, so that one that stops being told is missed.
-        self._most_mwh: dict[str, float] = {}
+        # What each fuel was seen to do, so that one that stops being told is missed.
+        self._seen: dict[str, _Seen] = {}
 
     @property
     def signal(self) -> Signal:
@@ -137,7 +161,8 @@ class Eia930:
             if begin is not None and start <= begin < end:
                 hours.setdefault(begin, {})[fuel] = energy_mwh
                 if energy_mwh is not None:
-                    self._most_mwh[fuel] = max(energy_mwh, self._most_mwh.get(fuel, 0.0))
+                    seen = self._seen.get(fuel) or _Seen(most_mwh=0.0, first=begin, last=begin)
+                    self._seen[fuel] = seen.and_at(begin, energy_mwh)
         judge = Judge()
         points = [
             point
@@ -230,7 +255,10 @@ class Eia930:
         end = begin + HOUR
         if end > now:
             return
-        made = derived(Mix(energy_mwh=energy_mwh, most_mwh=self._most_mwh), self._factors)
+        most_mwh = {
+            fuel: seen.most_mwh for fuel, seen in self._seen.items() if seen.expected_at(begin)
+        }
+        made = derived(Mix(energy_mwh=energy_mwh, most_mwh=most_mwh), self._factors)
         if made.g_per_kwh is None:
             refused.append(refusal(begin, f"cannot be derived: {made.why}"))
             return

@@ -89,6 +89,8 @@ def derived(mix: Mix, factors_g_per_kwh: Mapping[str, float]) -> Derived:
             known[fuel] = max(0.0, energy_mwh)
             continue
         most_mwh = mix.most_mwh.get(fuel, math.inf) if energy_mwh is None else max(0.0, energy_mwh)
+        if fuel not in mix.energy_mwh and most_mwh == 0:
+            continue
         why.append(_unknown(fuel, energy_mwh, factor, listed=fuel in mix.energy_mwh))
         open_mwh += most_mwh
         open_g += most_mwh * (HIGHEST_FACTOR_G_PER_KWH if factor is None else factor)

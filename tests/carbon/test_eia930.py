@@ -110,6 +110,17 @@ def test_a_fuel_that_stops_being_told_is_missed(grid: GridServer) -> None:
     assert "fuel NG is missing" in batch.refused[0]
 
 
+def test_a_fuel_is_not_missed_for_ever(grid: GridServer) -> None:
+    """Ten days after its last row a fuel counts as gone: a plant that closed blocks nothing."""
+    source = eia(grid.base("eia930"))
+    old = NOON - 30 * 24 * HOUR
+    source.history(old, old + 24 * HOUR, now=NOW)
+    grid.fail(Fault.MISSING_FUEL, provider="eia930")
+    soon, late = old + 5 * 24 * HOUR, old + 20 * 24 * HOUR
+    assert source.history(soon, soon + 6 * HOUR, now=NOW).points == ()
+    assert len(source.history(late, late + 6 * HOUR, now=NOW).points) == 6
+
+
 def test_hours_of_zeros_have_no_intensity(grid: GridServer) -> None:
     """An outage in which every fuel is 0 tells nothing."""
     hour = DAY[0] + 3 * HOUR
