@@ -148,35 +148,3 @@ class Provider(Protocol):
     def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
         """Fetch the newest forecast, from the running interval on; empty where none is offered."""
         ...
-
-
-class CarbonSource(Protocol):
-    """A series that is polled as a whole."""
-
-    @property
-    def signal(self) -> Signal:
-        """The identity of the series this source serves."""
-        ...
-
-    @property
-    def cadence_s(self) -> float:
-        """How often new data can appear; polls follow this, not the control loop."""
-        ...
-
-    @property
-    def interval_s(self) -> float:
-        """Length of one interval of the series; ledger slots end at these borders."""
-        ...
-
-    @property
-    def origin(self) -> datetime:
-        """A moment at which an interval starts; with `interval_s` it fixes every border."""
-        ...
-
-    def poll(self, now: datetime) -> CarbonBatch:
-        """Fetch recent observations (trailing 48 h) and the newest forecast.
-
-        Raises:
-            SourceUnavailable: no answer, or nonsense; stored points stay as they are.
-        """
-        ...

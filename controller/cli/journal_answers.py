@@ -14,16 +14,17 @@ from typing import Any
 from urllib.parse import unquote
 
 from wattmesh.controller import settings as reader
-from wattmesh.controller.api import reading
+from wattmesh.controller.api import reading, reports
 from wattmesh.controller.api.desk import Call, Desk
 from wattmesh.controller.api.peers import Peer
 from wattmesh.controller.bell import Bell
+from wattmesh.controller.grid import grid
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.controller.loops import Clock
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.views import as_json
-from wattmesh.controller.grid import grid, journal_url
+from wattmesh.controller.wiring import journal_url
 from wattmesh.errors import InputInvalid
 
 Handler = Callable[[Desk, Call], Any]
@@ -35,7 +36,9 @@ HANDLERS: tuple[tuple[str, Handler], ...] = (
     (r"/v1/runs/(?P<run>[^/]+)/audit", reading.audit),
     (r"/v1/decisions", reading.decisions),
     (r"/v1/budget", reading.budget),
+    (r"/v1/report", reports.month),
     (r"/v1/carbon/history", reading.carbon_history),
+    (r"/v1/carbon/forecast", reading.carbon_forecast),
 )
 
 

@@ -72,7 +72,6 @@ class CsvReplay:
         self._first = (begin - trace.start) // trace.step
         into = (begin - trace.start) % trace.step
         self._origin = plays_at.astimezone(UTC) - timedelta(seconds=into.total_seconds() / compress)
-        self._told = 0  # rows before this one were told as measured
         self._places = tuple((row.start - trace.start) // trace.step for row in trace.rows)
         self._values, self._refused = _judged(trace)
 
@@ -94,21 +93,6 @@ class CsvReplay:
             deep_trailing=DEEP_TRAILING / self._compress,
             day_s=DAY_S / self._compress,
         )
-
-    @property
-    def interval_s(self) -> float:
-        """Length of one interval in real seconds."""
-        return self._interval_s
-
-    @property
-    def cadence_s(self) -> float:
-        """A new measured value comes once an interval."""
-        return self._interval_s
-
-    @property
-    def origin(self) -> datetime:
-        """Real time at which the interval that holds `starts_at` begins."""
-        return self._origin
 
     def capabilities(self, now: datetime) -> Capabilities:
         """Say what the recording holds.
@@ -173,26 +157,6 @@ class CsvReplay:
             if (value := self._trace.rows[row].forecast_g_per_kwh) is not None and not fault(value)
         ]
         return CarbonBatch(points=tuple(points))
-
-    def poll(self, now: datetime) -> CarbonBatch:
-        """Tell what is known at `now`.
-
-        Raises:
-            NoData: the recording does not play yet, or is over and all told.
-        """
-        grid = self._playing(now)
-        if grid >= self._places[-1] + 1 and self._told == len(self._places):
-            raise NoData(self._over())
-        step = self._trace.step
-        begin = bisect_left(self._places, self._first)
-        over = bisect_left(self._places, grid)
-        fresh = max(begin, self._told)  # what no poll told yet, however old
-        oldest = min(fresh, bisect_left(self._places, grid - TRAILING // step, begin))
-        last = bisect_left(self._places, grid + HORIZON // step)
-        points = [point for index in range(oldest, last) for point in self._point(index, grid, now)]
-        refused = tuple(why for why in self._refused[fresh:over] if why)
-        self._told = max(self._told, over)
-        return CarbonBatch(points=tuple(points), refused=refused)
 
     def _grid(self, now: datetime) -> int:
         """Give the place in the recording that plays at `now`.

@@ -19,7 +19,6 @@ from wattmesh.telemetry.readings import Quality
 BASE_URL = "https://api.carbonintensity.org.uk"
 ZONES = ("GB",)
 HALF_HOUR = timedelta(minutes=30)
-TRAILING = timedelta(hours=48)
 LATEST = timedelta(hours=2)
 """`actual` comes within an hour of its half hour on a good day."""
 LONGEST = timedelta(days=14)
@@ -71,41 +70,6 @@ class Neso:
     def breaker_state(self) -> str:
         """Whether the provider is asked: closed, open or half-open."""
         return self._http.breaker_state
-
-    @property
-    def interval_s(self) -> float:
-        """Half an hour."""
-        return self.series.interval_s
-
-    @property
-    def cadence_s(self) -> float:
-        """A new half hour is told every half hour."""
-        return self.series.cadence_s
-
-    @property
-    def origin(self) -> datetime:
-        """Half hours begin at :00 and :30 UTC."""
-        return self.series.origin
-
-    def poll(self, now: datetime) -> CarbonBatch:
-        """Fetch the trailing 48 h and the 48 h forecast.
-
-        A forecast that does not come costs only itself: it is named in `refused`.
-
-        Raises:
-            SourceUnavailable: nothing usable came about the trailing hours.
-        """
-        past = self.history(now - TRAILING, now + HALF_HOUR, now=now)
-        try:
-            ahead = self.forecast(AHEAD_S / 3600, now=now)
-        except SourceUnavailable as error:
-            return CarbonBatch(points=past.points, refused=(*past.refused, _sentence(error)))
-        known = {point.start for point in past.points}
-        later = tuple(point for point in ahead.points if point.start not in known)
-        return CarbonBatch(
-            points=past.points + later,
-            refused=tuple(dict.fromkeys((*past.refused, *ahead.refused))),
-        )
 
     def capabilities(self, now: datetime) -> Capabilities:
         """Say what is served; nobody needs a key, so asking for the newest value shows it.
@@ -295,8 +259,3 @@ def half_hour(at: datetime) -> datetime:
     """Give the half hour that holds `at`."""
     at = at.astimezone(UTC)
     return at.replace(minute=at.minute // 30 * 30, second=0, microsecond=0)
-
-
-def _sentence(error: SourceUnavailable) -> str:
-    """Say that the forecast is missing."""
-    return f"The forecast did not come: {error}."

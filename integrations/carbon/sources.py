@@ -22,7 +22,7 @@ from wattmesh.integrations.carbon.neso_region import NesoRegion, is_region
 from wattmesh.integrations.carbon.providers import PROVIDERS
 from wattmesh.integrations.carbon.static import Static
 from wattmesh.integrations.carbon.watttime import WattTime
-from wattmesh.telemetry.carbon import CarbonSource, Provider, Signal
+from wattmesh.telemetry.carbon import Provider, Signal
 
 MOST_SECRET_BYTES = 4096
 
@@ -232,15 +232,3 @@ def _declared(settings: SourceSettings) -> Signal:
     if not settings.zone or ":" in settings.zone:
         raise InputInvalid(f"{settings.zone!r} is not a zone; give it a name without ':'")
     return Signal(provider=settings.provider, zone=settings.zone, **parts)
-
-
-def carbon_source(settings: SourceSettings, now: datetime) -> CarbonSource:
-    """Open a source that is polled as a whole: neso or csv.
-
-    Raises:
-        InputInvalid: as `provider`, or another provider.
-    """
-    source = provider(settings, now)
-    if isinstance(source, Neso | CsvReplay):
-        return source
-    raise InputInvalid(f"provider {settings.provider} is not polled as a whole")

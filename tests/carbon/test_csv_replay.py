@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.carbon.asking import asked
 from wattmesh.errors import InputInvalid, NoData, SourceUnavailable
 from wattmesh.integrations.carbon.csv_replay import CsvReplay
-from wattmesh.integrations.carbon.sources import SourceSettings, carbon_source
-from wattmesh.telemetry.carbon import CarbonBatch, CarbonSource, Provider
+from wattmesh.integrations.carbon.sources import SourceSettings, provider
+from wattmesh.telemetry.carbon import CarbonBatch, Provider
 from wattmesh.telemetry.ledger import SlotGrid
 from wattmesh.telemetry.readings import Quality
 
@@ -56,15 +57,14 @@ def at(seconds: float) -> datetime:
 
 def test_only_what_was_known_is_told(tmp_path: Path) -> None:
     """Over: measured; running: provisional from the forecast; later: forecast."""
-    source: CarbonSource = replay(write(tmp_path / "t.csv", 8))
-    batch = source.poll(at(1.25 * 3.5))
+    source: Provider = replay(write(tmp_path / "t.csv", 8))
+    batch = asked(source, at(1.25 * 3.5))
     told = [(point.quality, point.g_per_kwh) for point in batch.points]
     assert told == [
         *[(Quality.MEASURED, 100.0 + i) for i in range(3)],
         (Quality.PROVISIONAL, 203.0),
         *[(Quality.FORECAST, 204.0 + i) for i in range(4)],
     ]
-    assert (source.interval_s, source.cadence_s, source.origin) == (1.25, 1.25, PLAYS)
     assert [point.start for point in batch.points] == [at(1.25 * i) for i in range(8)]
     assert all(point.issued_at <= point.fetched_at == at(4.375) for point in batch.points)
 
@@ -72,8 +72,8 @@ def test_only_what_was_known_is_told(tmp_path: Path) -> None:
 def test_a_running_interval_is_replaced_when_it_is_over(tmp_path: Path) -> None:
     """The provisional value of an interval becomes the measured one at its end, to the instant."""
     source = replay(write(tmp_path / "t.csv", 8))
-    before = source.poll(at(1.25) - timedelta(microseconds=1)).points[0]
-    after = source.poll(at(1.25)).points[0]
+    before = asked(source, at(1.25) - timedelta(microseconds=1)).points[0]
+    after = asked(source, at(1.25)).points[0]
     assert (before.quality, before.g_per_kwh) == (Quality.PROVISIONAL, 200.0)
     assert (after.quality, after.g_per_kwh) == (Quality.MEASURED, 100.0)
     assert (before.start, before.end) == (after.start, after.end)
@@ -82,7 +82,7 @@ def test_a_running_interval_is_replaced_when_it_is_over(tmp_path: Path) -> None:
 def test_polls_within_one_interval_say_the_same(tmp_path: Path) -> None:
     """But for the time of asking, a repeated poll adds nothing new to a journal."""
     source = replay(write(tmp_path / "t.csv", 8))
-    first, second = source.poll(at(2.6)).points, source.poll(at(3.7)).points
+    first, second = asked(source, at(2.6)).points, asked(source, at(3.7)).points
     assert [(p.start, p.quality, p.g_per_kwh, p.issued_at) for p in first] == [
         (p.start, p.quality, p.g_per_kwh, p.issued_at) for p in second
     ]
@@ -92,17 +92,17 @@ def test_a_replay_may_begin_in_the_middle_of_an_interval(tmp_path: Path) -> None
     """Recorded 01:10 plays at PLAYS: its half hour began ten recorded minutes before."""
     path = write(tmp_path / "t.csv", 8)
     source = replay(path, compress=600, starts_at=START + timedelta(minutes=70))
-    assert source.origin == at(-1)
-    first = source.poll(at(0)).points[0]
+    assert source.series.origin == at(-1)
+    first = asked(source, at(0)).points[0]
     assert (first.start, first.end, first.g_per_kwh) == (at(-1), at(2), 202.0)
     with pytest.raises(SourceUnavailable, match="begins to play"):
-        source.poll(at(-1.001))
+        asked(source, at(-1.001))
 
 
 def test_real_time_is_a_compression_of_one(tmp_path: Path) -> None:
     """Uncompressed, a recorded half hour lasts half an hour."""
     source = replay(write(tmp_path / "t.csv", 8), compress=1.0)
-    points = source.poll(at(45 * 60)).points
+    points = asked(source, at(45 * 60)).points
     assert [point.quality for point in points[:2]] == [Quality.MEASURED, Quality.PROVISIONAL]
     assert points[1].end == at(3600)
 
@@ -111,64 +111,43 @@ def test_refused_values_become_sentences_and_the_forecast_stands_in(tmp_path: Pa
     """Zero, empty, negative, absurd, fallen: each is named once, none becomes measured."""
     changes = {4: "0.0", 6: "", 8: "-5", 10: "9000", 12: "20"}
     source = replay(write(tmp_path / "t.csv", 20, changes))
-    batch = source.poll(at(1.25 * 15))
+    batch = asked(source, at(1.25 * 15))
     assert len(batch.refused) == 5
     assert batch.refused[0].startswith("The value of 2023-02-01 02:00 UTC is 0 g/kWh")
     provisional = {p.start: p.g_per_kwh for p in batch.points if p.quality is Quality.PROVISIONAL}
     assert provisional == {at(1.25 * i): 200.0 + i for i in (*changes, 15)}
-    assert source.poll(at(1.25 * 16)).refused == ()
 
 
 def test_a_false_zero_is_not_told_before_its_time(tmp_path: Path) -> None:
     """A refusal is told when its interval is over, not while it runs or lies ahead."""
     source = replay(write(tmp_path / "t.csv", 20, {4: "0.0"}))
-    assert source.poll(at(1.25 * 4.5)).refused == ()
-    assert len(source.poll(at(1.25 * 5)).refused) == 1
+    assert asked(source, at(1.25 * 4.5)).refused == ()
+    assert len(asked(source, at(1.25 * 5)).refused) == 1
 
 
 def test_a_gap_stays_a_gap(tmp_path: Path) -> None:
     """An interval that the recording lacks has no point, before, while and after it plays."""
     source = replay(write(tmp_path / "t.csv", 8, {3: "skip"}))
     for moment in (1.0, 1.25 * 3.5, 8.0):
-        starts = [point.start for point in source.poll(at(moment)).points]
+        starts = [point.start for point in asked(source, at(moment)).points]
         assert starts == [at(1.25 * i) for i in (0, 1, 2, 4, 5, 6, 7)]
 
 
 def test_without_forecasts_the_running_interval_goes_on_as_the_one_before(tmp_path: Path) -> None:
     """A recording without forecasts tells no future; now is the last measured value, marked."""
     source = replay(write(tmp_path / "t.csv", 8, ahead=" "))
-    points = source.poll(at(1.25 * 3.5)).points
+    points = asked(source, at(1.25 * 3.5)).points
     assert [point.quality for point in points] == [Quality.MEASURED] * 3 + [Quality.PROVISIONAL]
     assert (points[-1].g_per_kwh, points[-1].model) == (102.0, "persistence")
-
-
-def test_the_end_is_told_once_and_then_said(tmp_path: Path) -> None:
-    """The last measured values come with the first poll after the end; then there is no more."""
-    source = replay(write(tmp_path / "t.csv", 8))
-    source.poll(at(5))
-    last = source.poll(at(60))
-    assert [point.quality for point in last.points] == [Quality.MEASURED] * 8
-    with pytest.raises(SourceUnavailable, match=r"t\.csv ended at 2026-11-20 12:00:10 UTC"):
-        source.poll(at(61))
-
-
-def test_a_long_pause_loses_no_measured_value(tmp_path: Path) -> None:
-    """Values older than 48 recorded hours are told as long as no poll told them."""
-    source = replay(write(tmp_path / "t.csv", 400))
-    assert len([p for p in source.poll(at(1)).points if p.quality is Quality.MEASURED]) == 0
-    measured = [p for p in source.poll(at(1.25 * 300)).points if p.quality is Quality.MEASURED]
-    assert len(measured) == 300
-    again = [p for p in source.poll(at(1.25 * 300)).points if p.quality is Quality.MEASURED]
-    assert len(again) == 96
 
 
 @given(st.sampled_from([1.0, 7.0, 600.0, 1200.0, 1440.0, 1999.0, 86400.0]), st.integers(0, 199))
 def test_intervals_are_the_ledgers_slots(compress: float, index: int) -> None:
     """However time is compressed, a point's interval is a ledger slot to the microsecond."""
     source = replay(_long_trace(), compress)
-    grid = SlotGrid(origin=source.origin, interval_s=source.interval_s)
-    moment = PLAYS + timedelta(seconds=(index + 0.5) * source.interval_s)
-    for point in source.poll(moment).points:
+    grid = SlotGrid(origin=source.series.origin, interval_s=source.series.interval_s)
+    moment = PLAYS + timedelta(seconds=(index + 0.5) * source.series.interval_s)
+    for point in asked(source, moment).points:
         assert grid.slot(point.start) == (point.start, point.end)
 
 
@@ -256,16 +235,16 @@ def choice(**changes: object) -> SourceSettings:
 def test_settings_open_a_replay_that_begins_now(tmp_path: Path) -> None:
     """Without starts_at and plays_at the recording's beginning plays now."""
     path = write(tmp_path / "t.csv", 8)
-    source = carbon_source(choice(file=path), PLAYS)
-    assert source.poll(PLAYS).points[0].start == PLAYS
+    source = provider(choice(file=path), PLAYS)
+    assert asked(source, PLAYS).points[0].start == PLAYS
     assert str(source.signal) == "csv:GB:average:direct:CO2"
 
 
 def test_settings_open_neso_for_great_britain() -> None:
     """The live provider is opened without asking it anything."""
-    source = carbon_source(choice(provider="neso"), PLAYS)
+    source = provider(choice(provider="neso"), PLAYS)
     assert str(source.signal) == "neso:GB:average:direct:CO2"
-    assert source.interval_s == 1800.0
+    assert source.series.interval_s == 1800.0
 
 
 @pytest.mark.parametrize(
@@ -285,5 +264,5 @@ def test_settings_that_cannot_be_say_what_is_allowed(
     """Every wrong choice is refused with what would be right."""
     path = write(tmp_path / "t.csv", 8)
     with pytest.raises(InputInvalid) as caught:
-        carbon_source(choice(**({"file": path} | changes)), PLAYS)
+        provider(choice(**({"file": path} | changes)), PLAYS)
     assert words in str(caught.value)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.carbon.asking import asked
 from tests.carbon.grid_server import FORM, HALF_HOUR, Fault, Grid, answered_within, serving
 from wattmesh.errors import InputInvalid, NoData, SourceUnavailable
 from wattmesh.integrations.carbon.breaker import Breaker
@@ -52,7 +53,7 @@ def by_start(points: tuple[CarbonPoint, ...]) -> dict[datetime, CarbonPoint]:
 
 def test_past_is_measured_present_provisional_future_forecast(neso: Neso, grid: Grid) -> None:
     """One poll tells 48 h back as measured, the running half hour as provisional, 48 h ahead."""
-    batch = neso.poll(NOW)
+    batch = asked(neso, NOW)
     points = by_start(batch.points)
     assert batch.refused == ()
     before, running, after = points[NOON - HALF_HOUR], points[NOON], points[NOON + HALF_HOUR]
@@ -68,16 +69,16 @@ def test_past_is_measured_present_provisional_future_forecast(neso: Neso, grid: 
 def test_provisional_is_replaced_when_the_measured_value_comes(neso: Neso, grid: Grid) -> None:
     """A late `actual` leaves its half hour provisional; the next poll tells it measured."""
     grid.delay = timedelta(hours=1)
-    early = by_start(neso.poll(NOW).points)[NOON - HALF_HOUR]
+    early = by_start(asked(neso, NOW).points)[NOON - HALF_HOUR]
     grid.delay = timedelta()
-    late = by_start(neso.poll(NOW).points)[NOON - HALF_HOUR]
+    late = by_start(asked(neso, NOW).points)[NOON - HALF_HOUR]
     assert (early.quality, late.quality) == (Quality.PROVISIONAL, Quality.MEASURED)
     assert early.g_per_kwh == late.g_per_kwh + 5
 
 
 def test_a_repeated_poll_says_the_same(neso: Neso) -> None:
     """Two polls in one half hour give equal points: a journal that ignores repeats stays small."""
-    assert neso.poll(NOW) == neso.poll(NOW)
+    assert asked(neso, NOW) == asked(neso, NOW)
 
 
 def test_the_first_half_hour_may_begin_before_what_was_asked(neso: Neso, grid: Grid) -> None:
@@ -134,7 +135,7 @@ def test_a_false_zero_is_refused_and_the_forecast_stands_in(neso: Neso, grid: Gr
     """`actual: 0` never becomes a point; it is named, and its half hour stays provisional."""
     zero = NOON - timedelta(hours=3)
     grid.zeros = {zero}
-    batch = neso.poll(NOW)
+    batch = asked(neso, NOW)
     point = by_start(batch.points)[zero]
     assert (point.quality, point.g_per_kwh) == (Quality.PROVISIONAL, grid.actual(zero) + 5)
     assert batch.refused == (
@@ -146,7 +147,7 @@ def test_a_false_zero_is_refused_and_the_forecast_stands_in(neso: Neso, grid: Gr
 def test_a_hole_of_46_hours_stays_a_hole(neso: Neso, grid: Grid) -> None:
     """Half hours that the provider left out are not invented; those around them are right."""
     grid.holes = {NOON - i * HALF_HOUR for i in range(2, 94)}
-    points = by_start(neso.poll(NOW).points)
+    points = by_start(asked(neso, NOW).points)
     assert not grid.holes & set(points)
     assert points[NOON - HALF_HOUR].quality is Quality.MEASURED
 
@@ -174,7 +175,7 @@ def test_long_history_is_asked_in_fortnights(neso: Neso, grid: Grid) -> None:
 def test_a_passing_fault_costs_a_try(neso: Neso, grid: Grid, fault: Fault) -> None:
     """What fails once and may pass is tried again, and the poll succeeds."""
     grid.faults = [fault]
-    assert neso.poll(NOW).refused == ()
+    assert asked(neso, NOW).refused == ()
     assert len(grid.asked) == 3
 
 
@@ -196,7 +197,7 @@ def test_a_lasting_fault_ends_after_three_tries(
     grid.faults = [fault] * 3
     began_s = time.monotonic()
     with pytest.raises(SourceUnavailable) as caught:
-        neso.poll(NOW)
+        asked(neso, NOW)
     assert words in str(caught.value)
     assert len(grid.asked) == 3
     assert answered_within(began_s, 5)
@@ -219,7 +220,7 @@ def test_what_another_try_cannot_mend_is_not_tried_again(
     """A refusal, a redirect or another form ends the poll at once, with what came."""
     grid.faults = [fault]
     with pytest.raises(SourceUnavailable) as caught:
-        neso.poll(NOW)
+        asked(neso, NOW)
     assert words in str(caught.value)
     assert len(grid.asked) == 1
 
@@ -229,13 +230,13 @@ def test_headers_that_never_end_meet_the_deadline(neso: Neso, grid: Grid) -> Non
     grid.faults = [Fault.DRIP_HEADERS]
     began_s = time.monotonic()
     with pytest.raises(SourceUnavailable):
-        neso.poll(NOW)
+        asked(neso, NOW)
     assert answered_within(began_s, 5)
     grid.released.set()
     deadline_s = time.monotonic() + 10
     while time.monotonic() < deadline_s:
         try:
-            assert neso.poll(NOW).points
+            assert asked(neso, NOW).points
             break
         except SourceUnavailable:
             continue
@@ -247,7 +248,7 @@ def test_a_server_that_is_gone_is_one_sentence(pauses: list[float]) -> None:
     """Nobody listens: three tries, one sentence with the cause."""
     neso = Neso(http=JsonHttp("http://127.0.0.1:9", patience=SHORT, pause=pauses.append))
     with pytest.raises(SourceUnavailable, match="Connection refused") as caught:
-        neso.poll(NOW)
+        asked(neso, NOW)
     assert "(3 tries)" in str(caught.value)
     assert len(pauses) == 2
 
@@ -257,7 +258,7 @@ def test_pauses_grow_and_are_jittered(neso: Neso, grid: Grid, pauses: list[float
     for _ in range(20):
         grid.faults = [Fault.SERVER_ERROR] * 3
         with pytest.raises(SourceUnavailable):
-            neso.poll(NOW)
+            asked(neso, NOW)
     first, second = pauses[::2], pauses[1::2]
     assert all(0 <= pause <= 0.01 for pause in first)
     assert max(second) > 0.01
@@ -267,7 +268,7 @@ def test_pauses_grow_and_are_jittered(neso: Neso, grid: Grid, pauses: list[float
 def test_retry_after_is_obeyed(neso: Neso, grid: Grid, pauses: list[float]) -> None:
     """The pause after a 429 is what the server asked for."""
     grid.faults, grid.retry_after = [Fault.TOO_MANY], "7"
-    neso.poll(NOW)
+    asked(neso, NOW)
     assert pauses == [7.0]
 
 
@@ -275,19 +276,10 @@ def test_a_long_retry_after_ends_the_poll_and_holds_the_next(neso: Neso, grid: G
     """Asked to wait an hour: no more requests, not even by the next poll."""
     grid.faults, grid.retry_after = [Fault.TOO_MANY], "3600"
     with pytest.raises(SourceUnavailable, match="asks to wait 3600 s"):
-        neso.poll(NOW)
+        asked(neso, NOW)
     with pytest.raises(SourceUnavailable, match="asked not to be asked"):
-        neso.poll(NOW)
+        asked(neso, NOW)
     assert len(grid.asked) == 1
-
-
-def test_a_missing_forecast_costs_only_itself(neso: Neso, grid: Grid) -> None:
-    """Observations come and the forecast does not: they are told, and so is what is missing."""
-    grid.faults = [Fault.NONE, Fault.BAD_REQUEST]
-    batch = neso.poll(NOW)
-    assert by_start(batch.points)[NOON - HALF_HOUR].quality is Quality.MEASURED
-    assert len(batch.refused) == 1
-    assert batch.refused[0].startswith("The forecast did not come: ")
 
 
 def row(start: datetime = NOON - HALF_HOUR, **intensity: Any) -> dict[str, Any]:

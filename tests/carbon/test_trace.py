@@ -144,7 +144,7 @@ def test_the_demo_days_are_whole_believed_and_attributed(path: Path) -> None:
     assert len(trace.rows) == (trace.end - trace.start) // trace.step
     assert all(row.forecast_g_per_kwh for row in trace.rows)
     replay = CsvReplay(path, zone="GB", plays_at=trace.start)
-    batch = replay.poll(trace.end)
+    batch = replay.history(trace.start, trace.end, now=trace.end)
     assert batch.refused == ()
     assert len(batch.points) == len(trace.rows)
 
