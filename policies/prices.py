@@ -21,7 +21,10 @@ CLOSER = 0.6 * 0.3 ** np.arange(GRID // 2)
 REACH = 30.0
 """The first grid reaches this factor to either side of what a token costs on average."""
 
-ROUNDS = 9
+FURTHEST = 1e3
+"""Most that a grid reaches beyond an end that was best; each time it reaches further."""
+
+ROUNDS = 12
 """Most grids after the first."""
 
 ENOUGH = 2e-6
@@ -145,10 +148,12 @@ class Search:
     def _finer(self, slot: int) -> Floats:
         """Give new prices between the neighbours of the best one, or beyond the end."""
         best, last = self._best(slot), len(self._mu) - 1
+        if best in {0, last}:
+            self._reach = min(self._reach**2, FURTHEST)
         if best == 0:
-            return np.geomspace(self._mu[0] / self._reach**2, self._mu[0], GRID, endpoint=False)
+            return np.geomspace(self._mu[0] / self._reach, self._mu[0], GRID, endpoint=False)
         if best == last:
-            return np.geomspace(self._mu[-1], self._mu[-1] * self._reach**2, GRID + 1)[1:]
+            return np.geomspace(self._mu[-1], self._mu[-1] * self._reach, GRID + 1)[1:]
         low, high = self._mu[best - 1], self._mu[best + 1]
         top = self._top(slot, best)
         return np.concatenate([top - (top - low) * CLOSER, top + (high - top) * CLOSER])
