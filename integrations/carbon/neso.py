@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from wattmesh.errors import InputInvalid, NoData, SourceUnavailable, Transient
+from wattmesh.errors import InputInvalid, NoData, Transient
 from wattmesh.integrations.carbon.believed import Judge, fault, refusal
 from wattmesh.integrations.carbon.http import JsonHttp
 from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, CarbonPoint, Series, Signal
