@@ -24,9 +24,17 @@ SKILL = (
     Column(title="SOURCE"),
     Column(title="AHEAD", right=True),
     Column(title="OFF BY", right=True),
-    Column(title="PERSISTENCE", right=True),
+    Column(title="DAY BEFORE", right=True),
     Column(title="OVER", right=True),
 )
+SOURCES = {
+    "issued": "the provider",
+    "own": "wattmesh",
+    "profile": "the usual day",
+    "day": "the day before",
+    "last": "the last value",
+}
+"""Whose forecast a skill is of."""
 BAR_WIDTH = 30
 RUNGS = {
     "issued": "as issued",
@@ -39,7 +47,7 @@ RUNGS = {
 def forecast(view: Mapping[str, Any], hours: float) -> list[Text | str]:
     """Lay out the answer of `GET /v1/carbon/forecast`, as far as `hours` ahead."""
     if not view["signal"]:
-        return [styled(("no signal is set: nothing carbon-motivated is done", WARN))]
+        return [styled((view["sentence"], WARN))]
     now = datetime.fromisoformat(view["at"])
     slots = [
         each
@@ -49,6 +57,8 @@ def forecast(view: Mapping[str, Any], hours: float) -> list[Text | str]:
     lines: list[Text | str] = [_head(view, now)]
     if view["sentence"]:
         lines.append(str(view["sentence"]))
+    if view["model"]:
+        lines.append(styled((f"made of: {view['model']}", DIM)))
     if slots:
         lines += [_summary(slots, now), "", *_rows(slots)]
     if view["skill"]:
@@ -153,16 +163,16 @@ def _band(slot: Mapping[str, Any]) -> str:
 
 
 def _skill(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
-    """How far each source was off, beside the last value kept."""
+    """How far each source was off, beside taking the value of 24 hours before."""
     return table(
         SKILL,
         [
             (
-                row["source"],
+                SOURCES.get(row["source"], row["source"]),
                 words.duration(row["lead_h"] * 3600.0),
                 _grams(row["mae_g_per_kwh"]),
                 _grams(row["persistence_mae_g_per_kwh"]),
-                words.plural(row["count"], "value"),
+                words.plural(round(row["count"]), "value"),
             )
             for row in rows
         ],

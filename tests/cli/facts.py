@@ -4,19 +4,58 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from wattmesh.controller.views import (
+    BandSlot,
     CarbonLine,
     CycleLine,
     ForecastSlot,
+    ForecastView,
     JournalLine,
     PowerLine,
     RunLine,
+    SkillLine,
     StatusView,
     SwitchLine,
     as_json,
 )
 
 NOW = datetime(2026, 11, 20, 14, 2, 10, tzinfo=UTC)
+HOUR_BEGINS = NOW.replace(minute=0, second=0)
 INTENSITIES = (212.0, 200.0, 180.0, 150.0, 118.0, 140.0)
+
+
+def forecast(**changes: Any) -> dict[str, Any]:
+    """Give the API's answer for a signal that is well: six hours with a band."""
+    slots = tuple(
+        BandSlot(
+            start=HOUR_BEGINS + timedelta(hours=i),
+            end=HOUR_BEGINS + timedelta(hours=i + 1),
+            g_per_kwh=value,
+            low_g_per_kwh=value - 20,
+            high_g_per_kwh=value + 30,
+            quality="forecast",
+        )
+        for i, value in enumerate(INTENSITIES)
+    )
+    skill = SkillLine(
+        source="issued",
+        lead_h=6,
+        mae_g_per_kwh=9.1,
+        persistence_mae_g_per_kwh=12.04,
+        count=479.6,
+    )
+    view = ForecastView(
+        at=HOUR_BEGINS,
+        signal="neso:GB:average:direct:CO2",
+        rung="issued",
+        source="neso",
+        sentence="Decisions rest on the provider's forecast.",
+        issued_at=HOUR_BEGINS - timedelta(minutes=30),
+        interval_s=3600.0,
+        slots=slots,
+        skill=(skill,),
+    )
+    plain: dict[str, Any] = as_json(view)
+    return {**plain, **changes}
 
 
 def carbon(**changes: Any) -> CarbonLine:

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.answering import answering
+from tests.cli.facts import forecast
 from wattmesh.controller.cli import carbon_screen
 from wattmesh.controller.cli.carbon_providers import NEXT
 from wattmesh.controller.cli.main import main
@@ -16,42 +16,7 @@ from wattmesh.errors import SourceRefused, SourceUnavailable
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
 from wattmesh.integrations.carbon.providers import PROVIDERS
 
-NOW = datetime(2026, 11, 20, 14, 0, tzinfo=UTC)
 KEY = "carbon-key-0123456789"
-
-
-def forecast(**changes: Any) -> dict[str, Any]:
-    """Give the API's answer for a signal that is well: six hours with a band."""
-    slots = [
-        {
-            "start": (NOW + timedelta(hours=i)).isoformat(),
-            "end": (NOW + timedelta(hours=i + 1)).isoformat(),
-            "g_per_kwh": value,
-            "low_g_per_kwh": value - 20,
-            "high_g_per_kwh": value + 30,
-            "quality": "forecast",
-        }
-        for i, value in enumerate((212.0, 200.0, 180.0, 150.0, 118.0, 140.0))
-    ]
-    skill = {
-        "source": "provider",
-        "lead_h": 6,
-        "mae_g_per_kwh": 9.1,
-        "persistence_mae_g_per_kwh": 12.04,
-        "count": 480,
-    }
-    view: dict[str, Any] = {
-        "at": NOW.isoformat(),
-        "signal": "neso:GB:average:direct:CO2",
-        "rung": "issued",
-        "source": "neso",
-        "sentence": "",
-        "issued_at": (NOW - timedelta(minutes=30)).isoformat(),
-        "interval_s": 3600.0,
-        "slots": slots,
-        "skill": [skill],
-    }
-    return {**view, **changes}
 
 
 def shown(view: dict[str, Any], hours: float = 24.0) -> str:
@@ -66,7 +31,14 @@ def test_a_forecast_shows_its_source_its_band_and_its_skill() -> None:
     assert "next 6 h  " in text
     assert "low 118 at Fri 18:00   high 212 at Fri 14:00" in text
     assert "Fri 18:00  Fri 19:00    118     98-148" in text
-    assert "provider    6 h  9.1 g/kWh     12 g/kWh  480 values" in text
+    assert "the provider    6 h  9.1 g/kWh    12 g/kWh  480 values" in text
+
+
+def test_what_a_forecast_is_made_of_is_shown() -> None:
+    """Ours names its parts."""
+    assert "made of: 0.7 provider + 0.3 profile" in shown(
+        forecast(model="0.7 provider + 0.3 profile")
+    )
 
 
 def test_hours_limit_what_is_shown() -> None:
@@ -82,7 +54,7 @@ def test_what_is_not_known_is_a_dash() -> None:
     blank = {**forecast()["skill"][0], "persistence_mae_g_per_kwh": None}
     text = shown(forecast(slots=bare, skill=[blank], issued_at=None))
     assert "    212          -  █" in text
-    assert "g/kWh            -  480 values" in text
+    assert "g/kWh           -  480 values" in text
     assert text.splitlines()[0].endswith("as issued by neso")
 
 
@@ -103,8 +75,8 @@ def test_a_lower_rung_says_so_first(rung: str, words: str) -> None:
 
 
 def test_without_a_signal_the_screen_says_so() -> None:
-    """Nothing is set: one line."""
-    assert shown(forecast(signal="")) == "no signal is set: nothing carbon-motivated is done"
+    """Nothing is set: one line, the API's."""
+    assert shown(forecast(signal="", sentence="No signal.")) == "No signal."
 
 
 def test_the_command_prints_the_screen_or_the_answer(

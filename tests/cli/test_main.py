@@ -21,6 +21,7 @@ READING: dict[str, tuple[str, ...]] = {
     "why": ("why", "llama-8b"),
     "carbon now": ("carbon", "now"),
     "carbon history": ("carbon", "history"),
+    "carbon forecast": ("carbon", "forecast"),
 }
 
 
@@ -41,6 +42,7 @@ def answers() -> dict[str, tuple[int, Any]]:
             200,
             {"at": view["at"], "carbon": view["carbon"], "accounting": view["accounting"]},
         ),
+        "/v1/carbon/forecast": (200, facts.forecast()),
         "/v1/carbon/history": (200, {"signal": "neso:GB", "points": points}),
         "/v1/freeze": (200, {"done": "Froze everything.", "changed": []}),
         "/v1/thaw": (200, {"done": "Thawed everything.", "changed": []}),
