@@ -37,7 +37,6 @@ HANDLERS: tuple[tuple[str, Handler], ...] = (
     (r"/v1/decisions", reading.decisions),
     (r"/v1/budget", reading.budget),
     (r"/v1/report", reports.month),
-    (r"/v1/carbon/forecast", reading.carbon_forecast),
     (r"/v1/carbon/history", reading.carbon_history),
     (r"/v1/carbon/forecast", reading.carbon_forecast),
 )
