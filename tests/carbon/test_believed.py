@@ -76,7 +76,8 @@ def by_search(values: Sequence[float], step: timedelta) -> list[bool]:
 
 
 @given(
-    st.lists(st.sampled_from([4.0, 9.0, 17.0, 30.0, 70.0, 150.0, 400.0]), max_size=40),
+    st.lists(st.sampled_from([4.0, 9.0, 17.0, 30.0, 70.0, 150.0, 400.0]), max_size=40)
+    | st.lists(st.sampled_from([90.0, 400.0, 400.0, 400.0, 400.0]), min_size=20, max_size=60),
     st.sampled_from([timedelta(hours=1), timedelta(hours=30)]),
 )
 def test_the_lowest_of_the_week_is_what_a_search_finds(

@@ -396,6 +396,14 @@ def test_the_list_may_have_any_of_its_three_names(name: str) -> None:
     assert (row.g_per_kwh, row.quality) == (275.0, Quality.MEASURED)
 
 
+def test_a_forecast_that_begins_in_the_past_is_cut() -> None:
+    """Hours that are over are no forecast any more; the running one still is."""
+    hours = [{"carbonIntensity": 300 + i, "datetime": f"2026-11-20T{10 + i}:00Z"} for i in range(4)]
+    told = forecast({"zone": "DE", "forecast": hours}, ASKED, NOW)
+    assert [row.start for row in told.rows] == [NOON, NOON + HOUR]
+    assert {row.quality for row in told.rows} == {Quality.FORECAST}
+
+
 @pytest.mark.parametrize(
     ("body", "error"),
     [

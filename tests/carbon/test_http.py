@@ -91,6 +91,9 @@ def echo() -> Iterator[Echo]:
         def do_GET(self) -> None:
             state.heard.append(dict(self.headers.items()))
             said = state.says or f"you sent {self.path} with {dict(self.headers.items())}"
+            if state.status == 0:
+                self.wfile.write(said.encode() + b"\r\n\r\n")
+                return
             body = json.dumps({"error": said}).encode()
             if state.status == 200:
                 body = said.encode()
@@ -322,6 +325,16 @@ def test_a_secret_that_a_server_says_back_is_masked(
     text = shown(caught.value) + caplog.text + repr(http) + repr(credentials)
     assert not [each for each in secrets(credentials) if each in text]
     assert "zone=DE" in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_status_line_that_quotes_the_request_is_masked(echo: Echo, kind: str) -> None:
+    """What is no HTTP at all is quoted by the layers below, key included; not by us."""
+    echo.status, credentials = 0, KINDS[kind]()
+    with asking(echo.url) as http, pytest.raises(Transient, match="zone=DE") as caught:
+        http.get("/data", query={"zone": "DE"}, credentials=credentials)
+    assert not [each for each in secrets(credentials) if each in shown(caught.value)]
+    assert MASK in str(caught.value)
 
 
 @pytest.mark.parametrize("status", [200, 400])

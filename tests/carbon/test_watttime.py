@@ -356,6 +356,13 @@ def test_a_pound_is_453_grams_and_a_bit() -> None:
     assert row.g_per_kwh == pytest.approx(453.59237, rel=1e-15)
 
 
+def test_a_forecast_that_begins_in_the_past_is_cut() -> None:
+    """Intervals that are over are no forecast any more; the running one still is."""
+    rows = [ROW | {"point_time": f"2026-11-20T18:{m}:00+00:00"} for m in (30, 35, 40, 45)]
+    told = forecast({"data": rows, "meta": META}, ASKED, NOW).reading
+    assert [row.start for row in told.rows] == [RUNNING, RUNNING + STEP]
+
+
 @pytest.mark.parametrize(
     ("body", "error"),
     [
