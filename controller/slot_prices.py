@@ -121,7 +121,7 @@ class SlotPrices:
         if own is not None and own.rank > Rank.PROVISIONAL:
             return own
         late = self._now - end
-        if (above or 0) <= Rank.FALLBACK and late > timedelta(seconds=self._tariff.late_s):
+        if (above or 0) <= Rank.FALLBACK and late >= timedelta(seconds=self._tariff.late_s):
             found = self._fallback(start, end) if signal == str(self._tariff.signal) else None
             if found is not None:
                 return found
