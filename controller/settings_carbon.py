@@ -25,15 +25,10 @@ class EiaSection(Section):
 class HttpJsonSection(Section):
     """http_json: how a service is asked, and where its answer keeps what."""
 
-    url: str = Field(
-        examples=["https://grid.example/intensity/{zone}?start={start}&end={end}"],
-        pattern="^https?://.+$",
-    )
+    url: str = Field(examples=["https://grid.example/intensity/{zone}?start={start}&end={end}"])
     """Address of what was; {zone}, {start}, {end} and {hours} (back from now) are filled in."""
     forecast_url: str = Field(
-        default="",
-        examples=["https://grid.example/forecast/{zone}?hours={hours}"],
-        pattern="^(https?://.+)?$",
+        default="", examples=["https://grid.example/forecast/{zone}?hours={hours}"]
     )
     """Address of the newest forecast, on the same host; "" for none."""
     rows: str = Field(default="", examples=["data.history"])
@@ -64,9 +59,9 @@ class HttpJsonSection(Section):
     """How far the forecast reaches."""
     longest_hours: float = Field(default=240.0, ge=1, le=10_000)
     """Longest span of one request."""
-    token_header: str = Field(default="Authorization", pattern="^[A-Za-z0-9-]+$")
+    token_header: str = "Authorization"
     """Header that carries the token of `token_file`."""
-    token_scheme: str = Field(default="Bearer", pattern="^[A-Za-z]*$")
+    token_scheme: str = "Bearer"
     """Word before the token; "" for none."""
 
     def choices(self) -> JsonChoices:
@@ -146,9 +141,7 @@ class CarbonSourceSection(Section):
     """csv: the moment of today's clock at which it plays; default the daemon's start."""
     compress: float = Field(default=1.0, gt=0, le=1e6)
     """csv: seconds of the recording that pass in one second."""
-    base_url: str = Field(
-        default="", examples=["https://api.carbonintensity.org.uk"], pattern="^(https?://.+)?$"
-    )
+    base_url: str = Field(default="", examples=["https://api.carbonintensity.org.uk"])
     """neso, electricity_maps, watttime, eia930: another address of the same interface, e.g. a
     mirror inside the cluster."""
     stale_after_s: float | None = Field(default=None, gt=0, examples=[5400.0])

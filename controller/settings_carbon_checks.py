@@ -3,6 +3,7 @@
 Invariant: every check yields (key path, sentence) pairs and none of them stops the others.
 """
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -100,8 +101,9 @@ def source_mistakes(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
         *_zone(key, source),
         *_foreign(key, source),
         *_needed(key, source),
+        *_address(f"{key}.base_url", source.base_url),
         *_secrets(key, source),
-        *_unit(key, source.http_json),
+        *_service(key, source.http_json),
     )
     yield from found
     if not found:
@@ -141,6 +143,23 @@ def _needed(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
                 f"{key}.{name}",
                 f'is missing: provider = "{source.provider}" needs {MEANT[name]}',
             )
+
+
+def _address(key: str, url: str) -> Iterator[Mistake]:
+    """An address is one, and has no password in it: errors and logs show addresses."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        parts, host = urlsplit(""), None
+    if url and not (host and parts.scheme in {"http", "https"}):
+        yield key, f"{quoted(url)} is not an address like https://mirror.example:8443"
+    elif "@" in parts.netloc:
+        yield (
+            key,
+            "holds a user or password, which does not belong into an address; put it into the file "
+            "that key_file or password_file names",
+        )
 
 
 def _secrets(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
@@ -193,9 +212,15 @@ def _loopback(host: str) -> bool:
         return False
 
 
-def _unit(key: str, service: HttpJsonSection | None) -> Iterator[Mistake]:
-    """A unit is grams by energy; a percentile is none."""
-    if service is not None and service.unit not in G_PER_KWH:
+def _service(key: str, service: HttpJsonSection | None) -> Iterator[Mistake]:
+    """A unit is grams by energy, a percentile is none; a header is one word."""
+    if service is None:
+        return
+    for name, form in {"token_header": r"[A-Za-z0-9-]+", "token_scheme": r"[A-Za-z0-9-]*"}.items():
+        word = getattr(service, name)
+        if not re.fullmatch(form, word):
+            yield f"{key}.http_json.{name}", f"{quoted(word)} is not one word of letters, 0-9 and -"
+    if service.unit not in G_PER_KWH:
         rank = "" if "percent" not in service.unit.lower() else ", and a percentile has no grams"
         yield (
             f"{key}.http_json.unit",

@@ -116,7 +116,7 @@ def _answer(answer: Mapping[str, Any]) -> list[Text | str]:
 def _head(view: Mapping[str, Any], now: datetime) -> Text:
     """Which signal, on what its forecast rests, and how old that is."""
     rung = RUNGS.get(view["rung"], view["rung"])
-    by = f" by {view['source']}" if view["source"] else ""
+    by = f" by {view['source']}" if view["source"] and view["rung"] in ("issued", "profile") else ""
     issued = words.moment(view["issued_at"])
     age = "" if issued is None else f", {words.duration((now - issued).total_seconds())} old"
     calm = view["rung"] == "issued"

@@ -126,6 +126,9 @@ def test_mistakes_name_the_key_and_what_is_allowed(
         ('unit = "stones", url = "https://h/x"', ".unit", "is not one of g/kWh, kg/MWh"),
         ('unit = "g/kWh", url = "https://h/{region}"', "", "{region} in"),
         ('unit = "g/kWh"', ".url", "is missing"),
+        ('unit = "g/kWh", url = "grid.example"', "", "does not begin with http"),
+        ('unit = "g/kWh", url = "https://h", token_header = ""', ".token_header", "one word"),
+        ('unit = "g/kWh", url = "https://h", token_scheme = "a b"', ".token_scheme", "one word"),
         ('unit = "g/kWh", url = "https://h/x", interval = 5', ".interval", "interval_s"),
         ('unit = "g/kWh", url = "https://h/x", start = ""', "", "an interval needs one"),
     ],
@@ -194,6 +197,26 @@ def test_secrets_do_not_travel_in_the_clear(key: Path, url: str, allowed: bool) 
     assert bool(mistakes(f"[carbon.accounting]\n{service}")) is not allowed
     if not allowed:
         assert "would carry the secret in the clear" in wrong["carbon.accounting.base_url"]
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("https://me:word@mirror.example", "holds a user or password"),
+        ("https://", "is not an address"),
+        ("ftp://mirror.example", "is not an address"),
+        ("https:///path", "is not an address"),
+        ("https://mirror.example:port", "is not an address"),
+        ("https://[mirror", "is not an address"),
+        ("mirror.example", "is not an address"),
+    ],
+)
+def test_an_address_is_one_and_has_no_password(key: Path, url: str, words: str) -> None:
+    """Errors and logs show addresses, so nothing secret may stand in one."""
+    wrong = mistakes(f"[carbon.accounting]\n{table(key, 'neso', base_url=f'{url!r}')}")
+    assert list(wrong) == ["carbon.accounting.base_url"]
+    assert words in wrong["carbon.accounting.base_url"]
+    assert "me:word" not in str(wrong)
 
 
 def test_without_a_secret_plain_http_is_fine(key: Path) -> None:
