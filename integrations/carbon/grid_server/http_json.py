@@ -5,6 +5,7 @@
 null.
 """
 
+import math
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -32,8 +33,7 @@ def answer(request: Request, grid: Grid, suffering: Suffering, keys: frozenset[s
     running = request.now.replace(minute=0, second=0, microsecond=0)
     if request.path[0] == "now":
         return Reply(body={"zone": zone} | _row(zone, running, request.now, grid, suffering))
-    text = request.query.get("hours", "48")
-    hours = min(MOST_HOURS, int(text)) if text.isdigit() else 48
+    hours = _hours(request.query.get("hours", ""))
     starts = [running + i * HOUR for i in range(-hours, AHEAD // HOUR)]
     rows = [
         _row(zone, at, request.now, grid, suffering)
@@ -41,6 +41,14 @@ def answer(request: Request, grid: Grid, suffering: Suffering, keys: frozenset[s
         if not suffering.has(Fault.EMPTY) and not suffering.hits(Fault.GAP, at)
     ]
     return Reply(body={"zone": zone, "unit": "gCO2/kWh", "rows": rows})
+
+
+def _hours(text: str) -> int:
+    """Read how far back to go; two days when it is not said."""
+    try:
+        return max(0, min(MOST_HOURS, math.ceil(float(text))))
+    except (ValueError, OverflowError):
+        return 48
 
 
 def _row(

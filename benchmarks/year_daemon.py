@@ -1,0 +1,300 @@
+"""The real daemon under a virtual clock: its parts as wiring.py makes them, their loops by hand.
+
+Journal (SQLite), sampler, cycle, accounts, periods and housekeeping are the daemon's own; carbon
+comes from real providers over HTTP from the grid server, whose clock is the same. Invariant:
+nothing is faked but time, power and the grid.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from benchmarks.year_world import (
+    CATALOGUE,
+    HOUR,
+    TOKENS_PER_S,
+    InventedPower,
+    Job,
+    World,
+)
+from wattmesh.controller.duties import Housekeeping, PollDuty
+from wattmesh.controller.forecaster import Forecaster
+from wattmesh.controller.grid import grid
+from wattmesh.controller.period_roll import PeriodRoll
+from wattmesh.controller.poller import Poller
+from wattmesh.controller.settings import parse
+from wattmesh.controller.wiring import Parts, run_plans
+from wattmesh.errors import WattmeshError
+from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
+from wattmesh.integrations.carbon.grid_server import GridServer
+from wattmesh.integrations.carbon.http import JsonHttp
+from wattmesh.integrations.carbon.http_json import HttpJson
+from wattmesh.integrations.carbon.json_shape import Shape
+from wattmesh.reconfig.wire import Finish, Progress, Register
+from wattmesh.telemetry.carbon import Provider, Signal
+
+UID = os.getuid()
+SCALE = 1.17
+"""What the user says the stand-in's values are to be multiplied with."""
+
+SETTINGS = """\
+mode = "advise"
+[journal]
+url = "sqlite:///{folder}/journal.db"
+retention_days = {retention_days}
+[api]
+socket = "{folder}/w.sock"
+[metrics]
+listen = ""
+[loops]
+cycle_s = 60
+sample_s = 60
+lease_s = 60
+[site]
+timezone = "{timezone}"
+[carbon.accounting]
+provider = "electricity_maps"
+zone = "{zone}"
+key_file = "{folder}/key"
+base_url = "{url}/electricity_maps/v4"
+[[carbon.accounting_fallback]]
+provider = "http_json"
+zone = "{zone}"
+kind = "average"
+factor = "lifecycle"
+gas = "CO2eq"
+scale = {scale}
+[carbon.accounting_fallback.http_json]
+url = "{url}/http_json/intensity/{{zone}}?hours={{hours}}"
+rows = "rows"
+unit = "g/kWh"
+lag_s = 7200
+[budget.cluster]
+grams = {grams}
+period = "month"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What is simulated. `poll`, `price`: how often, virtual time."""
+
+    zone: str = "IN-WE"
+    timezone: str = "Asia/Kolkata"
+    retention_days: int = 90
+    grams: float = 1.5e6
+    poll: timedelta = HOUR
+    price: timedelta = HOUR
+    forecast: timedelta = 6 * HOUR
+
+
+@dataclass(slots=True)
+class Due:
+    """Something done every so often in virtual time. `trouble`: sentences of outside failures."""
+
+    every: timedelta
+    work: Callable[[], object]
+    next_at: datetime | None = None
+    turns: int = 0
+    spent_s: float = 0.0
+    troubles: list[str] = field(default_factory=list)
+
+    def turn(self, now: datetime) -> None:
+        """Do it if it is due; an outside failure is noted, as the scheduler would."""
+        if self.next_at is not None and now < self.next_at:
+            return
+        self.next_at = (self.next_at or now) + self.every
+        while self.next_at <= now:
+            self.next_at += self.every
+        self.turns += 1
+        began_s = time.perf_counter()
+        try:
+            self.work()
+        except WattmeshError as error:
+            self.troubles.append(str(error))
+        self.spent_s += time.perf_counter() - began_s
+
+
+class Simulated:
+    """One daemon in one world."""
+
+    def __init__(self, folder: Path, world: World, server: GridServer, site: Site) -> None:
+        """Build the daemon's parts over a folder and let it lead; the server must be serving."""
+        self.world, self.site, self.server = world, site, server
+        (folder / "key").write_text("an-invented-key")
+        (folder / "key").chmod(0o600)
+        text = SETTINGS.format(
+            folder=folder,
+            url=server.url,
+            scale=SCALE,
+            zone=site.zone,
+            timezone=site.timezone,
+            retention_days=site.retention_days,
+            grams=site.grams,
+        )
+        for job in world.jobs:
+            path = folder / f"{job.name}.toml"
+            path.write_text(CATALOGUE.format(name=job.name, tokens=job.tokens_total))
+            text += f'[runs.{job.name}]\ncatalogue = "{path}"\nbaseline = "A"\n'
+            deadline = job.start + 1.4 * (job.end - job.start)
+            text += f"deadline = {deadline:%Y-%m-%dT%H:%M:%SZ}\n"
+        self.path = folder / "wattmesh.toml"
+        self.path.write_text(text)
+        settings = parse(text, where=self.path)
+        self.parts = Parts(settings, self.path, world.time.clock, InventedPower(world))
+        self.journal, self.pulse = self.parts.journal, self.parts.pulse
+        self.parts.leases.turn()
+        self._launches: dict[str, int] = {}
+        self._seq = 0
+        self.dues = self._dues()
+
+    def _providers(self) -> tuple[Provider, ...]:
+        """Open the providers as the settings name them, patient by the world's clock."""
+
+        def http(base_url: str) -> JsonHttp:
+            monotonic_s = self.world.time.monotonic_s
+            return JsonHttp(base_url, clock_s=monotonic_s, pause=lambda _: None)
+
+        server, zone = self.server, self.site.zone
+        base_url = server.base("electricity_maps")
+        maps = ElectricityMaps(zone=zone, key="an-invented-key", http=http(base_url))
+        words = {"kind": "average", "factor": "lifecycle", "gas": "CO2eq"}
+        shape = Shape(url=server.base("http_json") + "/intensity/{zone}?hours={hours}", rows="rows")
+        other = HttpJson(
+            signal=Signal(provider="http_json", zone=zone, **words),
+            shape=shape,
+            lag_s=7200,
+            http=http(server.url),
+        )
+        named = grid(self.pulse.settings, self.world.time.now).providers
+        assert [maps.signal, other.signal] == [each.signal for each in named]
+        return maps, other
+
+    def _dues(self) -> dict[str, Due]:
+        """Give everything that the scheduler and the loops do, but sampler and cycle."""
+        dues = {}
+        for source in self._providers():
+            poller = Poller(source, self.journal)
+            forecaster = _Seldom(
+                Forecaster(self.journal, source.signal, source.series), self.site.forecast
+            )
+            duty = PollDuty(poller, forecaster, self.pulse, lambda: None)
+            dues[f"poll {source.signal.provider}"] = Due(self.site.poll, duty.turn)
+        dues["price"] = Due(self.site.price, self.parts.accounts.turn)
+        roll = PeriodRoll(self.journal, self.pulse)
+        dues["periods"] = Due(HOUR, roll.turn)
+        dues["retention"] = Due(24 * HOUR, Housekeeping(self.journal, self.pulse).turn)
+        dues["lease"] = Due(HOUR, self.parts.leases.turn)
+        return dues
+
+    def live(self, until: datetime, step: timedelta) -> None:
+        """Live through the world up to `until`."""
+        began = self.world.time.now
+        for now in self.world.moments(began, until, step):
+            if now > self.world.time.now:
+                self.world.go_on(now)
+            self._moment(now)
+
+    def _moment(self, now: datetime) -> None:
+        """Do what is due at one moment, in the order in which the daemon's loops would."""
+        self.parts.sampler.turn()
+        for job in self.world.jobs:
+            self._report(job, now)
+        self.parts.cycle.turn()
+        # Who holds what is known from here on: between two moments nothing changes hands.
+        self.parts.sampler.turn()
+        for due in self.dues.values():
+            due.turn(now)
+
+    def _report(self, job: Job, now: datetime) -> None:
+        """Let a run introduce itself, report, or end, as its processes would."""
+        launches = self._launches.get(job.name, 0)
+        wanted = 0 if now < job.start else 2 if job.away and now >= job.away[1] else 1
+        if wanted > launches:
+            self._launches[job.name] = wanted
+            self._register(job, wanted, now)
+        if launches and now >= job.end:
+            with suppress(WattmeshError):  # said once; a repeat is refused
+                self._finish(job, launches, now)
+        elif job.trains(now) or (job.away and now == job.away[0]):
+            self._progress(job, wanted, now)
+
+    def _register(self, job: Job, launch: int, now: datetime) -> None:
+        """Introduce a launch."""
+        message = Register(
+            run=job.name,
+            name=job.name,
+            incarnation=f"{job.name}-{launch}",
+            attempt=launch,
+            layout=job.layout,
+            ranks=(0, 1),
+            world_size=2,
+            gpus=job.gpus,
+            tokens=job.trained(now),
+            tokens_total=job.tokens_total,
+            boundary_every=100,
+            capabilities=("in_place", "parking"),
+            host="invented",
+            pid=4711,
+        )
+        plan = run_plans(self.pulse.settings)[job.name]
+        epoch = self.pulse.epoch or 0
+        self.journal.runs.register(message, owner_uid=UID, now=now, epoch=epoch, plan=plan)
+
+    def _progress(self, job: Job, launch: int, now: datetime) -> None:
+        """Report where training stands."""
+        self._seq += 1
+        tokens = job.trained(now)
+        message = Progress(
+            run=job.name,
+            incarnation=f"{job.name}-{launch}",
+            attempt=launch,
+            seq=self._seq,
+            step=tokens // 1000,
+            samples=tokens // 100,
+            tokens=tokens,
+            tokens_per_s=float(TOKENS_PER_S[job.layout]),
+            loss=2.0,
+            layout=job.layout,
+            ranks=(0, 1),
+            boundary_every=100,
+            checkpoint_step=tokens // 1000,
+        )
+        self.journal.runs.progress(message, owner_uid=UID, now=now)
+
+    def _finish(self, job: Job, launch: int, now: datetime) -> None:
+        """Say that the last token is trained."""
+        message = Finish(
+            run=job.name,
+            incarnation=f"{job.name}-{launch}",
+            attempt=launch,
+            step=job.tokens_total // 1000,
+            tokens=job.tokens_total,
+            reason="done",
+        )
+        self.journal.runs.finish(message, owner_uid=UID, now=now)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.parts.stop()
+
+
+class _Seldom(Forecaster):
+    """A forecaster that is asked at every poll and works every so often: a year is long."""
+
+    def __init__(self, inner: Forecaster, every: timedelta) -> None:
+        """Take who forecasts."""
+        self._inner = inner
+        self._every = every
+        self._due: datetime | None = None
+
+    def turn(self, now: datetime) -> int:
+        """Forecast if it is time."""
+        if self._due is not None and now < self._due:
+            return 0
+        self._due = now + self._every
+        return self._inner.turn(now)

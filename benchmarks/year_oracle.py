@@ -1,0 +1,252 @@
+"""What a simulated stretch of time truly emitted, summed without any of the ledger's code.
+
+True power times the final intensity of each true interval, hour by hour. Where the accounting
+provider never told an hour, the declared stand-in counts; where that did not either, the estimate
+that the row itself declares, marked as one. Invariant: this file reads the ledger only to compare.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from benchmarks.year_world import HOUR, POWER_MW, TOKENS_PER_S, A, Job, Stretch, World
+from wattmesh.controller.journal.ledger import EmissionRow
+from wattmesh.integrations.carbon.grid_server.grids import Grid, Measure
+
+NJ_PER_KWH = 3_600_000_000_000_000
+ROW_UG = 1.0
+"""What rounding may do to a row: half a microgram of the price, and of a millijoule its grams (at
+most 0.28 at 1000 g/kWh) where a reading lies inside a slot, at either border."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """What the providers told in the end.
+
+    Attributes:
+        never: spans of hours that the accounting provider never told.
+        neither: spans that the stand-in never told either.
+        raised: spans that the accounting provider later told 20 % higher.
+    """
+
+    zone: str
+    scale: float
+    never: Sequence[tuple[datetime, datetime]] = ()
+    neither: Sequence[tuple[datetime, datetime]] = ()
+    raised: Sequence[tuple[datetime, datetime]] = ()
+
+    def g_milli_per_kwh(self, grid: Grid, hour: datetime) -> int | None:
+        """Give the final intensity of the hour that begins at `hour`; None: nobody told it."""
+        if not _within(self.never, hour):
+            grams = grid.truth(self.zone, hour, HOUR, Measure.LIFECYCLE)
+            return 1000 * round(1.2 * grams if _within(self.raised, hour) else grams)
+        if not _within(self.neither, hour):
+            return round(1000 * grid.truth(self.zone, hour, HOUR) * self.scale)
+        return None
+
+
+def _within(spans: Iterable[tuple[datetime, datetime]], at: datetime) -> bool:
+    """Whether a moment lies in one of the spans."""
+    return any(start <= at < end for start, end in spans)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrong:
+    """An hour whose ledger is not what is true. `run`: "*" for the whole cluster."""
+
+    scenario: str
+    run: str
+    hour: datetime
+    true_ug: float
+    booked_ug: int
+    bound_ug: float
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        return (
+            f"{self.scenario} {self.run or 'no run'} {self.hour:%Y-%m-%d %H:%M}: booked "
+            f"{self.booked_ug} ug, true {self.true_ug:.1f} ug, bound {self.bound_ug:.1f} ug"
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Checked:
+    """What a comparison found. `worst_ug`: largest difference of an hour; `total_*`: of all."""
+
+    wrong: list[Wrong] = field(default_factory=list)
+    hours: int = 0
+    rows: int = 0
+    estimated_hours: int = 0
+    worst_ug: float = 0.0
+    true_ug: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    booked_ug: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def join(self, other: "Checked") -> None:
+        """Add what another comparison found."""
+        self.wrong += other.wrong
+        self.hours += other.hours
+        self.rows += other.rows
+        self.estimated_hours += other.estimated_hours
+        self.worst_ug = max(self.worst_ug, other.worst_ug)
+        for name, value in other.true_ug.items():
+            self.true_ug[name] += value
+        for name, booked in other.booked_ug.items():
+            self.booked_ug[name] += booked
+
+
+def check(
+    rows: Sequence[EmissionRow],
+    world: World,
+    grid: Grid,
+    story: Story,
+    span: tuple[datetime, datetime],
+) -> Checked:
+    """Compare the rows of the hours in [start, end) with the truth, both scenarios.
+
+    Args:
+        rows: of the ledger; slots that begin in the span.
+        world: what was truly drawn.
+        grid: what was truly emitted.
+        story: what of it the providers told.
+        span: whole hours.
+    """
+    found = Checked()
+    booked: dict[tuple[str, str, datetime], list[EmissionRow]] = defaultdict(list)
+    for row in rows:
+        hour = row.slot_start.replace(minute=0, second=0, microsecond=0)
+        booked[row.scenario, row.run, hour].append(row)
+    stretches = _Stretches(world.stretches)
+    names = ("", *(job.name for job in world.jobs))
+    hour = span[0]
+    while hour < span[1]:
+        price = story.g_milli_per_kwh(grid, hour)
+        there = {
+            (scenario, run): booked.get((scenario, run, hour), [])
+            for scenario in ("actual", "baseline")
+            for run in names
+        }
+        if price is None:
+            found.estimated_hours += 1
+            price = _declared(there.values())
+        _actual(found, there, stretches.over(hour), hour, price)
+        for job in world.jobs:
+            energy_nj, slack_nj = baseline_nj(job, hour, world.time.now)
+            one = _Sum(energy_nj, there["baseline", job.name], price, slack_nj)
+            one.compare(found, "baseline", job.name, hour)
+        found.hours += 1
+        hour += HOUR
+    found.rows = len(rows)
+    return found
+
+
+class _Stretches:
+    """The true stretches, found by time."""
+
+    def __init__(self, stretches: Sequence[Stretch]) -> None:
+        """Take them in the order in which they were lived through."""
+        self._all = stretches
+        self._ends = [each.end for each in stretches]
+
+    def over(self, hour: datetime) -> list[tuple[Stretch, int]]:
+        """Give those that lie in the hour, each with its nanojoules in it."""
+        found, end = [], hour + HOUR
+        for each in self._all[bisect_left(self._ends, hour) :]:
+            if each.start >= end:
+                break
+            found.append((each, each.energy_nj(hour, end)))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """One figure of one hour: the truth beside the rows. `slack_nj`: what is not exact in both."""
+
+    energy_nj: int
+    rows: Sequence[EmissionRow]
+    price: int
+    slack_nj: float = 0.0
+
+    def compare(self, found: Checked, scenario: str, run: str, hour: datetime) -> None:
+        """Note what it came to, and whether that is wrong."""
+        true_ug = self.energy_nj * self.price * 1000 / NJ_PER_KWH
+        booked_ug = sum(row.carbon_ug or 0 for row in self.rows)
+        bound_ug = ROW_UG * max(1, len(self.rows)) + self.slack_nj * self.price * 1000 / NJ_PER_KWH
+        found.true_ug[scenario] += true_ug
+        found.booked_ug[scenario] += booked_ug
+        found.worst_ug = max(found.worst_ug, abs(booked_ug - true_ug))
+        if abs(booked_ug - true_ug) > bound_ug:
+            found.wrong.append(
+                Wrong(
+                    scenario=scenario,
+                    run=run,
+                    hour=hour,
+                    true_ug=true_ug,
+                    booked_ug=booked_ug,
+                    bound_ug=bound_ug,
+                )
+            )
+
+
+def _actual(
+    found: Checked,
+    there: dict[tuple[str, str], list[EmissionRow]],
+    stretches: list[tuple[Stretch, int]],
+    hour: datetime,
+    price: int,
+) -> None:
+    """Compare the whole cluster, and each run where it is certain whose the energy was."""
+    rows = [row for (scenario, _), some in there.items() if scenario == "actual" for row in some]
+    _Sum(sum(nj for _, nj in stretches), rows, price).compare(found, "actual", "*", hour)
+    if any(each.run is None for each, _ in stretches):
+        return
+    apart = Checked()
+    for (scenario, run), some in there.items():
+        if scenario == "actual":
+            energy_nj = sum(nj for each, nj in stretches if each.run == run)
+            _Sum(energy_nj, some, price).compare(apart, scenario, run, hour)
+    found.wrong += apart.wrong
+
+
+def _declared(rows: Iterable[Sequence[EmissionRow]]) -> int:
+    """Give the estimate that rows of an hour declare where nobody told its intensity.
+
+    Raises:
+        ValueError: they do not say that it is one, or not the same.
+    """
+    said = {
+        (row.g_milli_per_kwh or 0, row.quality)
+        for some in rows
+        for row in some
+        if row.model.startswith("settled: ")
+    }
+    all_rows = sum(len(some) for some in rows if some)
+    if len(said) != 1 or not all_rows or next(iter(said))[1] != "estimated":
+        raise ValueError(f"an hour that nobody told is priced as {sorted(said)}")
+    return next(iter(said))[0]
+
+
+def baseline_nj(job: Job, hour: datetime, now: datetime) -> tuple[int, float]:
+    """Give (nanojoules of a run's baseline in an hour, what of it is not exact).
+
+    It draws as point A does, from the launch on, pauses only while the run was killed, and ends
+    when it has trained all tokens. Whole tokens only are reckoned: at each border up to two tokens'
+    time; measured watts over declared ones are 1 to nine digits.
+    """
+    rate, power_mw = TOKENS_PER_S[A], 2 * POWER_MW[A]
+    left = timedelta(seconds=job.tokens_total / rate)
+    parts = [(job.start, job.start + left)]
+    if job.away is not None and job.away[0] < job.start + left:
+        before = job.away[0] - job.start
+        parts = [(job.start, job.away[0]), (job.away[1], job.away[1] + left - before)]
+    nanojoules = sum(
+        power_mw
+        * max(timedelta(), min(end, hour + HOUR, now) - max(start, hour))
+        // timedelta(microseconds=1)
+        for start, end in parts
+    )
+    return nanojoules, 4 * power_mw * 1e6 / rate + 1e-6 * nanojoules
+
+
+__all__ = ["Checked", "Story", "Wrong", "baseline_nj", "check"]
