@@ -1,6 +1,8 @@
 """Which price a slot gets when its signal is late, silent or revised, and what stays of it."""
 
+from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,7 @@ from tests.accounts.build import (
     register,
     slot,
 )
+from tests.daemon.process import empty_journal
 from wattmesh.controller.accounts import Accounts
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow
@@ -33,6 +36,16 @@ DAY_S = 96 * SLOT_S
 
 SERIES = Series(interval_s=SLOT_S, origin=T0, cadence_s=SLOT_S, day_s=DAY_S)
 SETTLED = timedelta(seconds=2 * DAY_S)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    """An empty journal; that both databases do the same is test_accounts's."""
+    path = tmp_path / "journal.db"
+    path.write_bytes(empty_journal())
+    opened = Journal.open(f"sqlite:///{path}")
+    yield opened
+    opened.close()
 
 
 def books(journal: Journal, *, scale: float | None = 1.1, late_s: float = 2 * SLOT_S) -> Accounts:
