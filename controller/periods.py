@@ -41,9 +41,9 @@ def month_named(name: str, timezone: str) -> Period:
     """
     try:
         first = date.fromisoformat(f"{name}-01")
-    except ValueError:
+        return period_of(midnight(first, timezone), "month", timezone)
+    except (ValueError, OverflowError):
         raise InputInvalid(f"{name!r} is no month; write one like 2026-10") from None
-    return period_of(midnight(first, timezone), "month", timezone)
 
 
 def period_before(moment: datetime, kind: str, timezone: str) -> Period:

@@ -308,7 +308,8 @@ def _days(journal: Journal, month: _Month) -> tuple[DayFigure, ...]:
     while at < month.end:
         start, end = local_day(at, month.site.timezone)
         energy_mj, carbon_ug = month.walk.days.get(start, (0, 0))
-        planned = None if plan is None else round(plan.by(end) - plan.by(start))
+        until = min(end, month.end)
+        planned = None if plan is None else round(plan.by(until) - plan.by(start))
         days.append(
             DayFigure(start=start, energy_mj=energy_mj, carbon_ug=carbon_ug, planned_ug=planned)
         )

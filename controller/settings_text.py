@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -18,6 +18,11 @@ from wattmesh.controller.settings_model import Settings
 
 EXAMPLE_NAMES = {"runs": "llama-8b", "budget": "cluster"}
 """What the sample calls the tables that the operator names."""
+
+Form = Literal["one", "named", "list"]
+"""One table, tables that the operator names, or a table that may be repeated."""
+
+IN_MANUAL: dict[Form, str] = {"one": "", "named": ".<name>", "list": "[]"}
 
 KINDS = {
     "str": "text",
@@ -47,7 +52,10 @@ class KeyDoc:
 
 
 def keys() -> tuple[KeyDoc, ...]:
-    """List every key of the file with its meaning, tables that the operator names as `<name>`."""
+    """List every key of the file with its meaning.
+
+    Tables that the operator names stand as `<name>`, those that may be repeated as `[]`.
+    """
     return tuple(_keys(Settings, ""))
 
 
@@ -59,10 +67,10 @@ def sample() -> str:
 def _keys(model: type[BaseModel], prefix: str) -> Iterator[KeyDoc]:
     """Walk one table and the tables in it."""
     for name, info in model.model_fields.items():
-        table, named = _table(info)
+        table, form = _table(info)
         path = f"{prefix}{name}"
         if table is not None:
-            yield from _keys(table, f"{path}.<name>." if named else f"{path}.")
+            yield from _keys(table, f"{path}{IN_MANUAL[form]}.")
         else:
             yield KeyDoc(
                 path=path, kind=_kind(info), default=_default(info), meaning=_meaning(info)
@@ -71,25 +79,26 @@ def _keys(model: type[BaseModel], prefix: str) -> Iterator[KeyDoc]:
 
 def _lines(model: type[BaseModel], prefix: str, *, commented: bool) -> Iterator[str]:
     """Write one table's own keys first, then the tables in it."""
-    tables: list[tuple[str, type[BaseModel], bool]] = []
+    tables: list[tuple[str, Form, type[BaseModel], bool]] = []
     for name, info in model.model_fields.items():
-        table, named = _table(info)
+        table, form = _table(info)
         if table is not None:
             path = f"{prefix}{name}"
             # Tables that the operator names, and those that may be left out, are examples only; but
             # without a signal there would be nothing to see.
-            example = named or commented or (info.default is None and path != "carbon")
-            path += f".{EXAMPLE_NAMES[name]}" if named else ""
-            tables.append((path, table, example))
+            optional = form != "one" or (info.default is None and path != "carbon")
+            path += f".{EXAMPLE_NAMES[name]}" if form == "named" else ""
+            tables.append((path, form, table, optional or commented))
             continue
         yield from wrap(_meaning(info), 98, initial_indent="# ", subsequent_indent="# ")
         yield _line(name, info, commented=commented)
-    for path, table, example in tables:
+    for path, form, table, example in tables:
         own = any(_table(info)[0] is None for info in table.model_fields.values())
         if own:
             yield ""
             yield f"# {' '.join((table.__doc__ or '').split())}"
-            yield f"# [{path}]" if example else f"[{path}]"
+            head = f"[[{path}]]" if form == "list" else f"[{path}]"
+            yield f"# {head}" if example else head
         yield from _lines(table, f"{path}.", commented=example)
 
 
@@ -104,13 +113,15 @@ def _line(name: str, info: FieldInfo, *, commented: bool) -> str:
     return f"{name} = {shown}" if live and not commented else f"# {name} = {shown}"
 
 
-def _table(info: FieldInfo) -> tuple[type[BaseModel] | None, bool]:
-    """Give (model, the operator names it) where a field is a table."""
+def _table(info: FieldInfo) -> tuple[type[BaseModel] | None, Form]:
+    """Give the model of a field that is a table, and which form of one."""
     kinds = [info.annotation, *get_args(info.annotation)]
     for kind in kinds:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind, str in get_args(info.annotation)
-    return None, False
+            if get_origin(info.annotation) is tuple:
+                return kind, "list"
+            return kind, "named" if str in get_args(info.annotation) else "one"
+    return None, "one"
 
 
 def _kind(info: FieldInfo) -> str:

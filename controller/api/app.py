@@ -14,13 +14,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from wattmesh.controller.api import agents, jobs, operators, reading
+from wattmesh.controller.api import agents, jobs, operators, reading, reports
 from wattmesh.controller.api.attested import Endpoint, relayed
 from wattmesh.controller.api.calls import Handler, endpoint, failure, success
 from wattmesh.controller.api.desk import Call, Desk
 from wattmesh.controller.api.openapi import describe
 from wattmesh.controller.api.orders import order_endpoint, orders
 from wattmesh.controller.budget import Audit, BudgetView
+from wattmesh.controller.report_views import MonthReport
 from wattmesh.controller.views import Done, ForecastView, Problem, StatusView, as_json
 from wattmesh.errors import RetryLater
 from wattmesh.reconfig.wire import Finish, Orders, Progress, Register, Registered, Transition
@@ -151,6 +152,20 @@ CALLS = (
         query=(("run", "only of this run, by name or id"), LIMIT, SINCE),
     ),
     CallSpec(method="GET", path="/v1/budget", handler=reading.budget, answer=BudgetView),
+    CallSpec(
+        method="POST",
+        path="/v1/budget/{name}/replan",
+        handler=reports.replan,
+        who="operator",
+        answer=Done,
+    ),
+    CallSpec(
+        method="GET",
+        path="/v1/report",
+        handler=reports.month,
+        answer=MonthReport,
+        query=(("month", "which, e.g. 2026-10; default the running one"),),
+    ),
     CallSpec(method="GET", path="/v1/runs/{run}/audit", handler=reading.audit, answer=Audit),
     CallSpec(method="GET", path="/v1/events", handler=reading.events, query=(LIMIT, SINCE)),
     CallSpec(method="GET", path="/v1/carbon/now", handler=reading.carbon_now),

@@ -12,6 +12,7 @@ from wattmesh.controller.api.desk import Call, Desk
 from wattmesh.controller.budget import BudgetView
 from wattmesh.controller.carbon_lines import carbon_line, forecast_view
 from wattmesh.controller.journal.decisions import DecisionRow
+from wattmesh.controller.reported import accounting_signal, bounds_of
 from wattmesh.controller.spending import spending
 from wattmesh.controller.status import last_known, run_line, status
 from wattmesh.controller.views import ForecastView, StatusView, as_json
@@ -125,9 +126,11 @@ def events(desk: Desk, call: Call) -> dict[str, Any]:
 def budget(desk: Desk, call: Call) -> BudgetView:
     """Show what was spent and what was saved, and against what."""
     settings, now = desk.pulse.settings, desk.now
-    periods = spending(desk.journal, settings.budget, settings.site.timezone, now)
+    signal, bounds = _signal(desk), bounds_of(desk.pulse)
+    zone = settings.site.timezone
+    periods = spending(desk.journal, settings.budget, zone, now, signal=signal, bounds=bounds)
     pue, covered = settings.site.pue_milli() / 1000, desk.pulse.gpu_coverage
-    return budgets.budget(desk.journal, now, _signal(desk), periods, pue=pue, covered=covered)
+    return budgets.budget(desk.journal, now, signal, periods, pue=pue, covered=covered)
 
 
 def audit(desk: Desk, call: Call) -> budgets.Audit:
@@ -170,8 +173,7 @@ def carbon_history(desk: Desk, call: Call) -> dict[str, Any]:
 
 def _signal(desk: Desk) -> str:
     """Name the accounting signal; "" when there is none."""
-    facts = desk.pulse.signals.accounting
-    return str(facts.signal) if facts else ""
+    return accounting_signal(desk.pulse.signals)
 
 
 def _limit(call: Call) -> int:

@@ -1,4 +1,4 @@
-"""`wattmesh budget`: grams spent and saved, and with --audit every slot behind them."""
+"""`wattmesh budget`: grams spent and saved, every slot behind them, and a plan made anew."""
 
 from typing import Annotated
 
@@ -7,7 +7,7 @@ import typer
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.answers import ask
 from wattmesh.controller.cli.budget_screen import audit_screen, screen
-from wattmesh.controller.cli.client import segment
+from wattmesh.controller.cli.client import Daemon, segment
 from wattmesh.controller.cli.output import print_json, print_lines
 
 
@@ -16,11 +16,23 @@ def budget(
         str | None,
         typer.Option("--audit", metavar="RUN", help="Every slot of both ledgers of this run."),
     ] = None,
+    replan: Annotated[
+        str | None,
+        typer.Option(
+            "--replan",
+            metavar="NAME",
+            help="Plan this budget anew from now on: what was spent is accepted (operators).",
+        ),
+    ] = None,
     socket: options.Socket = options.SOCKET,
     offline: options.Offline = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show what was spent, and what was saved against the submitted points."""
+    if replan is not None:
+        done = Daemon(socket).post(f"/v1/budget/{segment(replan)}/replan", {})
+        print_json(done) if as_json else print_lines([done["done"]])
+        return
     path = "/v1/budget" if audit is None else f"/v1/runs/{segment(audit)}/audit"
     answer = ask(socket, offline).get(path)
     if as_json:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
+from wattmesh.controller.cli.period_screen import period_lines
 from wattmesh.controller.cli.tables import Column, table
 
 RUN_COLUMNS = (
@@ -33,17 +34,19 @@ AUDIT_COLUMNS = (
     Column(title="QUALITY"),
 )
 PLAIN_QUALITY = ("measured",)
+LINES = {"idle_after_release": "released"}
+"""Lines of the ledger that people call otherwise."""
 
 
 def screen(view: Mapping[str, Any]) -> list[Text | str]:
     """Lay out the answer of `GET /v1/budget`."""
     total = view["total"]
     lines: list[Text | str] = [
-        *(line for period in view["periods"] for line in _period(period)),
+        *(line for period in view["periods"] for line in period_lines(period, view)),
         styled(
             ("spent  ", DIM),
             (words.grams(_priced_g(total)), STRONG),
-            f" for {joules(total['energy_j'])}{_unpriced(total)}   "
+            f" for {words.joules(total['energy_j'])}{_unpriced(total)}   "
             f"{view['signal'] or 'no signal is set'}; {view['boundary']}",
         ),
         _saved(view),
@@ -54,30 +57,6 @@ def screen(view: Mapping[str, Any]) -> list[Text | str]:
     if view["simulated"]:
         lines += ["", styled((f"simulated: {', '.join(view['simulated'])}", WARN))]
     return lines
-
-
-def _period(period: Mapping[str, Any]) -> list[Text | str]:
-    """One budget in its running period, and what it is on course for."""
-    share = period["spent_g"] / period["limit_g"]
-    unpriced = period["unpriced_j"]
-    facts = [
-        f"expected by now {words.grams(period['expected_g'])}",
-        f"burn {words.figures(period['burn'], 2)}x",
-        f"on course for {words.grams(period['on_course_g'])}",
-        *([f"restated {words.grams(period['restated_g'])}"] if period["restated_g"] else []),
-        *([f"{joules(unpriced)} have no grams yet"] if unpriced else []),
-    ]
-    lines: list[Text | str] = [
-        styled(
-            (f"{period['name']} {period['period']}  ", DIM),
-            (words.grams(period["spent_g"]), STRONG),
-            f" of {words.grams(period['limit_g'])}   {words.bar(share)}  {words.percent(share)}   ",
-            " · ".join(facts),
-        )
-    ]
-    if period["alert"]:
-        lines.append(styled((f"{period['alert']}.", WARN)))
-    return [*lines, ""]
 
 
 def _saved(view: Mapping[str, Any]) -> Text:
@@ -91,6 +70,7 @@ def _saved(view: Mapping[str, Any]) -> Text:
             (words.grams(view["saved_g"]), STRONG),
             f" against the points the runs were submitted at{share}",
             (_estimated(view), WARN),
+            ("   not told apart: better single point, carbon-aware", DIM),
         ]
     else:
         parts.append("nothing is settled yet")
@@ -116,21 +96,25 @@ def _priced_g(entry: Mapping[str, Any]) -> float | None:
 
 def _unpriced(total: Mapping[str, Any]) -> str:
     """Say how much of it has no grams; "" when all has."""
-    return f" ({joules(total['unpriced_j'])} have no grams yet)" if total["unpriced_j"] else ""
+    return (
+        f" ({words.joules(total['unpriced_j'])} have no grams yet)" if total["unpriced_j"] else ""
+    )
 
 
 def _others(lines: Sequence[Mapping[str, Any]]) -> Text:
     """What was booked to no run, and what nobody measured."""
-    others = [
-        f"{line['line']} {words.grams(_priced_g(line))} ({joules(line['energy_j'])})"
-        for line in lines
-        if line["line"] != "run"
-    ]
+    others = [_other(line) for line in lines if line["line"] != "run"]
     unobserved = sum(line["unobserved_s"] for line in lines)
     upper_j = sum(line["upper_j"] for line in lines)
-    most = f" (at most {joules(upper_j)} more)" if upper_j else ""
+    most = f" (at most {words.joules(upper_j)} more)" if upper_j else ""
     others.append(f"unobserved {words.duration(unobserved)} of GPU time{most}")
     return styled(("beside ", DIM), " · ".join(others))
+
+
+def _other(line: Mapping[str, Any]) -> str:
+    """One line of the cluster that is no run."""
+    name = LINES.get(line["line"], line["line"])
+    return f"{name} {words.grams(_priced_g(line))} ({words.joules(line['energy_j'])})"
 
 
 def _run(run: Mapping[str, Any]) -> Sequence[str | Text]:
@@ -162,9 +146,9 @@ def _notes(run: Mapping[str, Any]) -> Text:
     """Everything that must be known to read the numbers right."""
     notes = [f"baseline {run['baseline']}" if run["baseline"] else "no baseline: no saving is told"]
     notes += [] if run["settled"] or not run["baseline"] else ["not settled"]
-    notes += [f"{joules(run['unpriced_j'])} have no grams yet"] if run["unpriced_j"] else []
+    notes += [f"{words.joules(run['unpriced_j'])} have no grams yet"] if run["unpriced_j"] else []
     if run["unobserved_s"]:
-        most = joules(run["upper_j"])
+        most = words.joules(run["upper_j"])
         notes.append(f"{words.duration(run['unobserved_s'])} unobserved (at most {most} more)")
     notes += [
         f"{quality} {words.grams(grams)}"
@@ -209,10 +193,3 @@ def _slot(row: Mapping[str, Any]) -> Sequence[str]:
         words.count(row["tokens"]),
         row["quality"],
     )
-
-
-def joules(energy_j: float) -> str:
-    """Write an energy: 410 J, 41.2 kWh."""
-    if energy_j >= 3.6e5:
-        return f"{words.figures(energy_j / 3.6e6)} kWh"
-    return f"{words.figures(energy_j / 1e3)} kJ" if energy_j >= 1e3 else f"{energy_j:.0f} J"

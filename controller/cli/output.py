@@ -18,9 +18,14 @@ PIPE_WIDTH = 240
 GOOD, WARN, BAD, DIM, STRONG = "green", "yellow", "bold red", "dim", "bold"
 
 
+def to_json(value: Any) -> str:
+    """Write one JSON value."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
 def print_json(value: Any) -> None:
     """Print one JSON value."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(to_json(value))
 
 
 def print_lines(lines: Iterable[Text | str]) -> None:

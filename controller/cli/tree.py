@@ -29,6 +29,7 @@ COMMANDS = {
     "restore-all": Place(module="restore_all", name="restore_all"),
     "status": Place(module="status", name="status"),
     "budget": Place(module="budget", name="budget"),
+    "report": Place(module="report", name="report"),
     "why": Place(module="why", name="why"),
     "decisions": Place(module="why", name="decisions"),
     "runs": Place(module="runs", name="runs"),

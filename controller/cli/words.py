@@ -57,6 +57,15 @@ def micrograms(value: int | None) -> str:
     return grams(None if value is None else value / 1e6)
 
 
+def joules(energy_j: float) -> str:
+    """Write an energy: 410 J, 90 kJ, 41.2 kWh, 12.3 MWh."""
+    if abs(energy_j) >= 3.6e9:
+        return f"{figures(energy_j / 3.6e9)} MWh"
+    if abs(energy_j) >= 3.6e5:
+        return f"{figures(energy_j / 3.6e6)} kWh"
+    return f"{figures(energy_j / 1e3)} kJ" if abs(energy_j) >= 1e3 else f"{energy_j:.0f} J"
+
+
 def watts(value: float | None) -> str:
     """Write a power: 96 W, 41.2 kW."""
     return _scaled(value, _WATTS)

@@ -1,6 +1,6 @@
 """The budget: a saving names its baseline, and is not told before it is settled."""
 
-from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from tests.cli import facts
@@ -9,7 +9,7 @@ from wattmesh.controller.accounts import ACTUAL, BASELINE
 from wattmesh.controller.budget import Audit, BudgetView, ClusterLine, RunBudget
 from wattmesh.controller.cli import budget_screen
 from wattmesh.controller.journal.ledger import EmissionRow
-from wattmesh.controller.spending import PeriodLine
+from wattmesh.controller.spending import BurnLine, PeriodLine
 from wattmesh.controller.views import as_json
 
 
@@ -143,29 +143,63 @@ def _fields(row: EmissionRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in EmissionRow.__dataclass_fields__}
 
 
+def period(**changes: Any) -> PeriodLine:
+    """Give the cluster's budget on its way, in its twentieth day."""
+    values: dict[str, Any] = {
+        "name": "cluster",
+        "period": "2026-11",
+        "start": facts.NOW - timedelta(days=19.6),
+        "end": facts.NOW + timedelta(days=10.4),
+        "limit_g": 9.0e6,
+        "spent_g": 3.41e6,
+        "unpriced_j": 410.0,
+        "expected_g": 3.62e6,
+        "burn": 0.942,
+        "on_course_g": 8.4e6,
+        "restated_g": 2.0e4,
+        "alert": "",
+        "low_g": 8.0e6,
+        "high_g": 8.9e6,
+        "residual_g": 5.59e6,
+        "burns": (BurnLine(hours=6.0, ratio=0.9), BurnLine(hours=168.0, ratio=None)),
+        "plan": "made at the start; rests on 28 days of neso:GB:average:direct:CO2",
+    }
+    return PeriodLine(**values | changes)
+
+
 def test_a_budget_says_where_it_stands_in_its_period() -> None:
-    """Spent of the limit, what was to be expected, what it is on course for; an alert says more."""
-    line = PeriodLine(
-        name="cluster",
-        period="2026-11",
-        start=facts.NOW,
-        end=facts.NOW,
-        limit_g=9.0e6,
-        spent_g=3.41e6,
-        unpriced_j=410.0,
-        expected_g=3.62e6,
-        burn=0.942,
-        on_course_g=8.4e6,
-        restated_g=2.0e4,
-        alert="",
-    )
-    text = plain(budget_screen.screen(view(run(), periods=(line,))))
-    assert "cluster 2026-11  3.41 t of 9 t   ███████▋" in text
+    """Spent of the limit, what the plan has by now, its course with a band, its burn, its plan."""
+    text = plain(budget_screen.screen(view(run(), periods=(period(),))))
+    assert "November 2026, cluster, location-based average (GB, neso)   20 of 30 days gone" in text
+    assert "spent      3.41 t of 9 t   ███████▋░░░░░░░░░░░░  38 %" in text
+    assert "expected by now 3.62 t   left 5.59 t" in text
     assert (
-        "38 %   expected by now 3.62 t · burn 0.94x · on course for 8.4 t · restated 20 kg" in text
+        "on course  8.4 t by its end (80 %: 8 t - 8.9 t)   burn 0.94x · 6 h 0.9x · no alert" in text
     )
-    assert "410 J have no grams yet" in text
-    late = replace(line, on_course_g=None, alert="budget cluster: 9.2 t of 9 t are spent; ...")
+    assert "beside     restated +20 kg since first reported · 410 J have no grams yet" in text
+    assert "plan       made at the start; rests on 28 days" in text
+
+
+def test_an_alert_says_what_to_do_and_when_the_limit_ends() -> None:
+    """What is not known is a dash; an exhausted budget says since when."""
+    changes: dict[str, Any] = {"on_course_g": None, "low_g": None, "high_g": None, "burns": ()}
+    late = period(
+        alert="budget cluster: 9.2 t of 9 t are spent; raise budget.cluster.grams",
+        urgency="exhausted",
+        spent_g=9.2e6,
+        exhausted_at=facts.NOW - timedelta(days=1),
+        burn=None,
+        **changes,
+    )
     text = plain(budget_screen.screen(view(run(), periods=(late,))))
-    assert "on course for -" in text
-    assert "budget cluster: 9.2 t of 9 t are spent" in text
+    assert "on course  - by its end, used up since 19 Nov 14:02   burn - · exhausted alert" in text
+    assert "budget cluster: 9.2 t of 9 t are spent; raise budget.cluster.grams." in text
+
+
+def test_lines_that_are_no_run_are_called_as_people_call_them() -> None:
+    """Idle, released, unattributed: each with its grams and joules."""
+    given_back = ClusterLine(
+        line="idle_after_release", energy_j=800.0, carbon_g=0.05, unobserved_s=0.0
+    )
+    text = plain(budget_screen.screen(view(run(), lines=(given_back,))))
+    assert "beside released 50 mg (800 J)" in text

@@ -1,0 +1,106 @@
+"""One budget in its running period, as `wattmesh budget` shows it. Pure.
+
+Invariant: what is not known is `-`, never 0; an alert says what to do, and is the only coloured
+line; the signal stands beside the grams.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.text import Text
+
+from wattmesh.controller.cli import words
+from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
+
+DAY_S = 86_400.0
+
+
+def period_lines(period: Mapping[str, Any], view: Mapping[str, Any]) -> list[Text | str]:
+    """Lay out one budget: title, spent, on course, restated, plan, alert."""
+    share = period["spent_g"] / period["limit_g"]
+    lines: list[Text | str] = [
+        styled((f"{period_name(period['period'])}, {period['name']}, ", STRONG),
+               (signal_words(view["signal"]), STRONG), f"   {_gone(period, view['at'])}"),
+        styled(("spent      ", DIM), (words.grams(period["spent_g"]), STRONG),
+               f" of {words.grams(period['limit_g'])}   {words.bar(share)}  {words.percent(share)}"
+               f"      expected by now {words.grams(period['expected_g'])}"
+               f"   left {words.grams(period['residual_g'])}"),
+        styled(("on course  ", DIM), (_course(period), STRONG), f"   burn {_burn(period)}"),
+    ]  # fmt: skip
+    beside = []
+    if period["restated_g"]:
+        beside.append(f"restated {_signed(period['restated_g'])} since first reported")
+    if period["unpriced_j"]:
+        beside.append(f"{words.joules(period['unpriced_j'])} have no grams yet")
+    if beside:
+        lines.append(styled(("beside     ", DIM), " · ".join(beside)))
+    if period["plan"]:
+        lines.append(styled((f"plan       {period['plan']}", DIM)))
+    if period["alert"]:
+        lines.append(styled((f"{period['alert']}.", WARN)))
+    return [*lines, ""]
+
+
+def period_name(name: str) -> str:
+    """Write 2026-11 as November 2026; other periods as they are called."""
+    try:
+        return datetime.strptime(name, "%Y-%m").strftime("%B %Y")
+    except ValueError:
+        return name
+
+
+def signal_words(signal: str) -> str:
+    """Write `neso:GB:average:direct:CO2` as people say it."""
+    parts = signal.split(":")
+    if len(parts) != 5:
+        return "no signal is set"
+    provider, zone, kind, factor, gas = parts
+    based = "location-based " if kind == "average" else ""
+    said = f"{based}{kind}{'' if factor == 'direct' else f', {factor}'} ({zone}, {provider})"
+    return said if gas == "CO2" else f"{said} {gas}"
+
+
+def _gone(period: Mapping[str, Any], at: str) -> str:
+    """Say how much of the period has passed."""
+    start, end, now = (
+        datetime.fromisoformat(each) for each in (period["start"], period["end"], at)
+    )
+    whole, gone = (end - start).total_seconds(), (now - start).total_seconds()
+    if whole < 2 * DAY_S:
+        return f"{gone / 3600:.0f} of {whole / 3600:.0f} h gone"
+    return f"{gone / DAY_S:.0f} of {whole / DAY_S:.0f} days gone"
+
+
+def _course(period: Mapping[str, Any]) -> str:
+    """Say where it ends, and the band where days enough have passed to tell."""
+    text = f"{words.grams(period['on_course_g'])} by its end"
+    if period["low_g"] is not None:
+        text += f" (80 %: {words.grams(period['low_g'])} - {words.grams(period['high_g'])})"
+    if period["exhausted_at"] is not None:
+        passed = period["spent_g"] > period["limit_g"]
+        at = datetime.fromisoformat(period["exhausted_at"])
+        text += f", {'used up since' if passed else 'used up by'} {at:%d %b %H:%M}"
+    return text
+
+
+def _burn(period: Mapping[str, Any]) -> str:
+    """Say how fast it burns, in all and in the windows that alerts look at."""
+    whole = "-" if period["burn"] is None else f"{words.figures(period['burn'], 2)}x"
+    windows = _windows(period["burns"])
+    alert = f"{period['urgency']} alert" if period["urgency"] else "no alert"
+    return " · ".join([whole, *([windows] if windows else []), alert])
+
+
+def _windows(burns: Sequence[Mapping[str, Any]]) -> str:
+    """Write the burns of the windows that are known."""
+    return ", ".join(
+        f"{words.duration(each['hours'] * 3600)} {words.figures(each['ratio'], 2)}x"
+        for each in burns
+        if each["ratio"] is not None
+    )
+
+
+def _signed(grams: float) -> str:
+    """Write a difference with its sign."""
+    return f"{'+' if grams > 0 else ''}{words.grams(grams)}"

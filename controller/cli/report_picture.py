@@ -1,0 +1,135 @@
+"""Draw a month's report as a picture: spent against planned, and who spent it.
+
+A child process of its own (`python -m wattmesh.controller.cli.report_picture`, the answer of
+`GET /v1/report` on standard input, a PNG on standard output), so that nobody else pays for
+matplotlib. Invariant: it draws what the report says and computes nothing but sums of days.
+"""
+
+import json
+import sys
+from datetime import datetime
+from itertools import accumulate
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from matplotlib import dates
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+from wattmesh.controller.cli import words
+from wattmesh.controller.cli.period_screen import period_name, signal_words
+
+INK, MUTED, FAINT = "#1f2933", "#7b8794", "#e4e7eb"
+SPENT, PLANNED, LIMIT, EMBODIED = "#0b7285", "#9fb3c8", "#c92a2a", "#e8590c"
+MOST_BARS = 14
+UNITS = ((1e12, "t"), (1e9, "kg"), (1e6, "g"))
+
+STYLE: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "text.color": INK,
+    "figure.facecolor": "white",
+}
+
+
+def draw(view: dict[str, Any], out: Any) -> None:
+    """Draw the picture.
+
+    Args:
+        view: the answer of `GET /v1/report`.
+        out: a path or a binary stream.
+    """
+    plt.switch_backend("Agg")
+    with plt.rc_context(STYLE):
+        figure, (days, bars) = plt.subplots(
+            2, 1, figsize=(10.0, 8.5), dpi=130, height_ratios=(1.2, 1.0)
+        )
+        figure.subplots_adjust(left=0.17, right=0.96, top=0.86, bottom=0.09, hspace=0.32)
+        figure.text(0.04, 0.955, _title(view), fontsize=14, weight="bold")
+        figure.text(0.04, 0.918, _subtitle(view), color=MUTED)
+        _days(days, view)
+        _bars(bars, view)
+        figure.savefig(out, format="png")
+        plt.close(figure)
+
+
+def _title(view: dict[str, Any]) -> str:
+    """The answer first."""
+    grams = words.micrograms(view["carbon_ug"])
+    return f"{period_name(view['month'])}: {grams} location-based (Scope 2)"
+
+
+def _subtitle(view: dict[str, Any]) -> str:
+    """What it is of."""
+    energy = words.joules(view["energy_mj"] / 1e3)
+    pue = "IT boundary" if view["pue"] is None else f"x PUE {view['pue']:g}"
+    state = "closed" if view["closed_at"] else "running" if view["running"] else "not closed"
+    said = [f"{energy}, {pue}", signal_words(view["signal"]), state]
+    if view["unpriced_mj"]:
+        said.append(f"{words.joules(view['unpriced_mj'] / 1e3)} without a price")
+    if view["simulated"]:
+        said.append(f"SIMULATED: {', '.join(view['simulated'])}")
+    return " · ".join(said)
+
+
+def _days(axes: Axes, view: dict[str, Any]) -> None:
+    """Spent and planned, added up from the month's start to the end of each day."""
+    zone = ZoneInfo(view["timezone"])
+    starts = [each["start"] for each in view["days"]]
+    last = min(view["end"], view["at"])
+    at: Any = [datetime.fromisoformat(each).astimezone(zone) for each in (*starts, last)]
+    spent = [0, *accumulate(each["carbon_ug"] for each in view["days"])]
+    size, unit = _unit(max(spent[-1], (view["limit_g"] or 0) * 1e6))
+    axes.plot(at, [each / size for each in spent], color=SPENT, linewidth=2.4, label="spent")
+    planned = [each["planned_ug"] for each in view["days"]]
+    if planned and None not in planned:
+        curve = [each / size for each in (0, *accumulate(planned))]
+        axes.plot(at, curve, color=PLANNED, linewidth=1.6, label="planned")
+    if view["limit_g"]:
+        limit = view["limit_g"] * 1e6 / size
+        axes.axhline(limit, color=LIMIT, linewidth=1.0, linestyle="--", label="limit")
+    axes.set_ylabel(f"{unit} CO2 since the month began")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(dates.DayLocator(bymonthday=(1, 8, 15, 22), tz=zone))
+    axes.xaxis.set_major_formatter(dates.DateFormatter("%d %b", tz=zone))
+    axes.grid(axis="y", color=FAINT, linewidth=0.8)
+    axes.legend(frameon=False, loc="lower right")
+
+
+def _bars(axes: Axes, view: dict[str, Any]) -> None:
+    """Who spent it: location-based, and embodied beside it."""
+    subjects = sorted(view["subjects"], key=lambda each: -each["carbon_ug"])
+    shown = subjects[:MOST_BARS]
+    names = [each["subject"] for each in shown]
+    places = list(range(len(shown)))
+    embodied = [each["embodied_ug"] or 0 for each in shown]
+    size, unit = _unit(max([0, *embodied, *(each["carbon_ug"] for each in shown)]))
+    grams = [each["carbon_ug"] / size for each in shown]
+    axes.barh(places, grams, height=0.4, color=SPENT, label="location-based")
+    if any(embodied):
+        beside = [place + 0.36 for place in places]
+        made = [each / size for each in embodied]
+        axes.barh(beside, made, height=0.26, color=EMBODIED, label="embodied, not netted")
+    axes.set_yticks(places, names)
+    axes.set_xlim(left=0)
+    axes.invert_yaxis()
+    rest = len(subjects) - len(shown)
+    axes.set_xlabel(f"{unit} CO2{f' ({rest} smaller ones are not shown)' if rest else ''}")
+    axes.set_axisbelow(True)
+    axes.grid(axis="x", color=FAINT, linewidth=0.8)
+    axes.legend(frameon=False, loc="lower right")
+
+
+def _unit(most_ug: float) -> tuple[float, str]:
+    """Give micrograms of a unit in which the largest figure is at least 1, and its name."""
+    return next((each for each in UNITS if most_ug >= each[0]), UNITS[-1])
+
+
+if __name__ == "__main__":
+    draw(json.load(sys.stdin), sys.stdout.buffer)
