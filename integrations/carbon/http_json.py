@@ -5,7 +5,7 @@ Invariant: every point is one whole interval of the declared grid; a row that is
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from wattmesh.errors import InputInvalid, NoData, Transient
@@ -14,18 +14,19 @@ from wattmesh.integrations.carbon.credentials import NONE, Credentials
 from wattmesh.integrations.carbon.http import JsonHttp
 from wattmesh.integrations.carbon.json_shape import (
     G_PER_KWH,
+    ORIGIN,
     Shape,
     at_path,
     filled,
     moment,
     number,
+    placed,
     split,
 )
 from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, CarbonPoint, Series, Signal
 from wattmesh.telemetry.readings import Quality
 from wattmesh.telemetry.slots import border, index_at
 
-ORIGIN = datetime(2020, 1, 1, tzinfo=UTC)
 LATEST = 4
 """Intervals that `latest` looks back over, beside the lag."""
 
@@ -138,7 +139,9 @@ class HttpJson:
         judge = Judge(self._signal.kind)
         refused: list[str] = []
         points: list[CarbonPoint] = []
-        for index, row in sorted(self._placed(found, refused).items()):
+        for index, row in sorted(
+            placed(found, self._shape, self._series.interval_s, refused).items()
+        ):
             at = border(ORIGIN, self._series.interval_s, index)
             if start <= at < end and at <= now:
                 points += self._observed(index, row, judge, now, refused)
@@ -161,7 +164,9 @@ class HttpJson:
         refused: list[str] = []
         issued_at = min(moment(at_path(body, self._shape.issued)) or begin, now)
         points = []
-        for index, row in sorted(self._placed(found, refused).items()):
+        for index, row in sorted(
+            placed(found, self._shape, self._series.interval_s, refused).items()
+        ):
             if index < running or border(ORIGIN, self._series.interval_s, index) >= until:
                 continue
             value = self._value(row, self._shape.forecast_value)
@@ -190,32 +195,6 @@ class HttpJson:
                 f"{where or 'its root'!r}; check `rows` of the source"
             )
         return rows, body
-
-    def _placed(self, rows: list[Any], refused: list[str]) -> dict[int, Any]:
-        """Give rows by the interval they are of; the last of equal ones counts."""
-        length = timedelta(seconds=self._series.interval_s)
-        placed: dict[int, Any] = {}
-        for row in rows:
-            shape = self._shape
-            start = moment(at_path(row, shape.start)) if shape.start else None
-            end = moment(at_path(row, shape.end)) if shape.end else None
-            if (shape.start and start is None) or (shape.end and end is None):
-                refused.append(
-                    f"A row {str(row)[:120]!r} has no time with its offset at "
-                    f"{shape.start if start is None and shape.start else shape.end!r}."
-                )
-                continue
-            begin = start or (end or ORIGIN) - length
-            index = index_at(ORIGIN, self._series.interval_s, begin)
-            whole = border(ORIGIN, self._series.interval_s, index) == begin
-            if not whole or (end is not None and end - begin != length):
-                refused.append(
-                    f"The row of {begin:%Y-%m-%d %H:%M:%S} UTC is not one interval of "
-                    f"{self._series.interval_s:g} s that begins at a multiple of it."
-                )
-                continue
-            placed[index] = row
-        return placed
 
     def _observed(
         self, index: int, row: Any, judge: Judge, now: datetime, refused: list[str]

@@ -8,12 +8,13 @@ percentiles and indices are no unit.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from string import Formatter
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from wattmesh.errors import InputInvalid
+from wattmesh.telemetry.slots import border, index_at
 
 G_PER_KWH: Mapping[str, float] = {
     "g/kWh": 1.0,
@@ -22,6 +23,9 @@ G_PER_KWH: Mapping[str, float] = {
     "lbs/MWh": 0.45359237,
 }
 """Units that are accepted, in g/kWh (the international pound is 453.59237 g exactly)."""
+
+ORIGIN = datetime(2020, 1, 1, tzinfo=UTC)
+"""A multiple of every length that divides a day: declared intervals begin at multiples from it."""
 
 FIELDS = ("zone", "start", "end", "hours")
 MILLISECONDS_FROM = 1e11
@@ -146,6 +150,33 @@ def number(value: Any) -> float | None:
         return float(value)
     except (ValueError, OverflowError):
         return None
+
+
+def placed(rows: list[Any], shape: Shape, interval_s: float, refused: list[str]) -> dict[int, Any]:
+    """Give rows by the index of the interval they are of; the last of equal ones counts.
+
+    A row without a usable time, or that is not one whole interval, gets a sentence in `refused`.
+    """
+    length = timedelta(seconds=interval_s)
+    found: dict[int, Any] = {}
+    for row in rows:
+        start = moment(at_path(row, shape.start)) if shape.start else None
+        end = moment(at_path(row, shape.end)) if shape.end else None
+        if (shape.start and start is None) or (shape.end and end is None):
+            lacking = shape.start if shape.start and start is None else shape.end
+            refused.append(f"A row {str(row)[:120]!r} has no time with its offset at {lacking!r}.")
+            continue
+        begin = start or (end or ORIGIN) - length
+        index = index_at(ORIGIN, interval_s, begin)
+        whole = border(ORIGIN, interval_s, index) == begin
+        if not whole or (end is not None and end - begin != length):
+            refused.append(
+                f"The row of {begin:%Y-%m-%d %H:%M:%S} UTC is not one interval of {interval_s:g} s "
+                "that begins at a multiple of it."
+            )
+            continue
+        found[index] = row
+    return found
 
 
 def _written(at: datetime) -> str:

@@ -7,13 +7,24 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.carbon.one_answer import Answering, answering
 from wattmesh.errors import AuthFailed, InputInvalid, NoData, SourceUnavailable, Transient
 from wattmesh.integrations.carbon.credentials import Credentials
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
 from wattmesh.integrations.carbon.http import JsonHttp, Patience
 from wattmesh.integrations.carbon.http_json import HttpJson
-from wattmesh.integrations.carbon.json_shape import G_PER_KWH, Shape, at_path, filled, moment, split
+from wattmesh.integrations.carbon.json_shape import (
+    G_PER_KWH,
+    Shape,
+    at_path,
+    filled,
+    moment,
+    placed,
+    split,
+)
 from wattmesh.telemetry.carbon import CarbonPoint, Provider, Signal
 from wattmesh.telemetry.readings import Quality
 
@@ -272,3 +283,104 @@ def test_paths_lead_through_objects_and_lists() -> None:
         document,
     ]
     assert G_PER_KWH["lbs/MWh"] == 453.59237 / 1000
+
+
+def rows(*values: Any, first: datetime = NOON - 2 * HOUR, **more: Any) -> list[dict[str, Any]]:
+    """Write hours from `first` on, one per value."""
+    return [
+        {"start": (first + i * HOUR).isoformat(), "value": value, **more}
+        for i, value in enumerate(values)
+    ]
+
+
+def told(document: Answering, *, kind: str = "average", **changes: Any) -> HttpJson:
+    """Give a provider that asks a server of one document."""
+    lag_s = changes.pop("lag_s", 0.0)
+    return HttpJson(
+        signal=replace(SIGNAL, kind=kind),
+        shape=Shape(url=document.url, **changes),
+        lag_s=lag_s,
+        http=JsonHttp(document.url, patience=SHORT, pause=lambda _: None),
+    )
+
+
+@pytest.mark.parametrize(
+    ("mark", "quality"),
+    [
+        (True, Quality.ESTIMATED),
+        ("TIME_SLICER", Quality.ESTIMATED),
+        (1, Quality.ESTIMATED),
+        (False, Quality.MEASURED),
+        ("measured", Quality.MEASURED),
+        ("", Quality.MEASURED),
+        (None, Quality.MEASURED),
+    ],
+)
+def test_a_mark_tells_estimated_from_measured(mark: Any, quality: Quality) -> None:
+    """A row says whether its value is estimated; false, "" and null say that it is not."""
+    with answering(rows(300.0, isEstimated=mark)) as document:
+        (point,) = told(document, estimated="isEstimated").history(*SPAN, now=NOW).points
+    assert (point.quality, point.g_per_kwh) == (quality, 300.0)
+
+
+def test_a_value_of_the_running_hour_is_provisional() -> None:
+    """It may still change until the hour is over."""
+    with answering(rows(300.0, "310.5", 320.0)) as document:
+        points = told(document).history(*SPAN, now=NOW).points
+    assert [(p.quality, p.g_per_kwh) for p in points] == [
+        (Quality.MEASURED, 300.0),
+        (Quality.MEASURED, 310.5),
+        (Quality.PROVISIONAL, 320.0),
+    ]
+
+
+def test_what_is_late_within_its_lag_is_no_fault() -> None:
+    """A null is named only when it is later than declared."""
+    with answering(rows(300.0, None)) as document:
+        assert told(document, lag_s=3600.0).history(*SPAN, now=NOW).refused == ()
+        (why,) = told(document).history(*SPAN, now=NOW).refused
+    assert why == "The value of 2026-11-20 11:00 UTC is missing at the source."
+
+
+def test_a_marginal_rate_may_be_nothing_and_an_average_may_not() -> None:
+    """While wind is curtailed one kilowatt-hour more emits nothing; no grid's average is 0."""
+    document = {"made": "2026-11-20T11:55:00Z", "data": rows(0.0, 80.0, first=NOON)}
+    changes = {"forecast_rows": "data", "issued": "made"}
+    with answering(document) as service:
+        marginal = told(service, kind="marginal", forecast_url=service.url, **changes)
+        ahead = marginal.forecast(24, now=NOW)
+        average = told(service, forecast_url=service.url, **changes).forecast(24, now=NOW)
+    assert [p.g_per_kwh for p in ahead.points] == [0.0, 80.0]
+    assert {p.issued_at for p in ahead.points} == {NOON - timedelta(minutes=5)}
+    assert [p.g_per_kwh for p in average.points] == [80.0]
+    assert "(forecast) is 0 g/kWh" in average.refused[0]
+
+
+def test_a_forecast_that_is_over_is_none() -> None:
+    """Yesterday's forecast does not reach now: no data, not an empty success."""
+    none = pytest.raises(NoData, match="no forecast from now on")
+    with answering(rows(300.0, 310.0, first=NOON - 30 * HOUR)) as service, none:
+        told(service, forecast_url=service.url).forecast(24, now=NOW)
+
+
+def test_rows_without_a_time_are_named() -> None:
+    """A local time without its offset is not guessed, and hides no other row."""
+    odd = [{"start": "2026-11-20T10:00:00", "value": 1.0}, "text", {"value": 2.0}]
+    with answering([*odd, *rows(300.0)]) as document:
+        batch = told(document).history(*SPAN, now=NOW)
+    assert [p.g_per_kwh for p in batch.points] == [300.0]
+    assert len(batch.refused) == 3
+    assert all("has no time with its offset at 'start'" in why for why in batch.refused)
+
+
+@given(
+    st.sampled_from([300.0, 900.0, 1800.0, 3600.0, 86_400.0]),
+    st.integers(0, 2 * 10**9),
+)
+def test_rows_are_kept_exactly_when_they_begin_on_the_grid(interval_s: float, at_s: int) -> None:
+    """Against plain division: a row is an interval when its start divides by the length."""
+    at = datetime.fromtimestamp(at_s, UTC)
+    refused: list[str] = []
+    found = placed([{"start": at.isoformat()}], Shape(url="http://h"), interval_s, refused)
+    assert bool(found) is (at_s % int(interval_s) == 0)
+    assert bool(refused) is not bool(found)
