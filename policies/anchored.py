@@ -40,7 +40,8 @@ def anchored_profile(
     """
     if per_day < 1 or steps < 0:
         raise ValueError(f"per_day {per_day} must be at least 1 and steps {steps} not negative")
-    known = [value if math.isfinite(value) else None for value in values]
+    newest = values[-(WEEK_DAYS + 1) * per_day :]
+    known = [value if math.isfinite(value) and value >= 0 else None for value in newest]
     days = min(WEEK_DAYS, len(known) // per_day)
     if days == 0:
         return None

@@ -17,10 +17,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from wattmesh.policies.anchored import anchored_profile
 from wattmesh.policies.decision import IntensitySlot
-from wattmesh.policies.series import DAY_S, Observed
+from wattmesh.policies.series import DAY_S, HOUR_S, Observed
 from wattmesh.policies.skill import Outcome, Skill, Source
 
 MOST_HOURS = 168.0
@@ -72,6 +73,23 @@ class _Voice:
     high: Sequence[float]
 
 
+class Lessons(Protocol):
+    """What a series taught (learned.py); opaque here, so that numpy stays out."""
+
+    def expect(self, values: Sequence[float], clock: int) -> Sequence[Sequence[float]]:
+        """Give value, 10 % and 90 % quantile of the hours that follow `values`."""
+        ...
+
+
+def teach(observed: Observed) -> Lessons | None:
+    """Learn from a series what `predict` may use for a day; None when it is too short for that."""
+    # Numpy costs start time and memory that a daemon whose provider forecasts never needs.
+    from wattmesh.policies.learned import learn  # noqa: PLC0415
+
+    known = observed.coarse()
+    return learn(known.values, known.start.hour) if known.interval_s == HOUR_S else None
+
+
 def predict(
     observed: Observed,
     *,
@@ -79,6 +97,7 @@ def predict(
     hours: float,
     issued: Issued | None = None,
     skill: Skill | None = None,
+    lessons: Lessons | None = None,
 ) -> Predicted:
     """Say what the grid will emit in the `hours` that follow `now`.
 
@@ -89,6 +108,8 @@ def predict(
         hours: how far to look, in (0, 168].
         issued: the provider's newest forecast, if it offers one.
         skill: what was measured of the sources so far.
+        lessons: what `teach` learned from the same series at most a day or so ago; learned anew
+            from `observed` when not given, which is most of the work.
 
     Returns:
         Slots of an hour (of an interval, where that is longer), each starting whole steps after
@@ -102,7 +123,11 @@ def predict(
     first = known.end + skipped * step
     count = max(1, math.ceil((now + timedelta(hours=hours) - first) / step))
     starts = [first + at * step for at in range(count)]
-    voices = _own_voices(observed, known, skipped, count) if now - known.end <= STALE else {}
+    voices: dict[Source, _Voice] = {}
+    if now - known.end <= STALE:
+        voices = _own_voices(observed, known, skipped, count)
+        own = _learned_voice(known, skipped, skipped + count, lessons or teach(observed))
+        voices.update({} if own is None else {Source.OWN: own})
     if issued is not None:
         voices[Source.ISSUED] = _issued_voice(issued.slots, starts, step)
     leads_h = [(start + step - known.end) / timedelta(hours=1) for start in starts]
@@ -183,6 +208,22 @@ def _own_voices(
     if profile is not None:
         voices[Source.PROFILE] = _plain(profile[skipped:])
     return voices
+
+
+def _learned_voice(
+    known: Observed, skipped: int, steps: int, lessons: Lessons | None
+) -> _Voice | None:
+    if lessons is None:
+        return None
+    told = lessons.expect(known.values, known.start.hour)
+    value, low, high = (_further(row, steps)[skipped:] for row in told)
+    return _Voice(g_per_kwh=value, low=low, high=high)
+
+
+def _further(values: Sequence[float], steps: int) -> list[float]:
+    """Go on with the values of the last day where more is asked for than was forecast."""
+    day = values[-24:]
+    return [values[at] if at < len(values) else day[at % 24] for at in range(steps)]
 
 
 def _plain(values: Sequence[float]) -> _Voice:

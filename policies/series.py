@@ -1,7 +1,7 @@
 """What was observed of one carbon series, and its whole hours as the forecasts want them. Pure.
 
-Invariant: an hour is known only when every interval in it is; what is not finite or not above
-zero is unknown, and unknown is never zero.
+Invariant: an hour is known only when every interval in it is; what is not finite or below zero is
+unknown, and unknown is never zero.
 """
 
 import math
@@ -51,7 +51,7 @@ class Observed:
     @property
     def last_g_per_kwh(self) -> float:
         """The newest known value; NaN when there is none."""
-        return next((value for value in map(_known, reversed(self.values)) if value > 0), math.nan)
+        return next((value for value in map(_known, reversed(self.values)) if value >= 0), math.nan)
 
     def coarse(self) -> "Observed":
         """Give it in steps of at least an hour, counted back from the end; a broken first one goes.
@@ -59,12 +59,14 @@ class Observed:
         So an hour of a half-hourly series may start at half past: the day repeats all the same,
         and no value has to wait for the clock.
         """
-        each = max(1, round(HOUR_S / self.interval_s))
+        if self.interval_s >= HOUR_S:
+            return self
+        each = round(HOUR_S / self.interval_s)
         known = [_known(value) for value in self.values]
         first = len(known) % each
         means = [math.fsum(known[at : at + each]) / each for at in range(first, len(known), each)]
         start = self.start + timedelta(seconds=self.interval_s * first)
-        return Observed(start=start, interval_s=max(HOUR_S, self.interval_s), values=tuple(means))
+        return Observed(start=start, interval_s=HOUR_S, values=tuple(means))
 
     def mean(self, start: datetime, end: datetime) -> float:
         """Mean of [start, end), NaN unless every interval in it is known; `start` on a border."""
@@ -76,4 +78,4 @@ class Observed:
 
 
 def _known(value: float) -> float:
-    return value if math.isfinite(value) and value > 0 else math.nan
+    return value if math.isfinite(value) and value >= 0 else math.nan
