@@ -178,15 +178,18 @@ class Accounts:
 
     def _note(self, row: Intensity | EmissionRow) -> None:
         """Remember a slot that is not priced for good."""
-        slot, held = (row.slot_start, row.slot_end), _held(row)
-        homes = self._open.get(slot, {})
-        home = self._home(held)
-        if held is None or held.rank is Rank.PROVISIONAL:
-            self._open[slot] = {**homes, home: held}
-        elif home in homes:
-            del homes[home]
-            if not homes:
-                del self._open[slot]
+        slot = (row.slot_start, row.slot_end)
+        provisional = row.g_milli_per_kwh is None or row.quality == Quality.PROVISIONAL
+        if not provisional and slot not in self._open:
+            return
+        held = _held(row)
+        homes = dict(self._open.get(slot, {}))
+        homes.pop(self._home(held), None)
+        if provisional:
+            homes[self._home(held)] = held
+        self._open[slot] = homes
+        if not homes:
+            del self._open[slot]
 
     def _home(self, held: Price | None) -> str:
         """Give the signal that a slot is kept in: a fallback only stands in for ours."""
@@ -239,16 +242,25 @@ class Accounts:
             pue_milli = held.pue_milli
         found = self._best(home, row.slot_start, row.slot_end, before.rank if before else None)
         price = found if found is not None and _better(found, before) else before
-        row = replace(row, signal=price.signal if price else home, pue_milli=pue_milli)
         if price is None or row.energy_mj is None:
-            row = replace(row, quality=UNPRICED, g_milli_per_kwh=None, carbon_ug=None, model="")
+            row = replace(
+                row,
+                signal=price.signal if price else home,
+                pue_milli=pue_milli,
+                quality=UNPRICED,
+                g_milli_per_kwh=None,
+                carbon_ug=None,
+                model="",
+            )
         else:
             told = price.quality == Quality.MEASURED and energy_quality
             row = replace(
                 row,
+                signal=price.signal,
+                pue_milli=pue_milli,
                 quality=energy_quality if told else price.quality,
                 g_milli_per_kwh=price.g_milli_per_kwh,
-                carbon_ug=price_ug(row.energy_mj, price.g_milli_per_kwh, row.pue_milli),
+                carbon_ug=price_ug(row.energy_mj, price.g_milli_per_kwh, pue_milli),
                 model=price.model,
             )
         row = replace(row, first_carbon_ug=_first(row, held))

@@ -103,6 +103,7 @@ class SlotPrices:
         self._tariff = tariff
         self._now = now
         self._points: dict[str, tuple[datetime, tuple[CarbonPoint, ...]]] = {}
+        self._found: dict[tuple[str, datetime, datetime, Rank | None], Price | None] = {}
         self._profiles: dict[tuple[str, datetime], Sequence[IntensitySlot]] = {}
 
     def best(
@@ -116,6 +117,15 @@ class SlotPrices:
             end: when it ends.
             above: what it is priced with already; nothing of a lower rank is looked for.
         """
+        key = (signal, start, end, above)
+        if key not in self._found:  # a slot has a row for each GPU
+            self._found[key] = self._look(signal, start, end, above)
+        return self._found[key]
+
+    def _look(
+        self, signal: str, start: datetime, end: datetime, above: Rank | None
+    ) -> Price | None:
+        """Go down the ladder."""
         told = cover(self._observed(signal, start), start, end)
         own = _own(signal, told) if told else None
         if own is not None and own.rank > Rank.PROVISIONAL:
