@@ -161,6 +161,35 @@ def test_grams_are_not_booked_with_forecasts(key: Path) -> None:
     assert mistakes(both) == {}
 
 
+def with_fallback(key: Path, name: str, **changes: str) -> str:
+    """Write a static accounting signal and one that stands in for it."""
+    other = table(key, name, **changes)
+    first = table(key, "static")
+    return f"[carbon.accounting]\n{first}\n[[carbon.accounting_fallback]]\n{other}\nscale = 1.1\n"
+
+
+def test_what_stands_in_must_be_of_the_same_kind_factor_and_gas(key: Path) -> None:
+    """No number turns direct into lifecycle, or an average into a marginal rate."""
+    assert mistakes(with_fallback(key, "neso")) == {}
+    where = "carbon.accounting_fallback[0]"
+    lifecycle = mistakes(with_fallback(key, "electricity_maps"))[where]
+    assert "average lifecycle CO2eq, the accounting signal is average direct CO2" in lifecycle
+    marginal = with_fallback(key, "watttime", signal_type='"co2_moer"')
+    assert "is a marginal signal" in mistakes(marginal)[where]
+    assert "is the accounting signal itself" in mistakes(with_fallback(key, "static"))[where]
+    assert "forecasts only" in mistakes(with_fallback(key, "neso", zone='"13"'))[where]
+    missing = with_fallback(key, "neso").replace("scale = 1.1", "")
+    assert list(mistakes(missing)) == [f"{where}.scale"]
+
+
+def test_a_signal_for_reports_may_be_any(key: Path) -> None:
+    """Marginal or lifecycle: it stands in lines of its own; its keys are checked all the same."""
+    first = f"[carbon.accounting]\n{table(key, 'neso')}\n[[carbon.report]]\n"
+    assert mistakes(first + table(key, "watttime", signal_type='"co2_moer"')) == {}
+    wrong = mistakes(first + table(key, "electricity_maps", key_file=""))
+    assert list(wrong) == ["carbon.report[0].key_file"]
+
+
 def test_files_of_secrets_are_for_their_owner_only(key: Path) -> None:
     """Open to others, missing, empty or no text: each is said without showing what is in it."""
     text = f"[carbon.accounting]\n{table(key, 'electricity_maps')}"
