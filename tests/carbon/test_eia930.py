@@ -100,6 +100,16 @@ def test_a_null_that_matters_refuses_its_hour(grid: GridServer) -> None:
     )
 
 
+def test_a_fuel_nobody_has_heard_of_refuses_its_hours(grid: GridServer) -> None:
+    """A code that EIA adds one day is named in each hour, never reckoned as clean."""
+    grid.fail(Fault.NEW_FUEL, provider="eia930")
+    batch = eia(grid.base("eia930")).history(*DAY, now=NOW)
+    assert batch.points == ()
+    assert "fuel XXX (900 MWh) has no factor" in batch.refused[0]
+    clean = eia(grid.base("eia930"), factors_g_per_kwh={"XXX": 0.0})
+    assert len(clean.history(*DAY, now=NOW).points) == 18
+
+
 def test_a_fuel_that_stops_being_told_is_missed(grid: GridServer) -> None:
     """Once gas was seen, hours without its row are refused, not reckoned without gas."""
     source = eia(grid.base("eia930"))

@@ -46,6 +46,13 @@ def test_a_region_has_a_forecast_and_nothing_observed(grid: GridServer) -> None:
     assert (found.latest, found.history, found.forecast) == (False, False, True)
 
 
+def test_a_postcode_has_the_forecast_of_its_region(grid: GridServer) -> None:
+    """By the first half of a postcode, asked for and answered as such."""
+    points = NesoRegion(zone="RG10", http=http(grid)).forecast(3, now=NOW).points
+    assert len(points) == 7
+    assert str(points[0].signal) == "neso:RG10:average:direct:CO2"
+
+
 def test_the_nation_without_actual_values_is_provisional(grid: GridServer) -> None:
     """A national answer like a regional one is told as a stand-in, never as measured."""
     grid.fail(Fault.WITHOUT_ACTUAL, provider="neso")
@@ -66,6 +73,16 @@ def test_a_hole_of_46_hours_stays_a_hole(grid: GridServer) -> None:
     points = Neso(http=http(grid)).history(NOW - timedelta(hours=72), NOW, now=NOW).points
     assert len(points) == 2 * (72 - 46)
     assert points[-1].start == NOON
+
+
+@pytest.mark.parametrize(("month", "date"), [(3, 29), (10, 25)])
+def test_days_on_which_clocks_change_have_48_half_hours(
+    grid: GridServer, month: int, date: int
+) -> None:
+    """The series is of UTC: nothing is missing or told twice when Britain changes its clocks."""
+    day = datetime(2026, month, date, tzinfo=UTC)
+    points = Neso(http=http(grid)).history(day, day + 48 * HALF_HOUR, now=NOW).points
+    assert [point.start for point in points] == [day + i * HALF_HOUR for i in range(48)]
 
 
 def test_an_outage_is_worth_another_poll(grid: GridServer) -> None:
