@@ -1,0 +1,133 @@
+"""A whole year of a site, lived through by the real daemon's parts under a virtual clock.
+
+    python -m benchmarks.year [--json] [--months 12] [--keep FOLDER]
+
+Twelve months in India (UTC+5:30) with 24 runs; each month the carbon provider fails somehow, some
+months the GPUs fall silent or runs are killed. Every hour of both ledgers is compared with a sum
+made of true power and true intensities. Power and grid are invented; journal, sampler, cycle,
+accounts, budgets and providers (over HTTP) are the daemon's own. `--keep` prints what
+`wattmesh budget`, `budget --audit` and `report --month` say of that year into files.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from benchmarks.report import Goal, Report, run
+from benchmarks.year_life import Life, lived
+from benchmarks.year_oracle import Checked
+from benchmarks.year_story import Tale, whole_year
+from benchmarks.year_world import HOUR
+from wattmesh.controller.cli.main import main as wattmesh
+from wattmesh.controller.journal.ledger import EmissionRow
+from wattmesh.integrations.carbon.grid_server.grids import Measure
+from wattmesh.policies.baseline import price_ug
+
+OTHER_ZONE = "DE"
+
+
+def shortened(tale: Tale, months: int) -> Tale:
+    """Give the first months of a story."""
+    if months >= 12:
+        return tale
+    end = datetime(2026, months + 1, 5, tzinfo=tale.start.tzinfo)
+    return replace(tale, end=end, jobs=[job for job in tale.jobs if job.start < end])
+
+
+def sabotaged(life: Life) -> list[tuple[str, bool]]:
+    """Spoil one row of the newest comparable day in three ways; say which were caught."""
+    end = life.simulated.world.time.now - 10 * 24 * HOUR
+    start = end.replace(hour=0, minute=0, second=0)
+    span = (start, start + 24 * HOUR)
+    rows = list(life.rows(*span))
+    victim = max(rows, key=lambda row: row.carbon_ug or 0)
+    zone = life.simulated.server.grid.truth(
+        OTHER_ZONE, victim.slot_start.replace(minute=0), HOUR, Measure.LIFECYCLE
+    )
+    foreign = replace(victim, carbon_ug=price_ug(victim.energy_mj or 0, round(1000 * zone)))
+    rest = [row for row in rows if row is not victim]
+    spoiled: dict[str, Sequence[EmissionRow]] = {
+        "a slot dropped": rest,
+        "a slot twice": [*rows, victim],
+        "another zone's price": [*rest, foreign],
+    }
+    if life.judged(tuple(rows), span).wrong:
+        return [(name, False) for name in spoiled]
+    return [(name, bool(life.judged(tuple(some), span).wrong)) for name, some in spoiled.items()]
+
+
+def _row(life: Life, checked: Checked, took_s: float) -> dict[str, object]:
+    """Say what was lived through."""
+    totals = life.simulated.journal.ledger.totals()
+    return {
+        "case": f"{life.tale.start:%Y-%m-%d} to {life.tale.end:%Y-%m-%d}, power and grid simulated",
+        "hours_compared": checked.hours,
+        "rows_compared": checked.rows,
+        "hours_estimated": checked.estimated_hours,
+        "actual_true_g": checked.true_ug["actual"] / 1e6,
+        "actual_booked_g": checked.booked_ug["actual"] / 1e6,
+        "baseline_true_g": checked.true_ug["baseline"] / 1e6,
+        "baseline_booked_g": checked.booked_ug["baseline"] / 1e6,
+        "totals_kept": len(totals),
+        "requests": len(life.simulated.server.asked),
+        "took_s": took_s,
+    }
+
+
+def _goals(life: Life, checked: Checked) -> tuple[Goal, ...]:
+    """Give what must hold."""
+    off = abs(checked.booked_ug["actual"] / max(1.0, checked.true_ug["actual"]) - 1)
+    caught = sabotaged(life)
+    share = sum(each for _, each in caught) / len(caught)
+    return (
+        Goal(name="wrong_hours", value=len(checked.wrong), goal=0, op="=="),
+        Goal(name="worst_actual_share", value=off, goal=1e-9, op="<="),
+        Goal(name="other_failures", value=len(life.failures), goal=0, op="=="),
+        Goal(name="controls_caught", value=share, goal=1, op="=="),
+    )
+
+
+def keep(life: Life, folder: Path) -> None:
+    """Write what the screens say of the journal as it stands."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = life.simulated.parts
+    parts.api.start()
+    url = f"--socket={parts.pulse.settings.api.socket}"
+    run_name = life.tale.jobs[-1].name
+    screens = {
+        "budget.txt": ["budget", url],
+        "audit.txt": ["budget", "--audit", run_name, url],
+        "report.txt": ["report", "--month", f"{life.tale.start:%Y-%m}", url],
+    }
+    for name, words in screens.items():
+        with (folder / name).open("w") as file, redirect_stdout(file):
+            try:
+                wattmesh(words)
+            except SystemExit as end:
+                print(f"exit {end.code}")
+
+
+def measure(chosen: argparse.Namespace) -> Report:
+    """Live through the year."""
+    began_s = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="wattmesh-year-") as folder,
+        lived(shortened(whole_year(), chosen.months), Path(folder)) as life,
+    ):
+        checked, took_s = life.checked, time.monotonic() - began_s
+        for each in (*checked.wrong[:20], *life.failures[:20]):
+            print(each, file=sys.stderr)
+        if chosen.keep:
+            keep(life, Path(chosen.keep))
+        row, goals = _row(life, checked, took_s), _goals(life, checked)
+    return Report(benchmark="year", rows=(row,), goals=goals)
+
+
+if __name__ == "__main__":
+    sys.exit(run(measure, {"months": 12, "keep": ""}))

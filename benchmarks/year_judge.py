@@ -1,0 +1,172 @@
+"""What must hold of a simulated stretch besides its grams: holds, closed months, periods.
+
+Written against the journal's own rows, with the calendar reckoned anew. Invariant: each check gives
+sentences about what is wrong; none is the only sign that all is well.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from benchmarks.year_oracle import NJ_PER_KWH, Story
+from benchmarks.year_world import HOUR, Job, World
+from wattmesh.controller.journal.decisions import DecisionRow
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.integrations.carbon.grid_server.grids import Grid
+
+BLIND_AFTER = timedelta(hours=72)
+"""A forecast made of older values is none: nothing carbon-motivated is done."""
+
+BLIND_HOLDS = {"stale_signal", "signal_changed", "coverage"}
+
+
+def unexplained(
+    decisions: Sequence[DecisionRow],
+    job: Job,
+    span: tuple[datetime, datetime],
+    step: timedelta,
+    blind: Sequence[tuple[datetime, datetime]],
+) -> list[str]:
+    """Say where a run trained and no decision covers it, or one explains nothing.
+
+    Args:
+        decisions: of any run.
+        job: the run.
+        span: what was simulated.
+        step: the longest time between two cycles.
+        blind: from when to when no signal can be told; there every decision must be a hold.
+    """
+    rows = sorted((row for row in decisions if row.run == job.name), key=lambda row: row.first_at)
+    wrong = [
+        f"{job.name}: {row.action} without a kind or a sentence at {row.first_at}"
+        for row in rows
+        if not row.kind or len(row.reason) < 20
+    ]
+    covered = [(row.first_at, row.last_at) for row in rows]
+    start, end = max(job.start, span[0]), min(job.end, span[1])
+    away = job.away or (end, end)
+    for first, last in ((start, min(end, away[0])), (min(end, away[1]), end)):
+        parts = [part for part in covered if part[1] >= first and part[0] <= last]
+        edges = [(first, first), *parts, (last, last)]
+        wrong += [
+            f"{job.name}: nothing was decided between {one[1]} and {other[0]}"
+            for one, other in pairwise(edges)
+            if other[0] - one[1] > step
+        ]
+    for row in rows:
+        acted = row.action != "hold" or row.kind not in BLIND_HOLDS
+        for first, last in blind:
+            if acted and row.first_at < last and row.last_at >= first:
+                wrong.append(f"{job.name}: {row.action} {row.kind} at {row.last_at}, though blind")
+    return wrong
+
+
+def blind_spans(
+    dead: Sequence[tuple[datetime, datetime]], slack: timedelta
+) -> list[tuple[datetime, datetime]]:
+    """Give when the signal was gone so long that nobody may act on it.
+
+    Args:
+        dead: when the provider did not answer.
+        slack: the newest value told is at most so much older than the moment of death.
+    """
+    return [
+        (start + BLIND_AFTER + slack, end)
+        for start, end in dead
+        if end - start > BLIND_AFTER + slack
+    ]
+
+
+def months(start: datetime, end: datetime, timezone: str) -> list[tuple[str, datetime, datetime]]:
+    """Give (name, start, end) of the site's months that touch [start, end)."""
+    zone = ZoneInfo(timezone)
+    day = start.astimezone(zone).date().replace(day=1)
+    found: list[tuple[str, datetime, datetime]] = []
+    while True:
+        after = date(day.year + day.month // 12, day.month % 12 + 1, 1)
+        first, last = (
+            datetime(each.year, each.month, 1, tzinfo=zone).astimezone(UTC) for each in (day, after)
+        )
+        if first >= end:
+            return found
+        found.append((f"{day:%Y-%m}", first, last))
+        day = after
+
+
+def untiled(journal: Journal, span: tuple[datetime, datetime], timezone: str) -> list[str]:
+    """Say where the budget's periods leave a gap, overlap, or begin elsewhere than the calendar."""
+    plans = journal.budgets.plans("cluster", span[0] - timedelta(days=40))
+    known = {(row.period, row.curve.start, row.curve.end) for row in plans}
+    expected = set(months(*span, timezone))
+    return [f"{name}: {first} to {last} is no month" for name, first, last in known - expected] + [
+        f"{name}: no plan" for name, _, _ in expected - known
+    ]
+
+
+def closed_wrongly(
+    journal: Journal,
+    truth: Callable[[datetime, datetime], "Truth"],
+    span: tuple[datetime, datetime],
+    timezone: str,
+) -> list[str]:
+    """Say which closed months are not what was true, or still have provisional rows.
+
+    Months that hold hours nobody told are compared by their energy alone.
+    """
+    wrong = []
+    for name, first, last in months(*span, timezone):
+        closed = journal.budgets.closed(name, timezone)
+        if last + 3 * 24 * HOUR > span[1]:
+            continue
+        if closed is None:
+            wrong.append(f"{name} was not closed")
+            continue
+        provisional = journal.by_slot.provisional(first, last)
+        if provisional:
+            wrong.append(f"{name} is closed and has {provisional} provisional rows")
+        wrong += _figures(closed.figures, truth(first, last), name)
+    return wrong
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """What was true of a stretch. `carbon_ug` None: nobody told all of its hours.
+
+    `pieces`: stretches times hours; a row is rounded at each, by one at most.
+    """
+
+    energy_nj: int
+    carbon_ug: float | None
+    pieces: int
+
+
+def _figures(figures: Mapping[str, Any], truth: Truth, name: str) -> list[str]:
+    """Compare a month's figures with the truth."""
+    wrong = []
+    if abs(figures["energy_mj"] - truth.energy_nj / 1e6) > truth.pieces:
+        true_mj = truth.energy_nj / 1e6
+        wrong.append(f"{name}: {figures['energy_mj']} mJ booked, {true_mj:.0f} mJ true")
+    true_ug = truth.carbon_ug
+    if true_ug is not None and abs(figures["carbon_ug"] - true_ug) > truth.pieces:
+        wrong.append(f"{name}: {figures['carbon_ug']} ug booked, {true_ug:.0f} ug true")
+    return wrong
+
+
+def truth_of(world: World, grid: Grid, story: Story, first: datetime, last: datetime) -> Truth:
+    """Sum what was true between two moments, however they lie to the hours."""
+    energy_nj, carbon_ug, pieces, known = 0, 0.0, 0, True
+    for stretch in world.stretches:
+        start, end = max(first, stretch.start), min(last, stretch.end)
+        hour = start.replace(minute=0, second=0, microsecond=0)
+        while hour < end:
+            part = stretch.energy_nj(max(start, hour), min(end, hour + HOUR))
+            price = story.g_milli_per_kwh(grid, hour)
+            known = known and price is not None
+            energy_nj += part
+            carbon_ug += part * (price or 0) * 1000 / NJ_PER_KWH
+            pieces += 1
+            hour += HOUR
+    return Truth(energy_nj=energy_nj, carbon_ug=carbon_ug if known else None, pieces=pieces)

@@ -1,0 +1,91 @@
+"""One life of one story: the daemon lives through it, and what it booked is compared as it goes.
+
+Rows are compared before retention lets them go, month by month, three days after their hours.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+from benchmarks.year_daemon import Simulated
+from benchmarks.year_judge import blind_spans, closed_wrongly, truth_of, unexplained, untiled
+from benchmarks.year_oracle import Checked, check
+from benchmarks.year_story import GPUS, Tale
+from benchmarks.year_world import Time, World
+from wattmesh.controller.journal.ledger import EmissionRow
+from wattmesh.integrations.carbon.grid_server import GridServer
+
+SETTLED = timedelta(hours=84)
+"""So long after its end an hour is compared: final at 30 h, and asked for within a day of that."""
+
+CHUNK = timedelta(days=15)
+MOST_DECISIONS = 100_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Life:
+    """A story that was lived through.
+
+    Attributes:
+        checked: both scenarios against the truth.
+        failures: other sentences on what is wrong.
+    """
+
+    tale: Tale
+    simulated: Simulated
+    checked: Checked = field(default_factory=Checked)
+    failures: list[str] = field(default_factory=list)
+
+    def rows(self, start: datetime, end: datetime) -> tuple[EmissionRow, ...]:
+        """Give the ledger's rows of slots that begin in [start, end)."""
+        return self.simulated.journal.ledger.emissions(None, start, end)
+
+    def compare(self, start: datetime, end: datetime) -> None:
+        """Compare a span of whole hours with the truth."""
+        checked = self.judged(self.rows(start, end), (start, end))
+        self.checked.join(checked)
+
+    def judged(self, rows: tuple[EmissionRow, ...], span: tuple[datetime, datetime]) -> Checked:
+        """Compare given rows with the truth; tests spoil them first."""
+        world, grid = self.simulated.world, self.simulated.server.grid
+        return check(rows, world, grid, self.tale.story(), span)
+
+    def judge(self) -> None:
+        """Find what else is wrong: holds, periods, closed months."""
+        tale, journal = self.tale, self.simulated.journal
+        decisions = journal.decisions.list(limit=MOST_DECISIONS)
+        span = (tale.start, tale.end)
+        blind = blind_spans(tale.dead, 2 * tale.site.poll)
+        for job in tale.jobs:
+            self.failures += unexplained(decisions, job, span, tale.step, blind)
+        timezone = tale.site.timezone
+        self.failures += untiled(journal, span, timezone)
+        world, grid = self.simulated.world, self.simulated.server.grid
+        truth = partial(truth_of, world, grid, tale.story())
+        self.failures += closed_wrongly(journal, truth, span, timezone)
+
+
+@contextmanager
+def lived(tale: Tale, folder: Path) -> Iterator[Life]:
+    """Live through a story in a folder; the daemon's parts stand until the block ends."""
+    time = Time(tale.start)
+    server = GridServer(clock=lambda: time.now)
+    tale.switch_on(server)
+    world = World(time=time, jobs=tale.jobs, gpus=GPUS, silent=tale.silent)
+    with server.serving():
+        life = Life(tale=tale, simulated=Simulated(folder, world, server, tale.site))
+        try:
+            done = tale.start
+            while time.now < tale.end:
+                life.simulated.live(min(tale.end, time.now + CHUNK), tale.step)
+                until = (time.now - SETTLED).replace(minute=0, second=0)
+                if until > done:
+                    life.compare(done, until)
+                    done = until
+            life.judge()
+            yield life
+        finally:
+            life.simulated.close()

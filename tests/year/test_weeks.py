@@ -1,0 +1,115 @@
+"""No gram is lost or counted twice: weeks with outages, failover, revisions and odd midnights.
+
+The sum it is compared with is made of true power and true intensities, without the ledger's code
+(benchmarks/year_oracle.py). The whole year: `python -m benchmarks.year`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from benchmarks.year_judge import months, unexplained
+from benchmarks.year_life import MOST_DECISIONS, Life, lived
+from benchmarks.year_story import clocks_change, month_end
+from benchmarks.year_world import HOUR, at
+from wattmesh.controller.journal.ledger import EmissionRow
+from wattmesh.integrations.carbon.grid_server.grids import Measure
+from wattmesh.policies.baseline import price_ug
+
+DAY = timedelta(days=1)
+SPAN = (at("2026-02-26 00:00:00"), at("2026-02-27 00:00:00"))
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
+    """The week in which a month ends in India."""
+    folder: Path = tmp_path_factory.mktemp("year")
+    with lived(month_end(), folder) as found:
+        yield found
+
+
+def test_every_hour_of_both_scenarios_is_what_was_true(life: Life) -> None:
+    """To the rounding of a row: through a failover and back, an outage, a gap and a revision."""
+    assert life.checked.hours >= 120
+    assert not life.checked.wrong, "\n".join(map(str, life.checked.wrong[:10]))
+    assert life.checked.worst_ug < 10
+    assert life.checked.estimated_hours == 4
+
+
+def test_the_week_had_what_it_is_for(life: Life) -> None:
+    """Rows told by a stand-in, estimated for good, and revised are all among those compared."""
+    rows = life.rows(at("2026-02-24 00:00:00"), at("2026-03-01 00:00:00"))
+    models = {row.model.partition(" ")[0] for row in rows}
+    assert {"fallback", "settled:", ""} <= models
+    assert any(row.first_carbon_ug != row.carbon_ug for row in rows)
+    assert any(row.slot_end.minute == 30 for row in rows)
+    assert {row.line for row in rows if row.scenario == "actual"} >= {"run", "idle"}
+
+
+def test_holds_are_explained_and_months_close_right(life: Life) -> None:
+    """Every hour a run trained has its decision; February is closed with what was true."""
+    assert life.failures == []
+    closed = life.simulated.journal.budgets.closed("2026-02", "Asia/Kolkata")
+    assert closed is not None
+    assert closed.end == at("2026-02-28 18:30:00")
+
+
+def spoiled(life: Life, change: str) -> tuple[EmissionRow, ...]:
+    """Give a day's rows, one of them dropped, doubled, or priced with another zone."""
+    rows = list(life.rows(*SPAN))
+    victim = next(row for row in rows if row.run == "lean" and row.slot_start.hour == 15)
+    if change == "drop":
+        rows.remove(victim)
+    elif change == "double":
+        rows.append(victim)
+    else:
+        grid = life.simulated.server.grid
+        grams = grid.truth("DE", victim.slot_start, HOUR, Measure.LIFECYCLE)
+        price = round(1000 * grams)
+        carbon_ug = price_ug(victim.energy_mj or 0, price)
+        other = replace(victim, carbon_ug=carbon_ug, g_milli_per_kwh=price)
+        rows[rows.index(victim)] = other
+    return tuple(rows)
+
+
+@pytest.mark.parametrize("change", ["drop", "double", "other zone"])
+def test_the_sum_catches_one_wrong_row(life: Life, change: str) -> None:
+    """Sabotaged twins: a slot left out, counted twice, or priced with the wrong zone."""
+    assert not life.judged(life.rows(*SPAN), SPAN).wrong
+    found = life.judged(spoiled(life, change), SPAN).wrong
+    assert {(each.run, each.hour.hour) for each in found} >= {("lean", 15)}
+
+
+def test_a_missing_decision_is_caught(life: Life) -> None:
+    """Sabotaged twin: decisions of half a day vanish; and one that says nothing."""
+    tale = life.tale
+    rows = life.simulated.journal.decisions.list(limit=MOST_DECISIONS)
+    span, job = (tale.start, tale.end), tale.jobs[0]
+    early = [row for row in rows if row.last_at < job.start + 3 * DAY]
+    assert unexplained(early, job, span, tale.step, ())
+    mute = [replace(row, reason="") for row in rows]
+    assert unexplained(mute, job, span, tale.step, ())
+    assert not unexplained(rows, job, span, tale.step, ())
+
+
+def test_months_of_a_place_follow_each_other() -> None:
+    """The calendar the checks use: borders at local midnight, through both changes of clocks."""
+    found = months(at("2026-01-15 00:00:00"), at("2027-01-15 00:00:00"), "Europe/Berlin")
+    assert [end for _, _, end in found[:-1]] == [start for _, start, _ in found[1:]]
+    assert found[3][:2] == ("2026-04", at("2026-03-31 22:00:00"))
+    assert found[10][:2] == ("2026-11", at("2026-10-31 23:00:00"))
+
+
+def test_clocks_change_while_the_provider_is_gone(tmp_path: Path) -> None:
+    """Five days without the provider: a stand-in, then holds, then all is restated as told."""
+    with lived(clocks_change(), tmp_path) as life:
+        assert not life.checked.wrong, "\n".join(map(str, life.checked.wrong[:10]))
+        assert life.failures == []
+        kinds = {row.kind for row in life.simulated.journal.decisions.list(limit=1000)}
+        assert "stale_signal" in kinds
+        closed = life.simulated.journal.budgets.closed("2026-03", "Europe/Berlin")
+        assert closed is not None
+        assert closed.end == at("2026-03-31 22:00:00")
