@@ -1,6 +1,7 @@
 """`wattmesh carbon`: the grid signal now, behind and ahead, and who provides it."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -105,14 +106,22 @@ def screen(view: Mapping[str, Any]) -> list[Text | str]:
     if not points:
         return [head, styled(("nothing is known of these hours", WARN))]
     highest = max(point["g_per_kwh"] for point in points)
+    behind = datetime.fromisoformat(points[-1]["end"]) - datetime.fromisoformat(points[0]["start"])
+    dated = behind > timedelta(hours=24)
     rows = [
         (
-            words.clock(point["start"], seconds=True),
-            words.clock(point["end"], seconds=True),
+            _when(point["start"], dated=dated),
+            _when(point["end"], dated=dated),
             words.intensity(point["g_per_kwh"]),
             point["quality"],
-            words.bar(point["g_per_kwh"] / highest, BAR_WIDTH).rstrip("░"),
+            words.bar(point["g_per_kwh"] / highest, BAR_WIDTH).rstrip("░") if highest else "",
         )
         for point in points
     ]
     return [head, *table(COLUMNS, rows)]
+
+
+def _when(text: str, *, dated: bool) -> str:
+    """Write a time, with its day where the hours alone would be ambiguous."""
+    clock = words.clock(text, seconds=True)
+    return f"{datetime.fromisoformat(text).astimezone(UTC):%d %b} {clock}" if dated else clock

@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.answering import answering
-from tests.cli.facts import forecast
-from wattmesh.controller.cli import carbon_screen
+from tests.cli.facts import HOUR_BEGINS, forecast
+from wattmesh.controller.cli import carbon, carbon_screen
 from wattmesh.controller.cli.carbon_providers import NEXT
 from wattmesh.controller.cli.main import main
 from wattmesh.errors import SourceRefused, SourceUnavailable
@@ -90,6 +91,26 @@ def test_the_command_prints_the_screen_or_the_answer(
         assert main(["carbon", "forecast", "--socket", socket, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == forecast()
     assert [path.partition("?")[0] for _, path, _ in server.asked] == ["/v1/carbon/forecast"] * 2
+
+
+def test_history_names_days_where_hours_alone_would_be_ambiguous() -> None:
+    """Within a day the clock is enough; beyond, each line says its day. All zero draws no bar."""
+
+    def told(hours: int, value: float) -> list[str]:
+        points = [
+            {
+                "start": (HOUR_BEGINS + timedelta(hours=i)).isoformat(),
+                "end": (HOUR_BEGINS + timedelta(hours=i + 1)).isoformat(),
+                "g_per_kwh": value,
+                "quality": "measured",
+            }
+            for i in range(hours)
+        ]
+        return [str(line) for line in carbon.screen({"signal": "x", "points": points})]
+
+    assert told(2, 200.0)[2].startswith("14:00:00  15:00:00    200  measured  ███")
+    assert told(30, 200.0)[-1].startswith("21 Nov 19:00:00  21 Nov 20:00:00    200  measured  ███")
+    assert told(1, 0.0)[-1].rstrip() == "14:00:00  15:00:00      0  measured"
 
 
 @pytest.fixture
