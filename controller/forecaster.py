@@ -7,14 +7,14 @@ forecast or has stopped. Made here and not in the control cycle, which only read
 Invariant: only what was measured or estimated goes in; an issue says of when what it is made of is.
 """
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from wattmesh.controller.forecast_parts import earlier, model_of, parts_of
 from wattmesh.controller.history import History, history_of, profile_slots
 from wattmesh.controller.journal.forecasts import BLEND, PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.policies.decision import Rung
-from wattmesh.policies.forecast import Issued, predict, scored
+from wattmesh.policies.forecast import Issued, Lessons, predict, scored, teach
 from wattmesh.policies.ladder import DAY_S, OLDEST
 from wattmesh.policies.series import Observed
 from wattmesh.policies.skill import Skill
@@ -25,6 +25,8 @@ REACH = timedelta(hours=72)
 """How far ahead we look, and how long it takes until all of it is known."""
 
 HOUR = timedelta(hours=1)
+AGAIN = timedelta(days=1)
+"""So long what was learned of the history is used."""
 
 
 class Forecaster:
@@ -37,6 +39,8 @@ class Forecaster:
         self._series = series
         self._scale = series.day_s / DAY_S
         self._made_of: tuple[datetime, int, datetime] | None = None
+        self._lessons: Lessons | None = None
+        self._taught_at = datetime.min.replace(tzinfo=UTC)
 
     def turn(self, now: datetime) -> int:
         """Make a new issue if anything is new that it could be made of; count the issues stored.
@@ -79,8 +83,17 @@ class Forecaster:
         observed = Observed(start=history.start, interval_s=interval_s, values=history.values)
         skill = self._skill(observed, now)
         issued = Issued(issued_at=issue.issued_at, slots=issue.slots) if issue else None
-        hours = REACH / HOUR
-        predicted = predict(observed, now=now, hours=hours, issued=issued, skill=skill)
+        if not timedelta(0) <= now - self._taught_at < AGAIN:
+            # What is learned of two months changes little in a day, and takes a while.
+            self._lessons, self._taught_at = teach(observed), now
+        predicted = predict(
+            observed,
+            now=now,
+            hours=REACH / HOUR,
+            issued=issued,
+            skill=skill,
+            lessons=self._lessons,
+        )
         if not predicted.slots:
             return None
         return Forecast(

@@ -141,7 +141,7 @@ def _blind(case: Case) -> Decision | None:
     trouble = clause(carbon.trouble)
     if not trouble and not (carbon.slots and carbon.slots[0].start <= now < carbon.slots[0].end):
         trouble = f"{carbon.signal or 'it'} gives no value for now"
-    if not trouble and not all(isfinite(s.g_per_kwh) and s.g_per_kwh > 0 for s in carbon.slots):
+    if not trouble and not all(_is_intensity(s.g_per_kwh, carbon.signal) for s in carbon.slots):
         trouble = f"{carbon.signal} gives a value that is no intensity"
     if not trouble and carbon.rung not in ACTS:
         trouble = carbon.note or f"{carbon.signal} rests on {NAMES[carbon.rung]}"
@@ -162,6 +162,12 @@ def _blind(case: Case) -> Decision | None:
             "carbon's sake; `wattmesh doctor` checks the power source",
         )
     return None
+
+
+def _is_intensity(g_per_kwh: float, signal: str) -> bool:
+    """Say whether a value can be an intensity: one kilowatt-hour more may come without grams."""
+    zero = g_per_kwh == 0 and ":marginal:" in signal
+    return isfinite(g_per_kwh) and (g_per_kwh > 0 or zero)
 
 
 def _for_grams(case: Case) -> Decision:

@@ -1,0 +1,123 @@
+"""The cycle on every rung, on a real journal: what it orders, remembers and says."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.cycle.test_cycle import CATALOGUE, SIGNAL, T0, UID, A, report, store_day, turn
+from tests.daemon.process import empty_journal
+from wattmesh.controller.journal.forecasts import PROFILE, Forecast
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs import RunPlan
+from wattmesh.policies.decision import IntensitySlot, Rung
+from wattmesh.reconfig.wire import Register
+
+HALF_HOUR = timedelta(minutes=30)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    """A journal with one live run at point A and no intensity at all."""
+    path = tmp_path / "journal.db"
+    path.write_bytes(empty_journal())
+    opened = Journal.open(f"sqlite:///{path}")
+    opened.runs.register(
+        Register(
+            run="r",
+            name="llm",
+            incarnation="i1",
+            attempt=1,
+            layout=A,
+            ranks=(0, 1, 2, 3),
+            world_size=4,
+            tokens_total=10_000_000,
+            boundary_every=20,
+            capabilities=("in_place", "parking"),
+        ),
+        owner_uid=UID,
+        now=T0,
+        epoch=1,
+        plan=RunPlan(catalogue=CATALOGUE, deadline=T0 + timedelta(hours=5)),
+    )
+    report(opened, step=1)
+    yield opened
+    opened.close()
+
+
+def profile(journal: Journal, *, first_dirty: bool = True) -> None:
+    """Store a profile: two dirty hours, then clean ones."""
+    made = [
+        IntensitySlot(
+            start=T0 + n * HALF_HOUR,
+            end=T0 + (n + 1) * HALF_HOUR,
+            g_per_kwh=300.0 if (n < 4) == first_dirty else 60.0,
+        )
+        for n in range(48)
+    ]
+    journal.forecasts.store(
+        Forecast(
+            signal=SIGNAL,
+            rung=Rung.PROFILE,
+            source=PROFILE,
+            issued_at=T0,
+            fetched_at=T0,
+            slots=tuple(made),
+        )
+    )
+    journal.carbon.fetched(SIGNAL, T0, ok=True)
+
+
+def test_without_any_signal_the_cycle_holds_and_remembers_no_rung(journal: Journal) -> None:
+    """A start is no change: what comes first counts at once."""
+    said = turn(journal)
+    assert said.decisions[0].kind == "stale_signal"
+    assert journal.carbon.last_fetch(SIGNAL) is None
+    store_day(journal, high_first=True)
+    turn(journal)
+    assert journal.switches.open("r") is not None
+    fetch = journal.carbon.last_fetch(SIGNAL)
+    assert fetch is not None
+    assert (fetch.rung, fetch.rung_at) == ("issued", None)
+
+
+def test_a_profile_moves_a_run_and_the_sentence_says_so(journal: Journal) -> None:
+    """The provider offers no forecast: its history stands in."""
+    profile(journal)
+    said = turn(journal)
+    assert journal.switches.open("r") is not None
+    assert "so a profile of its last days stands in" in said.sentence
+    assert said.decisions[0].reason in said.sentence
+
+
+def test_the_decision_keeps_the_issue_it_rested_on(journal: Journal) -> None:
+    """And the issue outlives the days that issues are kept."""
+    profile(journal)
+    turn(journal)
+    (row,) = journal.decisions.list("r")
+    assert row.forecast is not None
+    issue = journal.forecasts.get(row.forecast)
+    assert issue is not None
+    assert issue.source == PROFILE
+    store_day(journal, high_first=True)
+    assert journal.forecasts.prune(T0 + timedelta(days=30)) == 1
+    assert journal.forecasts.get(row.forecast) == issue
+
+
+def test_a_rung_that_changes_holds_for_two_intervals_however_often_it_restarts(
+    journal: Journal,
+) -> None:
+    """A provider that comes back moves nothing at once; then it does."""
+    profile(journal, first_dirty=False)
+    assert turn(journal).decisions[0].kind not in ("stale_signal", "signal_changed")
+    store_day(journal, high_first=True)
+    for seconds in (5.0, 3599.0):
+        report(journal, step=2, at=T0 + timedelta(seconds=seconds))
+        said = turn(journal, at=T0 + timedelta(seconds=seconds))
+        assert said.decisions[0].kind == "signal_changed"
+        assert journal.switches.open("r") is None
+    later = T0 + timedelta(seconds=3606)
+    report(journal, step=3, at=later)
+    turn(journal, at=later)
+    assert journal.switches.open("r") is not None
