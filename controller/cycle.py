@@ -14,8 +14,8 @@ from wattmesh.controller.act import carry_out, settle, settle_clock
 from wattmesh.controller.clocks import Controls
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.observe import SignalFacts, observe
+from wattmesh.controller.think import NoPlans, Plans, think
 from wattmesh.errors import Fenced, FixInput, JournalUnavailable
-from wattmesh.policies.decide import decide
 from wattmesh.policies.decision import (
     Action,
     CarbonView,
@@ -66,11 +66,20 @@ class Cycle:
         journal: Journal,
         settings: Callable[[], CycleSettings],
         epoch: Callable[[], int | None],
+        plans: Plans | None = None,
     ) -> None:
-        """Take the journal, the settings as they stand, and this daemon's epoch (None: standby)."""
+        """Take the journal, the settings as they stand, this daemon's epoch and who plans.
+
+        Args:
+            journal: what is remembered.
+            settings: as they stand.
+            epoch: None while another daemon leads.
+            plans: None: nobody plans, and the price rule decides alone.
+        """
         self._journal = journal
         self._settings = settings
         self._epoch = epoch
+        self._plans = plans or NoPlans()
 
     def run(self, now: datetime) -> CycleReport:
         """Run one cycle at `now`; never raises for an outside failure, holds instead."""
@@ -101,7 +110,7 @@ class Cycle:
             coverage=settings.coverage,
             controls=settings.controls,
         )
-        decisions = decide(observation)
+        observation, decisions = think(observation, self._plans)
         if epoch is not None:
             self._note_rung(settings.facts, observation.carbon, now)
             self._act(decisions, observation, epoch)

@@ -16,17 +16,16 @@ def asleep(case: Case, blind: Decision | None) -> Decision:
     """Decide about a suspended run.
 
     Args:
+        case: the run.
         blind: the hold of a run that trains while grid or power are not seen; None: they are.
     """
     run, guard = case.run, case.guard
     if run.open_switch:
         age = duration(run.open_switch.age_s)
         return _sleep(case, "switching", f"it was woken {age} ago and is {run.open_switch.state}")
-    ordered = next((each for each in case.menu if each.id == run.ordered_point), None)
-    if ordered is not None:
-        return _wake(case, ordered, "operator", "an operator ordered it there")
-    if case.seen.frozen or run.frozen:
-        return _wake(case, run.current, "frozen", "it is frozen, and a frozen run trains on")
+    told = _told(case)
+    if told is not None:
+        return told
     if guard is None:
         return _wake(case, run.current, "unready", case.missing[1] or "its points are not known")
     if guard.asleep_slack_s() < 0.0:
@@ -37,6 +36,17 @@ def asleep(case: Case, blind: Decision | None) -> Decision:
         why = "what its sleep is for cannot be seen any more; `wattmesh doctor` finds out why"
         return _wake(case, home, blind.kind, why)
     return _planned(case, home)
+
+
+def _told(case: Case) -> Decision | None:
+    """Wake for a person's sake."""
+    run = case.run
+    ordered = next((each for each in case.menu if each.id == run.ordered_point), None)
+    if ordered is not None:
+        return _wake(case, ordered, "operator", "an operator ordered it there")
+    if case.seen.frozen or run.frozen:
+        return _wake(case, run.current, "frozen", "it is frozen, and a frozen run trains on")
+    return None
 
 
 def _planned(case: Case, home: OperatingPoint) -> Decision:

@@ -27,10 +27,11 @@ at most lag(i) after the last event; rho(i) <= rho(f), so reach is not shorter f
 after success the rest fits at f, where alone = reach holds for ever; after failure the time left
 is at least reach(i, n - 1) and safe(i, n - 1) holds. n - 1 failures leave n = 1, whose attempt
 does not fail. *Suspended*: the same with rho = 0, lag = one cycle (it wakes at no boundary) and
-no `alone`; to wake is its switch. *Going to j*: the switch begins after some wait x in [0, lag(i)] and succeeds or
-fails. The slack of either side is concave in x (a line minus max(0, line)), so a side that holds
-at both ends holds between: safe(j, N) or safe(i, n - 1) holds at that event. After n = 1 a failure
-freezes the run, and safe(i, 0) = alone(i) lets it finish frozen. Induction over events.
+no `alone`; to wake is its switch. *Going to j*: the switch begins after some wait x in [0, lag(i)]
+and succeeds or fails. The slack of either side is concave in x (a line minus max(0, line)), so a
+side that holds at both ends holds between: safe(j, N) or safe(i, n - 1) holds at that event. After
+n = 1 a failure freezes the run, and safe(i, 0) = alone(i) lets it finish frozen. Induction over
+events.
 """
 
 from dataclasses import dataclass

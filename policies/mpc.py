@@ -181,6 +181,4 @@ def _coarser(slots: Sequence[IntensitySlot], least: timedelta) -> list[Intensity
 
 def _one(slots: Sequence[IntensitySlot]) -> IntensitySlot:
     """Give one slot of the mean of several."""
-    return IntensitySlot(
-        start=slots[0].start, end=slots[-1].end, g_per_kwh=mean_g_per_kwh(slots)
-    )
+    return IntensitySlot(start=slots[0].start, end=slots[-1].end, g_per_kwh=mean_g_per_kwh(slots))

@@ -18,7 +18,11 @@ def answered(asked: Question, before: PlanView | None = None) -> PlanView | None
         None when no plan does the work in time; the deadline guard then decides alone.
     """
     path = rest(before, asked) if before else ()
-    found = plan(asked.problem, also=(path,) if path else ())
+    found = plan(
+        asked.problem,
+        also=(path,) if path else (),
+        near_mu=before.price_mu if before else None,
+    )
     if isinstance(found, NoPlan):
         return None
     return answer(asked, steady(asked.problem, found, path))

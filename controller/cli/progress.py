@@ -1,4 +1,4 @@
-"""A bar for long work on bytes: how much, how fast, how long still.
+"""A bar for long work, on bytes or on things: how much is done, how long still.
 
 Invariant: it is drawn on standard error, and only when that is a terminal.
 """
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     TextColumn,
     TimeRemainingColumn,
@@ -35,6 +36,23 @@ def bar(words: str, nbytes: int) -> Iterator[Told]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as drawn:
         task = drawn.add_task(words, total=nbytes)
+        yield lambda count: drawn.advance(task, count)
+
+
+@contextmanager
+def counted(words: str, total: int) -> Iterator[Told]:
+    """Give what to tell how many of `total` are done since the last time."""
+    if not sys.stderr.isatty():
+        yield _silent
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as drawn:
+        task = drawn.add_task(words, total=total)
         yield lambda count: drawn.advance(task, count)
 
 

@@ -38,6 +38,7 @@ COMMANDS = {
     "switch": Place(module="operate", name="switch"),
     "carbon": Place(module="carbon", name="app"),
     "configs": Place(module="configs", name="app"),
+    "policy": Place(module="policy", name="app"),
     "checkpoint": Place(module="checkpoint", name="app"),
     "settings": Place(module="settings", name="app"),
     "db": Place(module="db", name="app"),

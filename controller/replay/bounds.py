@@ -8,6 +8,7 @@ Invariant: bound <= oracle <= the grams of every policy on the same grid.
 
 import time
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from wattmesh.controller.replay.grid import cut
 from wattmesh.controller.replay.world import Scene
@@ -20,10 +21,15 @@ from wattmesh.policies.problem import NoPlan, Plan, Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hindsight:
-    """The oracle. `bound_g`: no policy emits less. `solve_s`: to find both."""
+    """The oracle. `bound_g`: no policy emits less. `solve_s`: to find both.
+
+    Attributes:
+        switched_s: when its layout changes, seconds from the start.
+    """
 
     plan: Plan
     bound_g: float
+    switched_s: tuple[float, ...]
     solve_s: float
 
 
@@ -37,16 +43,29 @@ def hindsight(scene: Scene, *, pause: bool) -> Hindsight:
     catalogue = scene.catalogue
     slots = between(cut(scene.grid, scene.start, scene.deadline), scene.start, scene.deadline)
     kinds = options(catalogue, catalogue.points, scene.gpus, pause=pause)
-    found = plan(
-        Problem(
-            tokens=scene.tokens,
-            seconds=tuple((slot.end - slot.start).total_seconds() for slot in slots),
-            g_per_kwh=tuple(slot.g_per_kwh for slot in slots),
-            options=kinds,
-            start=[each.name for each in kinds].index(scene.first),
-            transitions=transitions(catalogue.switch, kinds, release=catalogue.release),
-        )
+    problem = Problem(
+        tokens=scene.tokens,
+        seconds=tuple((slot.end - slot.start).total_seconds() for slot in slots),
+        g_per_kwh=tuple(slot.g_per_kwh for slot in slots),
+        options=kinds,
+        start=[each.name for each in kinds].index(scene.first),
+        transitions=transitions(catalogue.switch, kinds, release=catalogue.release),
     )
+    found = plan(problem)
     if isinstance(found, NoPlan):
         raise InputInvalid(f"the job cannot be replayed: {found.reason}")
-    return Hindsight(plan=found, bound_g=found.bound_g, solve_s=time.perf_counter() - began)
+    return Hindsight(
+        plan=found,
+        bound_g=found.bound_g,
+        switched_s=_switched(problem, found.path),
+        solve_s=time.perf_counter() - began,
+    )
+
+
+def _switched(problem: Problem, path: tuple[int, ...]) -> tuple[float, ...]:
+    """Give when the layout changes along a path."""
+    layouts = [problem.options[each].layout for each in (problem.start, *path)]
+    begins = accumulate(problem.seconds, initial=0.0)
+    return tuple(
+        at_s for at_s, (old, new) in zip(begins, pairwise(layouts), strict=False) if old != new
+    )

@@ -8,6 +8,8 @@ Invariant: both see the grid through the same forecast.
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -25,7 +27,7 @@ from wattmesh.policies.decision import (
     RunView,
 )
 from wattmesh.policies.horizon import to_end
-from wattmesh.policies.mpc import question
+from wattmesh.policies.mpc import SUSPENDS, question
 from wattmesh.policies.planning import answered
 from wattmesh.policies.rivals.look import SLEEP, Ahead, Look, Rated, Rule
 
@@ -47,6 +49,27 @@ class Means:
     pause: bool = True
 
 
+@dataclass(slots=True)
+class Clock:
+    """Real seconds spent on answers."""
+
+    solved: int = 0
+    seconds: float = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Time one answer."""
+        began = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - began
+        self.solved += 1
+
+    @property
+    def mean_s(self) -> float:
+        """Seconds for one answer; 0 when there was none."""
+        return self.seconds / self.solved if self.solved else 0.0
+
+
 class PlansNow:
     """Plans made the moment they are asked for, anew with every interval of the grid."""
 
@@ -54,8 +77,7 @@ class PlansNow:
         """Start without a plan."""
         self._plan: PlanView | None = None
         self._asked: tuple[object, ...] | None = None
-        self.solved = 0
-        self.seconds = 0.0
+        self._clock = Clock()
 
     def newest(self, seen: Observation, run: RunView) -> PlanView | None:
         """Give the plan for now; a new one when the grid, or where the run is, has changed."""
@@ -64,13 +86,16 @@ class PlansNow:
         asked = (slot, here, run.suspended_s is None)
         if run.open_switch is not None or asked == self._asked:
             return self._plan
-        began = time.perf_counter()
-        wanted = question(seen, run)
-        self._plan = answered(wanted, self._plan) if wanted else None
+        with self._clock.running():
+            wanted = question(seen, run)
+            self._plan = answered(wanted, self._plan) if wanted else None
         self._asked = asked
-        self.seconds += time.perf_counter() - began
-        self.solved += 1
         return self._plan
+
+    @property
+    def solve_s(self) -> float:
+        """Seconds for one plan, on average."""
+        return self._clock.mean_s
 
 
 class Ours:
@@ -80,6 +105,11 @@ class Ours:
         """Take the forecast, the settings and who plans."""
         self._means, self._plans = means, plans
         self._frozen = ""
+
+    @property
+    def solve_s(self) -> float:
+        """Seconds for one plan, on average; 0 where nobody plans."""
+        return self._plans.solve_s if isinstance(self._plans, PlansNow) else 0.0
 
     def wish(self, scene: Scene, state: State) -> str | None:
         """Decide, and carry out what was decided."""
@@ -104,8 +134,12 @@ class Rival:
         self._asked: tuple[object, str] | None = None
         self._wish = ""
         self._begun: tuple[float, float] | None = None
-        self.solved = 0
-        self.seconds = 0.0
+        self._clock = Clock()
+
+    @property
+    def solve_s(self) -> float:
+        """Seconds for one answer, on average."""
+        return self._clock.mean_s
 
     def wish(self, scene: Scene, state: State) -> str | None:
         """Ask the rule, and the guard about its answer."""
@@ -115,18 +149,16 @@ class Rival:
             return None
         slot, here = seen.carbon.slots[0], SLEEP if state.asleep else state.point.id
         if self._asked != (slot.start, here):
-            began = time.perf_counter()
-            self._wish = self._rule(self._look(scene, case, here))
+            with self._clock.running():
+                self._wish = self._rule(self._look(scene, case, here))
             self._asked = (slot.start, here)
-            self.seconds += time.perf_counter() - began
-            self.solved += 1
         return _guarded(case, here, self._wish)
 
     def _look(self, scene: Scene, case: Case, here: str) -> Look:
         """Show the rule what it may see."""
         seen, guard, run = case.seen, case.guard, case.run
         catalogue = scene.catalogue
-        assert guard is not None and run.deadline is not None
+        assert guard is not None
         # The time that one switch back to full speed takes is nobody's to spend.
         time_left_s = guard.time_left_s - switch_s(run, catalogue)
         end = seen.now + timedelta(seconds=max(1.0, time_left_s))
@@ -170,18 +202,14 @@ def _guarded(case: Case, here: str, wish: str) -> str | None:
     fastest = guard.fastest.id
     target = next((each for each in case.menu if each.id == wish), guard.fastest)
     if here == SLEEP:
-        if guard.asleep_slack_s() < 0.0:
-            return fastest
-        if wish == SLEEP:
-            return None
-        return target.id if guard.may_wake(target) else fastest
+        stays = wish == SLEEP and guard.asleep_slack_s() >= 0.0
+        woken = target.id if wish != SLEEP and guard.may_wake(target) else fastest
+        return None if stays else woken
     if not guard.may_stay(current):
         return fastest
-    if wish == here:
-        return None
     if wish == SLEEP:
-        return SLEEP if case.run.capabilities and guard.may_suspend(current) else None
-    return target.id if guard.may_go(current, target) else None
+        return SLEEP if SUSPENDS in case.run.capabilities and guard.may_suspend(current) else None
+    return target.id if wish != here and guard.may_go(current, target) else None
 
 
 def _ahead(slot: IntensitySlot) -> Ahead:

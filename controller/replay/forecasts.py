@@ -17,14 +17,19 @@ from typing import Protocol
 from wattmesh.controller.replay.grid import Grid, cut
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import IntensitySlot
+from wattmesh.policies.far import Past, lengthened
+from wattmesh.policies.forecast import Lessons, predict, teach
 from wattmesh.policies.series import Observed
 
 Slots = tuple[IntensitySlot, ...]
 
-HISTORY = timedelta(days=60)
-"""What our own forecast is given; more makes it hardly better, and replay slow."""
+HISTORY = timedelta(days=365)
+"""What our own forecast is given at most."""
 
-AHEAD_H = 168.0
+AHEAD_H = 72.0
+LONGEST = timedelta(days=30)
+"""No plan looks further ahead."""
+
 DAY = timedelta(days=1)
 
 
@@ -78,6 +83,7 @@ class Own:
         """Make a new forecast `every` so often; in between the newest one is cut shorter."""
         self._grid, self._every = grid, every
         self._made: dict[datetime, Slots] = {}
+        self._taught: tuple[datetime, Lessons | None] | None = None
 
     def slots(self, now: datetime, end: datetime) -> Slots:
         """Forecast from what was recorded up to the running interval, which is known."""
@@ -93,18 +99,16 @@ class Own:
 
     def _predict(self, at: datetime) -> Slots:
         """Ask the forecast for what comes after `at`, knowing everything before."""
-        # Numpy comes with the learned forecast, which replay alone may wait for.
-        from wattmesh.policies.forecast import predict  # noqa: PLC0415
-
         grid = self._grid
         known = (at - grid.start) // grid.step
         first = max(0, known - HISTORY // grid.step)
-        observed = Observed(
-            start=grid.start + first * grid.step,
-            interval_s=grid.step.total_seconds(),
-            values=grid.values[first:known],
-        )
-        return predict(observed, now=at, hours=AHEAD_H).slots
+        start, values = grid.start + first * grid.step, grid.values[first:known]
+        observed = Observed(start=start, interval_s=grid.step.total_seconds(), values=values)
+        if self._taught is None or at - self._taught[0] >= DAY or at < self._taught[0]:
+            self._taught = (at, teach(observed))
+        slots = predict(observed, now=at, hours=AHEAD_H, lessons=self._taught[1]).slots
+        past = Past(start=start, step=grid.step, values=values)
+        return lengthened(slots, past, at, at + LONGEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

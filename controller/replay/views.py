@@ -41,7 +41,11 @@ def observation(
     """Show the run to the policy.
 
     Args:
+        scene: the run's surroundings.
+        state: where it stands.
         slots: the running interval and the forecast.
+        policy: limits on switching.
+        cycle_s: seconds between two looks.
         frozen: why the policy gave the run up; "" when it did not.
         pause: whether the run can be suspended.
     """
@@ -66,9 +70,8 @@ def _run(scene: Scene, state: State, frozen: str, pause: bool) -> RunView:
     """The run as the journal would show it."""
     catalogue = scene.catalogue
     at_s, steps = state.at_s, catalogue.global_batch * catalogue.seq_len
-    layout_busy = state.target is not None and (state.busy_until_s or state.target is not None)
     open_switch = None
-    if layout_busy:
+    if state.target is not None:
         open_switch = SwitchView(
             plan="replay",
             target=state.target or "sleep",

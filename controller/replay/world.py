@@ -8,7 +8,7 @@ Invariant: every second from start to finish is charged, switches and waits incl
 given back are charged to nobody here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from random import Random
 from typing import Protocol
@@ -64,7 +64,7 @@ class Scene:
     tokens: float
     first: str
     boundary_every: int
-    noise: Noise = Noise()
+    noise: Noise = field(default_factory=Noise)
 
     @property
     def gpus(self) -> int:
@@ -156,7 +156,7 @@ class World:
         state = self.state
         if state.busy_until_s is not None:
             return
-        if not state.asleep and wish == state.point.id or state.asleep and wish == "":
+        if wish == ("" if state.asleep else state.point.id):
             return
         if not state.asleep and wish and self._layout(wish) == state.point.layout:
             self._change_clock(self.scene.catalogue.point(wish))
@@ -177,7 +177,7 @@ class World:
         return min(hour_s, state.at_s + max(0.0, goal - state.tokens) / self._speed())
 
     def go_to(self, to_s: float) -> None:
-        """Train and charge until `to_s`; a switch that is over then, or a boundary, takes effect."""
+        """Train and charge until `to_s`; what is due then takes effect."""
         state = self.state
         self._charge(state.at_s, to_s)
         state.tokens += self._speed() * (to_s - state.at_s)

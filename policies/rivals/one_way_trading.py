@@ -1,12 +1,13 @@
 """One-way trading: train at the fastest point while the grid is under a falling threshold.
 
-Online search with a known range [L, U] of intensities and no forecast (El-Yaniv et al., Algorithmica
-2001; as a threshold for pausing jobs: Lechowicz et al., "The Online Pause and Resume Problem",
-2023). With share w of the work done, run while
+Online search with a known range [L, U] of intensities and no forecast (El-Yaniv et al.,
+Algorithmica 2001; as a threshold for pausing jobs: Lechowicz et al., "The Online Pause and Resume
+Problem", 2023). With share w of the work done, run while
 
     c <= U (1 - (1 - 1/a) e^(w/a)),   a solving 1 - L/U = (1 - 1/a) e^(1/a)
 
-so the threshold falls from U/a to L. The range is that of the last days; the deadline does the rest.
+so the threshold falls from U/a to L. The range is that of the last days; the deadline does the
+rest.
 """
 
 from math import exp

@@ -1,7 +1,7 @@
 """Pause threshold: train at the fastest point while the grid is among the cleanest hours ahead.
 
-Ecovisor's rule as "Going Green for Less Green" (GAIA, ASPLOS 2024) states it: run while intensity is
-at most the 30th percentile of the next 24 h, else suspend.
+Ecovisor's rule as "Going Green for Less Green" (GAIA, ASPLOS 2024) states it: run while intensity
+is at most the 30th percentile of the next 24 h, else suspend.
 """
 
 from wattmesh.policies.rivals.look import SLEEP, Look

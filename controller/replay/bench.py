@@ -1,0 +1,288 @@
+"""`wattmesh policy bench`: policies over recorded grids, row by row. Work is shared by processes.
+
+A cell is one trace and one start: all slacks and policies of it share the forecasts. Every policy
+of a cell lives in the same world: same grid, same noise, same forecast, same guard.
+
+Invariant: the rows depend on what was asked alone, not on how many processes did the work.
+"""
+
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from wattmesh.controller.replay.bounds import Hindsight, hindsight
+from wattmesh.controller.replay.drivers import Means, Ours, PlansNow, Rival
+from wattmesh.controller.replay.forecasts import Forecast, maker
+from wattmesh.controller.replay.grid import Grid, read, starts
+from wattmesh.controller.replay.world import Noise, Scene, State, run
+from wattmesh.controller.think import NoPlans
+from wattmesh.policies.decision import PolicySettings
+from wattmesh.policies.rivals import RULES
+from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, Release
+
+MPC, THRESHOLD, ORACLE = "mpc", "threshold", "oracle"
+POLICIES = (*RULES, MPC, ORACLE)
+"""What is replayed unless somebody says otherwise."""
+
+KNOWN = (*RULES, THRESHOLD, MPC, ORACLE)
+HISTORIES = (timedelta(days=60), timedelta(days=28), timedelta(days=8), timedelta(days=1))
+"""Recorded time before a start, the longest that the trace has room for."""
+
+CYCLE_S = 900.0
+BOUNDARY_EVERY = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is to be replayed.
+
+    Attributes:
+        slacks: time until the deadline, in times of what the fastest point needs.
+        count: starts for each trace. `hours`: of work at the fastest point; None: as the catalogue
+            says. `pause`: whether runs may be suspended.
+        boundary_every: steps between checkpoints. `cycle_s`: seconds between two looks.
+    """
+
+    catalogue: Catalogue
+    slacks: tuple[float, ...]
+    count: int
+    forecast: str = "own"
+    policies: tuple[str, ...] = POLICIES
+    noise: Noise = field(default_factory=Noise)
+    hours: float | None = None
+    pause: bool = True
+    boundary_every: int = BOUNDARY_EVERY
+    cycle_s: float = CYCLE_S
+    settings: PolicySettings = field(default_factory=PolicySettings)
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second of the fastest point."""
+        return max(point.tokens_per_s for point in self.catalogue.points)
+
+    @property
+    def tokens(self) -> float:
+        """Work of one run."""
+        return float(self.catalogue.tokens_total) if self.hours is None else self._hours_tokens()
+
+    @property
+    def interval_tokens(self) -> int:
+        """Tokens between checkpoints."""
+        return self.boundary_every * self.catalogue.global_batch * self.catalogue.seq_len
+
+    def _hours_tokens(self) -> float:
+        """Tokens of so many hours at the fastest point."""
+        return round((self.hours or 0.0) * 3600.0 * self.speed)
+
+    def window(self, slack: float) -> timedelta:
+        """Time from the start to the deadline."""
+        return timedelta(seconds=slack * self.tokens / self.speed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One trace and one start."""
+
+    trace: Path
+    start: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """How one policy did.
+
+    Attributes:
+        saving: share of the grams of `static-fastest` on the same start. `bound_saving`: what
+            nobody can exceed. `share_of_oracle`: of the saving with the whole future known; None
+            where that saves nothing.
+        switches: layout changes, to sleep and back included. `solve_s`: seconds for one plan, on
+            average.
+    """
+
+    policy: str
+    trace: str
+    slack: float
+    start: datetime
+    carbon_g: float
+    energy_j: float
+    saving: float
+    bound_saving: float
+    share_of_oracle: float | None
+    switches: int
+    most_switches_a_day: int
+    clock_changes: int
+    finished_h: float
+    deadline_met: bool
+    solve_s: float
+
+
+def replayed(catalogue: Catalogue, release: Release | None = None) -> Catalogue:
+    """Give a catalogue whose points may all be used: replay asks what they would be worth."""
+    points = tuple(
+        replace(
+            each,
+            evidence=Evidence.VALIDATED,
+            equivalence=Equivalence.NUMERICAL
+            if each.equivalence is Equivalence.NONE
+            else each.equivalence,
+        )
+        for each in catalogue.points
+    )
+    return replace(catalogue, points=points, release=release or catalogue.release)
+
+
+def cells(asked: Asked, traces: Sequence[Path]) -> tuple[list[Cell], list[str]]:
+    """Spread the starts over the traces; give the cells, and a sentence per trace left out."""
+    found: list[Cell] = []
+    left_out: list[str] = []
+    window = asked.window(max(asked.slacks))
+    for path in traces:
+        grid = read(path)
+        for history in HISTORIES:
+            begun = starts(grid, window=window, history=history, count=asked.count)
+            if begun:
+                found.extend(Cell(trace=path, start=each) for each in begun)
+                break
+        else:
+            days = (grid.end - grid.start) / timedelta(days=1)
+            need = (window + HISTORIES[-1]) / timedelta(days=1)
+            left_out.append(
+                f"{path} is left out: it holds {days:.1f} days, and a run of this slack with the "
+                f"history before it takes {need:.1f}; give --hours to replay a shorter job"
+            )
+    return found, left_out
+
+
+def bench(asked: Asked, wanted: Sequence[Cell], *, jobs: int) -> Iterator[tuple[Row, ...]]:
+    """Replay cell by cell, in order."""
+    work = partial(rows, asked)
+    if jobs <= 1 or len(wanted) < 2:
+        yield from map(work, wanted)
+        return
+    # Spawned, not forked: threads of numpy do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(wanted)), mp_context=context) as pool:
+        yield from pool.map(work, wanted)
+
+
+def rows(asked: Asked, cell: Cell) -> tuple[Row, ...]:
+    """Replay one cell."""
+    grid = read(cell.trace)
+    forecast = maker(asked.forecast)(grid)
+    return tuple(
+        row
+        for slack in asked.slacks
+        for row in _of_scene(asked, forecast, slack, _scene(asked, grid, cell, slack))
+    )
+
+
+def _scene(asked: Asked, grid: Grid, cell: Cell, slack: float) -> Scene:
+    """Set the scene of one run."""
+    return Scene(
+        catalogue=asked.catalogue,
+        grid=grid,
+        start=cell.start,
+        deadline=cell.start + asked.window(slack),
+        tokens=asked.tokens,
+        first=asked.catalogue.reference,
+        boundary_every=asked.boundary_every,
+        noise=asked.noise,
+    )
+
+
+def _of_scene(asked: Asked, forecast: Forecast, slack: float, scene: Scene) -> Iterator[Row]:
+    """Replay every policy on one scene."""
+    means = Means(
+        forecast=forecast, policy=asked.settings, cycle_s=asked.cycle_s, pause=asked.pause
+    )
+    base = run(scene, Rival(means, RULES["static-fastest"]), cycle_s=asked.cycle_s)
+    held = _Held(
+        scene=scene, slack=slack, known=hindsight(scene, pause=asked.pause), base_g=base.carbon_g
+    )
+    for policy in asked.policies:
+        if policy == ORACLE:
+            yield held.oracle()
+            continue
+        driver = _driver(policy, means)
+        state = run(scene, driver, cycle_s=asked.cycle_s)
+        yield held.row(policy, state, driver.solve_s)
+
+
+def _driver(policy: str, means: Means) -> Ours | Rival:
+    """Give who steers under a policy's name."""
+    if policy == MPC:
+        return Ours(means, PlansNow())
+    if policy == THRESHOLD:
+        return Ours(means, NoPlans())
+    return Rival(means, RULES[policy])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """What the policies of one scene are held against. `base_g`: of `static-fastest`."""
+
+    scene: Scene
+    slack: float
+    known: Hindsight
+    base_g: float
+
+    def row(self, policy: str, state: State, solve_s: float) -> Row:
+        """Sum up one run."""
+        time_s = (self.scene.deadline - self.scene.start).total_seconds()
+        return self._row(
+            policy=policy,
+            carbon_g=state.carbon_g,
+            energy_j=state.energy_j,
+            switches=len(state.switched_s),
+            most_switches_a_day=_most_a_day(state.switched_s),
+            clock_changes=state.clock_changes,
+            finished_h=state.at_s / 3600.0,
+            deadline_met=state.at_s <= time_s + 1.0,
+            solve_s=solve_s,
+        )
+
+    def oracle(self) -> Row:
+        """Sum up what a clairvoyant would have done."""
+        plan = self.known.plan
+        found = plan.evaluation
+        return self._row(
+            policy=ORACLE,
+            carbon_g=found.grams,
+            energy_j=found.energy_j,
+            switches=found.layout_switches,
+            most_switches_a_day=_most_a_day(self.known.switched_s),
+            clock_changes=found.clock_changes,
+            finished_h=(found.ends_s or 0.0) / 3600.0,
+            deadline_met=found.ends_s is not None,
+            solve_s=self.known.solve_s,
+        )
+
+    def _row(self, *, carbon_g: float, **facts: Any) -> Row:
+        """Give a row with what is the same for all."""
+        saving = 1.0 - carbon_g / self.base_g
+        best = 1.0 - self.known.plan.evaluation.grams / self.base_g
+        return Row(
+            trace=self.scene.grid.name,
+            slack=self.slack,
+            start=self.scene.start,
+            carbon_g=carbon_g,
+            saving=saving,
+            bound_saving=1.0 - self.known.bound_g / self.base_g,
+            share_of_oracle=saving / best if best > 0 else None,
+            **facts,
+        )
+
+
+def _most_a_day(begins_s: Sequence[float]) -> int:
+    """Give the most switches in any 24 h."""
+    most, first = 0, 0
+    for last, at_s in enumerate(begins_s):
+        while begins_s[first] <= at_s - 86_400.0:
+            first += 1
+        most = max(most, last - first + 1)
+    return most
