@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 import wattmesh
+from wattmesh.controller.budget_metrics import budget_metrics
 from wattmesh.controller.carbon_metrics import carbon_metrics
 from wattmesh.controller.figures import FigureReader, Figures
 from wattmesh.controller.journal.journal import Journal
@@ -53,6 +54,7 @@ class Figured(Collector):
         yield from carbon_metrics(self._pulse, figures)
         yield from energy_metrics(figures)
         yield from run_metrics(self._pulse, figures)
+        yield from budget_metrics(self._pulse)
 
     def describe(self) -> tuple[Metric, ...]:
         """Promise nothing at registration: collecting needs a running daemon."""

@@ -15,7 +15,13 @@ LONG_SILENT_S = 2 * 3600.0
 
 def troubles(view: StatusView, pulse: Pulse) -> tuple[str, ...]:
     """Name everything that needs a human."""
-    found = (*_daemon(view, pulse), *_sources(view, pulse), *_devices(view, pulse), *_runs(view))
+    found = (
+        *_daemon(view, pulse),
+        *_sources(view, pulse),
+        *_devices(view, pulse),
+        *_runs(view),
+        *(f"{each.alert}." for each in pulse.budgets if each.alert),
+    )
     return tuple(dict.fromkeys(found))
 
 

@@ -1,0 +1,53 @@
+"""Safety > cap > deadline > SLA > budget > grams: an exhausted budget alerts, and no more."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from tests.cycle.test_cycle import SIGNAL, T0, journal, turn
+from tests.journal.test_ledger import EMISSION, ENERGY
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.loops import Clock
+from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.period_roll import PeriodRoll
+from wattmesh.controller.pulse import Pulse, Signals
+from wattmesh.controller.settings import parse
+from wattmesh.policies.decision import Mode
+
+__all__ = ["journal"]
+
+
+def exhaust(journal: Journal, folder: Path) -> Pulse:
+    """Spend more than the month's limit, and let the daemon see it."""
+    place = {"run": "r", "slot_start": T0 - timedelta(hours=1), "slot_end": T0}
+    journal.ledger.book([replace(ENERGY, **place)], [])
+    journal.ledger.emit([replace(EMISSION, **place, carbon_ug=9_000_000, signal=str(SIGNAL))])
+    text = "[runs.llm]\n[budget.cluster]\ngrams = 5.0\n[budget.llm]\ngrams = 5.0\n"
+    settings = parse(text, where=folder / "wattmesh.toml")
+    pulse = Pulse(clock=Clock(now=lambda: T0), settings=settings, started_s=0.0)
+    facts = SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=5400.0)
+    pulse.signals, pulse.epoch = Signals(decision=facts, accounting=facts), 1
+    PeriodRoll(journal, pulse).turn()
+    return pulse
+
+
+def test_an_exhausted_budget_alerts_and_changes_no_action(journal: Journal, tmp_path: Path) -> None:
+    """The same decision, to the word, before and after the limit of run and cluster is gone."""
+    (before,) = turn(journal, mode=Mode.ADVISE).decisions
+    pulse = exhaust(journal, tmp_path)
+    assert [each.urgency for each in pulse.budgets] == ["exhausted", "exhausted"]
+    assert all("a budget stops no run" in each.alert for each in pulse.budgets)
+    (after,) = turn(journal, mode=Mode.ADVISE).decisions
+    assert after == before
+    assert journal.switches.history("r") == ()
+    row = journal.runs.find("r", T0)
+    assert row is not None
+    assert (row.frozen, row.deadline) == ("", T0 + timedelta(hours=5))
+
+
+def test_the_comparison_would_see_another_decision(journal: Journal, tmp_path: Path) -> None:
+    """The sabotaged twin: nearer to its deadline the same run is decided upon otherwise."""
+    (before,) = turn(journal, mode=Mode.ADVISE).decisions
+    exhaust(journal, tmp_path)
+    (later,) = turn(journal, mode=Mode.ADVISE, at=T0 + timedelta(minutes=4)).decisions
+    assert later != before
