@@ -285,7 +285,7 @@ def _totals(month: _Month, lines: Sequence[ReportLine]) -> tuple[ScenarioTotal, 
             energy_mj=amounts[0],
             carbon_ug=amounts[1],
             unpriced_mj=amounts[2],
-            unpriced_h=month.walk.blind_s[price] / 3600,
+            unpriced_h=month.walk.blind_s.get(price, 0.0) / 3600,
         )
         for price, amounts in found.items()
     )

@@ -44,7 +44,7 @@ class Walk:
     facility: Counter[Subject] = field(default_factory=Counter)
     energy: Counter[tuple[Price, Subject]] = field(default_factory=Counter)
     carbon: Counter[tuple[Price, Subject]] = field(default_factory=Counter)
-    blind_s: Counter[Price] = field(default_factory=Counter)
+    blind_s: dict[Price, float] = field(default_factory=dict)
     days: dict[datetime, tuple[int, int]] = field(default_factory=dict)
     blind_at: dict[Price, datetime] = field(default_factory=dict)
 
@@ -104,4 +104,5 @@ def _blind(walk: Walk, price: Price, slot: SlotSum) -> None:
     """Count a slot without a price once, whoever drew in it."""
     if slot.energy_mj and walk.blind_at.get(price) != slot.slot_start:
         walk.blind_at[price] = slot.slot_start
-        walk.blind_s[price] += (slot.slot_end - slot.slot_start).total_seconds()
+        length_s = (slot.slot_end - slot.slot_start).total_seconds()
+        walk.blind_s[price] = walk.blind_s.get(price, 0.0) + length_s

@@ -96,8 +96,9 @@ def _days(axes: Axes, view: dict[str, Any]) -> None:
         axes.axhline(limit, color=LIMIT, linewidth=1.0, linestyle="--", label="limit")
     axes.set_ylabel(f"{unit} CO2 since the month began")
     axes.set_ylim(bottom=0)
-    axes.xaxis.set_major_locator(dates.DayLocator(bymonthday=(1, 8, 15, 22), tz=zone))
-    axes.xaxis.set_major_formatter(dates.DateFormatter("%d %b", tz=zone))
+    ticks: Any = dates  # matplotlib leaves these classes without types
+    axes.xaxis.set_major_locator(ticks.DayLocator(bymonthday=(1, 8, 15, 22), tz=zone))
+    axes.xaxis.set_major_formatter(ticks.DateFormatter("%d %b", tz=zone))
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
     axes.legend(frameon=False, loc="lower right")
 

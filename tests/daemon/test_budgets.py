@@ -81,9 +81,10 @@ def book(journal: Journal, start: datetime, *grams: float, quality: str = "measu
     joules, rows = [], []
     for number, carbon_g in enumerate(grams):
         at = start + number * HOUR
-        place = {"run": "", "slot_start": at, "slot_end": at + HOUR, "line": "idle"}
+        place: dict[str, Any] = {"run": "", "slot_start": at, "slot_end": at + HOUR, "line": "idle"}
         joules.append(replace(ENERGY, **place, energy_mj=1_000_000))
-        told = {"carbon_ug": round(carbon_g * G), "first_carbon_ug": round(carbon_g * G)}
+        grams_ug = round(carbon_g * G)
+        told: dict[str, Any] = {"carbon_ug": grams_ug, "first_carbon_ug": grams_ug}
         row = replace(EMISSION, **place, **told, energy_mj=1_000_000, signal=str(SIGNAL))
         rows.append(replace(row, quality=quality))
     journal.ledger.book(joules, [])
