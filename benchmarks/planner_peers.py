@@ -5,6 +5,10 @@ work ends, of which a share may be cut away. Plain problems only: transitions th
 their slot and bind no longer, no caps, no prices, no service level, nothing embodied.
 """
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,22 +50,36 @@ def flow_program(
     flow, goal = _flow(problem, edges)
     eye = eye_array(len(edges))
     none = coo_array((len(edges), len(edges)))
-    solved = milp(
-        cost,
-        constraints=[
-            LinearConstraint(work, problem.tokens * (1 - 1e-9), np.inf),
-            LinearConstraint(flow, goal, goal),
-            LinearConstraint(hstack([eye, -eye, none]), 0, np.inf),
-            LinearConstraint(hstack([none, eye, -eye]), 0, np.inf),
-        ],
-        integrality=np.concatenate([np.ones(2 * len(edges)), nothing]) * (not relaxed),
-        bounds=Bounds(0, 1),
-        options={"time_limit": limit_s, "mip_rel_gap": gap},
-    )
+    with _stdout_to_stderr():
+        solved = milp(
+            cost,
+            constraints=[
+                LinearConstraint(work, problem.tokens * (1 - 1e-9), np.inf),
+                LinearConstraint(flow, goal, goal),
+                LinearConstraint(hstack([eye, -eye, none]), 0, np.inf),
+                LinearConstraint(hstack([none, eye, -eye]), 0, np.inf),
+            ],
+            integrality=np.concatenate([np.ones(2 * len(edges)), nothing]) * (not relaxed),
+            bounds=Bounds(0, 1),
+            options={"time_limit": limit_s, "mip_rel_gap": gap},
+        )
     if solved.x is None:
         return Solved(grams=None, bound_g=np.inf)
     bound_g = solved.fun if relaxed else solved.mip_dual_bound
     return Solved(grams=float(solved.fun), bound_g=float(bound_g))
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Send what HiGHS prints out of the way of a benchmark's JSON."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _flow(problem: Problem, edges: list[Edge]) -> tuple[coo_array, NDArray[np.float64]]:

@@ -126,6 +126,8 @@ def _availability(problem: Problem) -> tuple[Bools, Ints]:
     if problem.gpus_available:
         gpus = np.array([each.gpus for each in problem.options])
         open_ &= gpus <= np.asarray(problem.gpus_available)[:, None]
+    if problem.first is not None:
+        open_[0] &= np.arange(kinds) == problem.first
     shut = np.full((count + 1, kinds), -1, dtype=np.int64)
     shut[1:] = np.maximum.accumulate(np.where(open_, -1, np.arange(count)[:, None]), axis=0)
     return open_, shut

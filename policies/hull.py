@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from wattmesh.policies.words import count, figures
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
+from wattmesh.telemetry.readings import J_PER_KWH
 
 FLAT = 1e-9
 """Relative difference under which two slopes are the same: sharing time is then as good."""
@@ -87,6 +88,25 @@ def lower_hull(catalogue: Catalogue, points: Iterable[OperatingPoint], gpus_held
             if point.id not in kept
         ),
     )
+
+
+def break_even_g_per_kwh(
+    slow: Vertex, fast: Vertex, *, slow_embodied_g_per_s: float, fast_embodied_g_per_s: float
+) -> float | None:
+    """Give the intensity below which slowing down from `fast` to `slow` emits more in all.
+
+    The slower point saves joules per token and takes longer, so each token bears more of the
+    hardware's making: c = (e_slow / r_slow - e_fast / r_fast) / (P_fast / r_fast - P_slow / r_slow)
+    with e grams of making per second, r tokens per second and P watts.
+
+    Returns:
+        0 when the slower one is never worse; None when it saves no joules, so it always is.
+    """
+    saved_j = fast.power_w / fast.tokens_per_s - slow.power_w / slow.tokens_per_s
+    more_g = slow_embodied_g_per_s / slow.tokens_per_s - fast_embodied_g_per_s / fast.tokens_per_s
+    if saved_j <= 0:
+        return None
+    return max(0.0, more_g / saved_j) * J_PER_KWH
 
 
 def _slope(low: tuple[OperatingPoint, float], high: tuple[OperatingPoint, float]) -> float:

@@ -3,28 +3,41 @@
 Invariant: a point nobody validated, or whose equivalence the operator did not allow, is on no menu.
 """
 
+from collections.abc import Sequence
+
 from wattmesh.policies.decision import PolicySettings, RunView
-from wattmesh.reconfig.catalogue import Evidence, OperatingPoint
+from wattmesh.policies.powercap import needs_w
+from wattmesh.policies.words import watts
+from wattmesh.reconfig.catalogue import Equivalence, Evidence, OperatingPoint
 
 
 def why_not(point: OperatingPoint, run: RunView, policy: PolicySettings) -> str:
     """Say why `run` may not be switched to `point`, as a clause; "" when it may."""
+    found = unproven(point, policy.equivalence) or _cannot(point, run)
+    if found:
+        return found
+    if run.clock_trouble and run.current and point.clock_mhz != run.current.clock_mhz:
+        return f"{point.id} needs another GPU clock and {run.clock_trouble}"
+    return ""
+
+
+def unproven(point: OperatingPoint, allowed: Sequence[Equivalence]) -> str:
+    """Say why nobody may be switched to `point`, by its evidence and class; "" when one may.
+
+    Args:
+        point: of a catalogue.
+        allowed: the classes of equivalence that the operator allows.
+    """
     if point.evidence is not Evidence.VALIDATED:
         return (
             f"{point.id} is {point.evidence}, not validated; prove it first with "
             "`wattmesh configs profile`"
         )
-    if point.equivalence not in policy.equivalence:
-        allowed = ", ".join(policy.equivalence) or "none"
+    if point.equivalence not in allowed:
         return (
             f"{point.id} trains with equivalence {point.equivalence} and the settings allow "
-            f"{allowed} (policy.equivalence)"
+            f"{', '.join(allowed) or 'none'} (policy.equivalence)"
         )
-    cannot = _cannot(point, run)
-    if cannot:
-        return cannot
-    if run.clock_trouble and run.current and point.clock_mhz != run.current.clock_mhz:
-        return f"{point.id} needs another GPU clock and {run.clock_trouble}"
     return ""
 
 

@@ -79,6 +79,7 @@ class Problem:
             share a cap; empty: nothing.
         sla: None: none.
         budget_g: most grams that the rest of the work may emit; None: no limit.
+        first: the only option available in the first slot; None: any.
     """
 
     tokens: float
@@ -93,6 +94,7 @@ class Problem:
     power_price_g_per_j: tuple[float, ...] = ()
     sla: Sla | None = None
     budget_g: float | None = None
+    first: int | None = None
 
     _PER_SLOT: ClassVar[tuple[str, ...]] = ("power_cap_w", "gpus_available", "power_price_g_per_j")
 
@@ -108,6 +110,8 @@ class Problem:
 
     def available(self, slot: int, option: int) -> bool:
         """Say whether the caps of `slot` leave room for `option`."""
+        if slot == 0 and self.first not in {None, option}:
+            return False
         wanted = self.options[option]
         if self.power_cap_w and wanted.power_w > self.power_cap_w[slot]:
             return False

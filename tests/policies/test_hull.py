@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.policies.build import PAIR, A, B, catalogue, point
-from wattmesh.policies.hull import lower_hull
+from wattmesh.policies.hull import Vertex, break_even_g_per_kwh, lower_hull
 from wattmesh.reconfig.catalogue import Release
 
 SPEEDS = st.floats(1.0, 1e6)
@@ -80,3 +80,28 @@ def test_the_hull_does_not_depend_on_the_order_of_the_catalogue(
     points = [point(f"p{n}", 1, speed, watts) for n, (speed, watts) in enumerate(pairs)]
     hull = lower_hull(catalogue(*points), points, 1)
     assert [(v.tokens_per_s, v.power_w) for v in hull.vertices] == [(1, 1), (2, 3), (3, 9)]
+
+
+def test_below_the_break_even_intensity_slowing_down_emits_more_in_all() -> None:
+    """At c the joules saved weigh as much as the longer use of the hardware; on either side not."""
+    slow, fast = lower_hull(PAIR, PAIR.points, 4).vertices
+    making_g_per_s = 0.01
+    found = break_even_g_per_kwh(
+        slow, fast, slow_embodied_g_per_s=making_g_per_s, fast_embodied_g_per_s=making_g_per_s
+    )
+    assert found is not None
+
+    def g_per_token(vertex: Vertex, g_per_kwh: float) -> float:
+        return (g_per_kwh / 3.6e6 * vertex.power_w + making_g_per_s) / vertex.tokens_per_s
+
+    assert g_per_token(slow, found) == pytest.approx(g_per_token(fast, found))
+    assert g_per_token(slow, 0.9 * found) > g_per_token(fast, 0.9 * found)
+    assert g_per_token(slow, 1.1 * found) < g_per_token(fast, 1.1 * found)
+
+
+def test_there_is_no_break_even_where_slowing_down_saves_no_joules() -> None:
+    """The slower point is then always worse; without embodied carbon the thriftier never is."""
+    slow, fast = lower_hull(PAIR, PAIR.points, 4).vertices
+    nothing = {"slow_embodied_g_per_s": 0.0, "fast_embodied_g_per_s": 0.0}
+    assert break_even_g_per_kwh(slow, fast, **nothing) == 0.0
+    assert break_even_g_per_kwh(fast, slow, **nothing) is None
