@@ -1,0 +1,1 @@
+"""Replay: the world, the forecasts, and the policies over small synthetic grids."""
