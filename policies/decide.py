@@ -1,7 +1,7 @@
 """The decision of one cycle: for every live run one act or a hold, and one sentence that says why.
 
 Rules are asked in the order of priorities (safety > operator > deadline > grams) and the first that
-has something to say decides. Level-triggered: nothing is remembered between two calls.
+has something to say decides; under an operator's power cap no menu has a point above it. Level-triggered: nothing is remembered between two calls.
 
 Invariant: law 7: without carbon data nothing is done for carbon's sake, and everything else works.
 """
@@ -24,8 +24,17 @@ COVERAGE_FLOOR = 0.9
 def decide(observation: Observation) -> tuple[Decision, ...]:
     """Decide about every live run that still has work to do."""
     return tuple(
-        _decide_run(observation, run) for run in observation.runs if run.live and not _finished(run)
+        _capped(run, _decide_run(observation, run))
+        for run in observation.runs
+        if run.live and not _finished(run)
     )
+
+
+def _capped(run: RunView, decision: Decision) -> Decision:
+    """Say what an operator's power cap does to the run, whatever was decided."""
+    if not run.capped:
+        return decision
+    return replace(decision, reason=f"{decision.reason.rstrip('.')}; {run.capped}.")
 
 
 def _finished(run: RunView) -> bool:

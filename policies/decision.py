@@ -116,8 +116,8 @@ class PlanView:
         origin: point id the run was at then; "" when it was suspended.
         steps: without gaps, from `made_at` to the end of the work.
         price_mu: what a token may cost, grams. `grams`: what the plan comes to.
-        bound_g: no plan comes to less, under the forecast used. `gap`: most it could be bettered by,
-            as a share of the bound.
+        bound_g: no plan comes to less, under the forecast used. `gap`: most it could be bettered
+            by, as a share of the bound.
     """
 
     made_at: datetime
@@ -158,6 +158,8 @@ class RunView:
         suspended_s: since it was suspended to save carbon; None while it trains. `layout` and
             `current` then say where it was.
         plan: the newest one; None when there is none.
+        room_w: watts that an operator's power cap leaves it; None: no cap is in force.
+        capped: what the cap does to it, as a clause; "" when nothing.
     """
 
     run: str
@@ -191,6 +193,22 @@ class RunView:
     capabilities: tuple[str, ...] = ()
     suspended_s: float | None = None
     plan: PlanView | None = None
+    room_w: float | None = None
+    capped: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapView:
+    """An operator's power cap that is in force. `bound_w`: what all boards can draw under it."""
+
+    cap_w: float
+    until: datetime
+    bound_w: float
+
+    @property
+    def meets(self) -> bool:
+        """Say whether it can be kept."""
+        return self.bound_w <= self.cap_w
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +238,7 @@ class Observation:
     Attributes:
         coverage: (devices whose power was read lately, devices expected); (0, 0) when not known.
         cycle_s: longest time until the next cycle looks; the deadline guard reckons with it.
+        cap: the operator's power cap in force, if any.
     """
 
     now: datetime
@@ -230,6 +249,7 @@ class Observation:
     coverage: tuple[int, int] = (0, 0)
     policy: PolicySettings = field(default_factory=PolicySettings)
     cycle_s: float = 0.0
+    cap: CapView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from wattmesh.reconfig.catalogue import Equivalence, Evidence, OperatingPoint
 
 def why_not(point: OperatingPoint, run: RunView, policy: PolicySettings) -> str:
     """Say why `run` may not be switched to `point`, as a clause; "" when it may."""
-    found = unproven(point, policy.equivalence) or _cannot(point, run)
+    found = unproven(point, policy.equivalence) or _over(point, run) or _cannot(point, run)
     if found:
         return found
     if run.clock_trouble and run.current and point.clock_mhz != run.current.clock_mhz:
@@ -39,6 +39,16 @@ def unproven(point: OperatingPoint, allowed: Sequence[Equivalence]) -> str:
             f"{', '.join(allowed) or 'none'} (policy.equivalence)"
         )
     return ""
+
+
+def _over(point: OperatingPoint, run: RunView) -> str:
+    """Say that an operator's power cap does not allow a point, as a clause."""
+    if run.room_w is None or needs_w(point) <= run.room_w:
+        return ""
+    return (
+        f"{point.id} may need {watts(needs_w(point))} and the operator's power cap leaves it "
+        f"{watts(max(0.0, run.room_w))}"
+    )
 
 
 def _cannot(point: OperatingPoint, run: RunView) -> str:

@@ -10,6 +10,7 @@ from wattmesh.telemetry.readings import J_PER_KWH
 
 _SECONDS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
 _GRAMS = ((1e6, "t"), (1e3, "kg"), (1.0, "g"), (1e-3, "mg"), (1e-6, "µg"))
+_WATTS = ((1e6, "MW"), (1e3, "kW"), (1.0, "W"))
 _COUNTS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
@@ -43,6 +44,11 @@ def duration(seconds: float) -> str:
 def count(value: float) -> str:
     """Write how many: 950, 197 k, 2.3 M."""
     return _scaled(value, _COUNTS, 3)
+
+
+def watts(value_w: float) -> str:
+    """Write a power: 700 W, 5.25 kW, 1.2 MW."""
+    return _scaled(value_w, _WATTS, 4)
 
 
 def intensity(g_per_kwh: float) -> str:
