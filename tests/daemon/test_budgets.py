@@ -1,5 +1,6 @@
 """Budgets in a whole daemon: plans frozen once, alerts said everywhere, months closed, no act."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,6 +30,7 @@ from wattmesh.telemetry.readings import Quality
 SIGNAL = Signal(provider="neso", zone="GB")
 HOUR = timedelta(hours=1)
 G = 1_000_000
+RULES = Path(__file__).parents[2] / "integrations/prometheus/rules/budget.yml"
 NOVEMBER = datetime(2026, 11, 1, tzinfo=UTC)
 
 
@@ -255,3 +257,22 @@ def test_an_ended_month_is_closed_by_the_leader_once_it_is_settled(
     site = reported(pulse.settings, pulse.signals)
     assert close(journal, site, clock.wall) == ()
     assert journal.budgets.closed("2026-11", "UTC") == closed
+
+
+def asked(rules: str, metrics: list[Metric]) -> set[str]:
+    """Name what alerts ask for and nobody exports: metrics, and words of labels."""
+    found = [each for metric in metrics for each in metric.samples]
+    words = {f'{name}="{word}"' for each in found for name, word in each.labels.items()}
+    expressions = " ".join(re.findall(r"expr: (.+)", rules))
+    names = set(re.findall(r"wattmesh_\w+", expressions)) - {each.name for each in found}
+    return names | (set(re.findall(r'\w+="\w+"', expressions)) - words)
+
+
+def test_alerts_ask_only_for_what_is_exported(journal: Journal, pulse: Pulse) -> None:
+    """A rule on a metric or a word that nobody exports never fires: the sabotaged twins."""
+    PeriodRoll(journal, pulse).turn()
+    rules, metrics = RULES.read_text(), list(budget_metrics(pulse))
+    assert rules.count("- alert:") == 3
+    assert asked(rules, metrics) == set()
+    assert asked(rules.replace("budget_alert", "budgets_alert"), metrics)
+    assert asked(rules.replace('urgency="fast"', 'urgency="quick"'), metrics)
