@@ -31,11 +31,20 @@ GROUPS = tuple(
 """Leads that share their coefficients."""
 SMALL = 9
 """So many of the features of a lead make the smaller of its two corrections."""
+MODELS = 3
+"""Corrections that are averaged: smaller and larger by lead, and by the shape of the last days."""
 RIDGE = 0.2
+"""How much a correction by lead is shrunk, as a share of the size of each feature."""
 RIDGE_SHAPE = 3.0
+"""The same of the correction by shape, in origins."""
+MOSTLY = 0.75
+"""An origin teaches by its shape when this share of its 72 hours is known."""
 FULL = 60.0
 """Days of origins at which the ridge is as written; with fewer it is stronger."""
 SHARES = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
+"""Shares of the mean correction that may be applied."""
+LEAN = 0.0
+""""""
 FLOOR = 0.2
 """Relative errors of values under this share of the week's mean weigh as if they were it."""
 RECENT = 45.0 * DAY
@@ -47,16 +56,14 @@ class Learned:
     """What one series taught, as of its last hour.
 
     Attributes:
-        by_lead: per group of leads the coefficients of the smaller and of the larger correction.
-        by_shape: coefficients of the correction from the shape of the last days, per lead.
-        applied: per group, the share of the mean correction that is applied, in [0, 1].
+        by_lead: coefficients of the features of each lead, shape (leads, features).
+        by_shape: coefficients of the shape of the last days, shape (features, leads).
         low, high: per group, the 10 % and 90 % quantiles of the error as shares of the forecast.
         spread: per hour of the day (counted as origins are), how wide errors are against the mean.
     """
 
-    by_lead: tuple[tuple[Array, Array], ...]
+    by_lead: Array
     by_shape: Array
-    applied: Array
     low: Array
     high: Array
     spread: Array
@@ -70,12 +77,10 @@ class Learned:
         """
         back = _back(values, clock)
         origins = np.array([len(back.values)])
-        corrections = back.shape(origins) @ self.by_shape * back.level(origins)[:, None] / 3
-        for group, (small, large) in zip(GROUPS, self.by_lead, strict=True):
-            x = back.features(origins, group)
-            corrections[:, group - 1] += (x[:, :, :SMALL] @ small + x @ large) / 3
-        profile = back.anchored(origins, np.arange(1, REACH + 1))
-        point = _bounded(back, origins, profile + corrections * _per_lead(self.applied))[0]
+        leads = np.arange(1, REACH + 1)
+        shape = back.shape(origins) @ self.by_shape * back.level(origins)[:, None]
+        corrections = shape + (back.features(origins, leads) * self.by_lead).sum(axis=-1)
+        point = _bounded(back, origins, back.anchored(origins, leads) + corrections)[0]
         hours = (back.clock + len(back.values) + np.arange(REACH)) % DAY
         wide = self.spread[hours] * point
         low = np.maximum(0.0, point + _per_lead(self.low) * wide)
@@ -109,23 +114,22 @@ def learn(values: Sequence[float], clock: int) -> Learned | None:
     lessons = _lessons(values, clock)
     if lessons is None:
         return None
-    corrections = np.zeros_like(lessons.targets)
+    by_shape, corrections = _by_shape(lessons)
     by_lead = []
     for group in GROUPS:
         x = lessons.back.features(lessons.origins, group)
         small, small_out = _by_lead(lessons, x[:, :, :SMALL], group)
         large, large_out = _by_lead(lessons, x, group)
-        corrections[:, group - 1] = (small_out + large_out) / 3
-        by_lead.append((small, large))
-    by_shape, shape_out = _by_shape(lessons)
-    corrections += shape_out / 3
-    applied = _applied(lessons, corrections)
-    expected = lessons.profile + corrections * _per_lead(applied)
+        corrections[:, group - 1] += small_out + large_out
+        large[:SMALL] += small
+        by_lead.append(large)
+    corrections /= MODELS
+    applied = _per_lead(_applied(lessons, corrections))
+    expected = lessons.profile + corrections * applied
     low, high, spread = _quantiles(lessons, _bounded(lessons.back, lessons.origins, expected))
     return Learned(
-        by_lead=tuple(by_lead),
-        by_shape=by_shape,
-        applied=applied,
+        by_lead=_per_lead(np.array(by_lead)) * applied[:, None] / MODELS,
+        by_shape=by_shape * applied / MODELS,
         low=low,
         high=high,
         spread=spread,
@@ -199,21 +203,22 @@ def _by_lead(lessons: _Lessons, x: Array, group: Indices) -> tuple[Array, Array]
 
 def _ridge(gram: Array, side: Array, strength: float) -> Array:
     """Solve for coefficients that are shrunk in proportion to the size of their feature."""
-    size = np.diag(gram)
+    size = np.diagonal(gram)
     shrunk = gram + np.diag(strength * size + 1e-12 * (size.sum() + 1e-300))
-    told: Array = np.linalg.solve(shrunk, side)
-    return told
+    return np.asarray(np.linalg.solve(shrunk, side), dtype=np.float64)
 
 
 def _by_shape(lessons: _Lessons) -> tuple[Array, Array]:
     """Learn the correction of all leads from the shape of the last days, as shares of the level."""
     z = lessons.back.shape(lessons.origins)
     level = lessons.back.level(lessons.origins)[:, None]
-    told = np.all(lessons.weights > 0, axis=1)
-    rest = np.where(told[:, None], (lessons.targets - lessons.profile) / level, 0.0)
-    size = np.sqrt(np.mean(z[told] ** 2, axis=0)) + 1e-12
+    known = lessons.weights > 0
+    over = lessons.origins + REACH <= len(lessons.back.values)
+    told = over & (np.mean(known, axis=1) >= MOSTLY)
+    rest = np.where(known & told[:, None], (lessons.targets - lessons.profile) / level, 0.0)
+    size = np.sqrt(np.sum(z[told] ** 2, axis=0) / max(1, np.count_nonzero(told))) + 1e-12
     count = z.shape[1]
-    scaled = np.where(told[:, None], z / (size * np.sqrt(count / 3)), 0.0)
+    scaled: Array = np.where(told[:, None], z / (size * np.sqrt(count / 3)), 0.0)
     parts = [np.flatnonzero(lessons.folds == fold) for fold in range(FOLDS)]
     grams = [scaled[part].T @ scaled[part] for part in parts]
     sides = [scaled[part].T @ rest[part] for part in parts]
@@ -238,7 +243,7 @@ def _applied(lessons: _Lessons, corrections: Array) -> Array:
     base = np.maximum(loss[0], 1e-300)
     gains = loss / base
     each = np.stack([gains[:, group - 1].mean(axis=1) for group in GROUPS])
-    told: Array = SHARES[np.argmin(each + gains.mean(axis=1), axis=1)]
+    told: Array = SHARES[np.argmin(each + gains.mean(axis=1) - LEAN * SHARES, axis=1)]
     return told
 
 
@@ -250,7 +255,7 @@ def _bounded(back: Lookback, origins: Indices, expected: Array) -> Array:
 
 
 def _per_lead(per_group: Array) -> Array:
-    return np.repeat(per_group, [len(group) for group in GROUPS])
+    return np.repeat(per_group, [len(group) for group in GROUPS], axis=0)
 
 
 def _quantiles(lessons: _Lessons, expected: Array) -> tuple[Array, Array, Array]:

@@ -131,9 +131,10 @@ class Lookback:
         parts += [self.habit[origins - ago] for ago in range(1, DAY, 6)]
         told = np.stack(parts, axis=-1) / level[:, None]
         turn = (2 * np.pi * (origins + self.clock) / DAY)[:, None]
-        return np.concatenate(
-            [0.8 * told, 0.5 * told * np.cos(turn), 0.5 * told * np.sin(turn)], axis=1
-        )
+        waves = [np.cos(turn), np.sin(turn), np.cos(2 * turn), np.sin(2 * turn)]
+        sizes = (0.5, 0.5, 0.3, 0.3)
+        by_hour = [size * told * wave for size, wave in zip(sizes, waves, strict=True)]
+        return np.concatenate([0.8 * told, *by_hour], axis=1)
 
 
 def look_back(values: Array, clock: int) -> Lookback:
