@@ -233,13 +233,13 @@ class LedgerStore:
             table.g_milli_per_kwh,
             table.model,
         )
-        query = select(*columns).where(table.energy_mj.is_not(None)).distinct()
+        query: Any = select(*columns).where(table.energy_mj.is_not(None)).distinct()
         wanted = [None] if slots is None else list(_named(slots))
         found = []
         with self._database.reading() as connection:
             for each in wanted:
                 these = query if each is None else query.where(table.slot_start.in_(each))
-                rows: Sequence[Row[Any]] = connection.execute(these).all()
+                rows = connection.execute(these).all()
                 found += [Intensity(**_moments(row, "slot_start", "slot_end")) for row in rows]
         return tuple(found)
 
