@@ -15,6 +15,9 @@ FINE_S = 300.0
 FINE_FOR_S = 48 * 3600.0
 COARSE_S = 3600.0
 
+LEAST_S = 1.0
+"""A boundary nearer than this is now."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
@@ -43,7 +46,8 @@ def mixed(
         grid: lengths.
     """
     found, at, first = [], now, 0
-    until = min(end, now + timedelta(seconds=grid.first_s or grid.fine_s))
+    first_s = grid.first_s if grid.first_s >= LEAST_S else grid.fine_s
+    until = min(end, now + timedelta(seconds=first_s))
     while at < end:
         while slots[first].end <= at:
             first += 1

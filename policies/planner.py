@@ -116,6 +116,9 @@ def _repair(judge: Judge, arrays: Arrays, search: Search) -> None:
         known = list(dict.fromkeys(path for path in paths if path))
         for path in known:
             candidates += whole(arrays, path)
+        if known:
+            # Legal as it is, and enough: whatever becomes of the others.
+            judge.take(known[-1])
         for low in known[:-1]:
             candidates += splices(arrays, low, known[-1]) + splices(arrays, known[-1], low)
     take_best(judge, candidates)

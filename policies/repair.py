@@ -17,8 +17,7 @@ import numpy as np
 from wattmesh.policies.arrays import Arrays, Floats, Ints
 from wattmesh.policies.evaluate import evaluate
 from wattmesh.policies.problem import Evaluation, Problem
-
-Path = tuple[int, ...]
+from wattmesh.policies.route import Path, Route, steps, stretched
 
 TRIES = 8
 """Candidates of one kind that are followed exactly."""
@@ -105,26 +104,27 @@ def take_best(judge: Judge, candidates: Iterable[Candidate], most: int = TRIES) 
 
 def whole(arrays: Arrays, path: Path) -> list[Candidate]:
     """Give the path itself; nothing when it does too little."""
-    sums = _Sums(arrays, path)
-    if sums.tokens[-1] < arrays.wanted * (1 - 1e-9):
+    route = Route(arrays, path)
+    if route.tokens[-1] < arrays.wanted * (1 - 1e-9):
         return []
-    estimate_g = np.interp(arrays.wanted, np.maximum.accumulate(sums.tokens), sums.grams)
-    return [Candidate(estimate_g=float(estimate_g), head=path)]
+    estimate_g = route.grams[-1] - route.cut_g(route.tokens[-1:] - arrays.wanted)
+    return [Candidate(estimate_g=float(estimate_g[0]), head=path)]
 
 
 def splices(arrays: Arrays, first: Path, then: Path) -> list[Candidate]:
     """Follow `first` up to a border and `then` from there on: the borders that promise most."""
     count = max(len(first), len(then))
-    one, other = _Sums(arrays, _stretched(first, count)), _Sums(arrays, _stretched(then, count))
+    one, other = Route(arrays, stretched(first, count)), Route(arrays, stretched(then, count))
     at = np.arange(1, count)
-    grams = one.grams[at] + other.grams[-1] - other.grams[at]
-    tokens = one.tokens[at] + other.tokens[-1] - other.tokens[at]
-    extra_g, lost = _transition(arrays, at, one.path[at - 1], other.path[at])
-    old_g, old_lost = _transition(arrays, at, other.path[at - 1], other.path[at])
-    grams, tokens = grams + extra_g - old_g, tokens - lost + old_lost
+    old = steps(arrays, at, other.path[at - 1], other.path[at])
+    new = steps(arrays, at, one.path[at - 1], other.path[at])
+    grams = one.grams[at] + other.grams[-1] - other.grams[at] + new.extra_g - old.extra_g
+    tokens = one.tokens[at] + other.tokens[-1] - other.tokens[at] - new.lost + old.lost
+    binds = np.where(new.moved, new.binds, one.bound[at])
+    legal = new.possible & (~new.moved | (one.bound[at] <= at)) & (binds <= other.next_change[at])
     return [
         Candidate(estimate_g=estimate_g, head=one.listed, tail=other.listed, at=index + 1)
-        for estimate_g, index in _ranked(arrays, grams, tokens, other.tail_g)
+        for estimate_g, index in _ranked(arrays, np.where(legal, grams, np.inf), tokens, other)
     ]
 
 
@@ -140,26 +140,24 @@ def polish(judge: Judge, arrays: Arrays, bound_g: float) -> None:
 
 def _one_change(judge: Judge, arrays: Arrays, path: Path) -> bool:
     """Try the most promising changes of one slot; say whether one was better."""
-    sums, kinds = _Sums(arrays, path), len(arrays.rates)
+    route, kinds, last = Route(arrays, path), len(arrays.rates), len(path) - 1
     at, target = np.divmod(np.arange(len(path) * kinds), kinds)
-    now = sums.path[at]
-    step_g, step_tokens = np.diff(arrays.grams, axis=0), np.diff(arrays.tokens, axis=0)
-    grams = sums.grams[-1] + step_g[at, target] - step_g[at, now]
-    tokens = sums.tokens[-1] + step_tokens[at, target] - step_tokens[at, now]
-    before = np.concatenate([[arrays.start], sums.path[:-1]])[at]
-    later = np.minimum(at + 1, len(path) - 1)
-    after = np.where(at + 1 < len(path), sums.path[later], target)
-    after_now = np.where(at + 1 < len(path), sums.path[later], now)
-    for sign, slot, origin, goal in (
-        (1, at, before, target),
-        (1, later, target, after),
-        (-1, at, before, now),
-        (-1, later, now, after_now),
-    ):
-        extra_g, lost = _transition(arrays, slot, origin, goal)
-        grams, tokens = grams + sign * extra_g, tokens - sign * lost
-    grams = np.where((target == now) | ~arrays.open[at, target], np.inf, grams)
-    for estimate_g, change in _ranked(arrays, grams, tokens, sums.tail_g):
+    now, later = route.path[at], np.minimum(at + 1, last)
+    before = np.concatenate([[arrays.start], route.path[:-1]])[at]
+    after = np.where(at < last, route.path[later], target)
+    come, leave = steps(arrays, at, before, target), steps(arrays, later, target, after)
+    came = steps(arrays, at, before, now)
+    left = steps(arrays, later, now, np.where(at < last, route.path[later], now))
+    grams, tokens = _slot(arrays, at, target)
+    old_g, old_tokens = _slot(arrays, at, now)
+    grams += route.grams[-1] - old_g + come.extra_g + leave.extra_g - came.extra_g - left.extra_g
+    tokens += route.tokens[-1] - old_tokens - come.lost - leave.lost + came.lost + left.lost
+    first = np.where(come.moved, come.binds, route.bound[at])
+    second = np.where(leave.moved, leave.binds, first)
+    legal = come.possible & leave.possible & (target != now) & arrays.open[at, target]
+    legal &= ~come.moved | (route.bound[at] <= at)
+    legal &= (~leave.moved | (first <= at + 1)) & (second <= route.next_change[later])
+    for estimate_g, change in _ranked(arrays, np.where(legal, grams, np.inf), tokens, route):
         if estimate_g > judge.limit_g:
             return False
         slot = int(at[change])
@@ -168,54 +166,22 @@ def _one_change(judge: Judge, arrays: Arrays, path: Path) -> bool:
     return False
 
 
-def _ranked(
-    arrays: Arrays, grams: Floats, tokens: Floats, tail_g: float
-) -> list[tuple[float, int]]:
+def _slot(arrays: Arrays, slot: Ints, option: Ints) -> tuple[Floats, Floats]:
+    """Give grams and tokens of whole slots."""
+    grams = arrays.grams[slot + 1, option] - arrays.grams[slot, option]
+    return grams, arrays.tokens[slot + 1, option] - arrays.tokens[slot, option]
+
+
+def _ranked(arrays: Arrays, grams: Floats, tokens: Floats, tail: Route) -> list[tuple[float, int]]:
     """Give (estimate, index) of the few best that do the work.
 
-    Tokens too many are cut at the end.
+    Tokens too many are cut at the end, where the path is that of `tail`.
     """
-    enough = tokens >= arrays.wanted * (1 - 1e-9)
-    value = np.where(enough, grams - tail_g * (tokens - arrays.wanted), np.inf)
+    excess = tokens - arrays.wanted
+    value = np.where(excess >= -1e-9 * arrays.wanted, grams - tail.cut_g(excess), np.inf)
     few = np.argpartition(value, TRIES)[:TRIES] if len(value) > TRIES else np.arange(len(value))
     few = few[np.isfinite(value[few])]
     return sorted((float(value[each]), int(each)) for each in few)
-
-
-def _transition(arrays: Arrays, slot: Ints, origin: Ints, target: Ints) -> tuple[Floats, Floats]:
-    """Give grams more and tokens less of going from `origin` to `target`; 0 for staying."""
-    extra_g = np.where(origin == target, 0.0, np.inf)
-    lost = np.zeros(len(slot))
-    for ways in arrays.ways:
-        there = ways.extra_g[slot, origin, target]
-        known = np.isfinite(there)
-        extra_g = np.where(known, there, extra_g)
-        lost = np.where(known, ways.lost[origin, target], lost)
-    # A path that breaks a rule here is not estimated but found out when it is followed.
-    return np.where(np.isfinite(extra_g), extra_g, 0.0), lost
-
-
-class _Sums:
-    """Grams and tokens of a path up to each border, as the recursion counts them."""
-
-    def __init__(self, arrays: Arrays, path: Path) -> None:
-        """Add up."""
-        self.listed = path
-        self.path = np.array(path, dtype=np.int64)
-        at = np.arange(len(path))
-        before = np.concatenate([[arrays.start], self.path[:-1]])
-        extra_g, lost = _transition(arrays, at, before, self.path)
-        grams = np.diff(arrays.grams, axis=0)[at, self.path] + extra_g
-        tokens = np.diff(arrays.tokens, axis=0)[at, self.path] - lost
-        self.grams = np.concatenate([[0.0], np.cumsum(grams)])
-        self.tokens = np.concatenate([[0.0], np.cumsum(tokens)])
-        worked = tokens[tokens > 0]
-        self.tail_g = float(grams[tokens > 0][-1] / worked[-1]) if len(worked) else 0.0
-
-
-def _stretched(path: Path, count: int) -> Path:
-    """Stay at the last option until `count` slots are full."""
-    return path + (path[-1],) * (count - len(path))
 
 
 def _cut(problem: Problem, path: Path, found: Evaluation) -> Path:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from benchmarks.planner_peers import flow_program
-from tests.policies.planner_cases import case, small_problems
+from tests.policies.planner_cases import HOUR, case, small_problems
 from tests.policies.planner_oracles import exact_dp, try_all
 from wattmesh.policies.arrays import arrays_of
 from wattmesh.policies.evaluate import evaluate
@@ -78,9 +78,10 @@ def test_a_day_is_planned_nearly_as_well_as_the_exact_recursion_does(
 
 
 def test_a_month_has_a_small_certified_gap() -> None:
-    """720 hours with switch costs, GPUs released or held: at most 0.1 % above the bound."""
+    """720 hours with switch costs, GPUs released or held, and 4 h of dwell: at most 0.1 %."""
     for held in (False, True):
         assert planned(case(720, 1.5, held=held)).gap <= 1e-3
+    assert planned(case(720, 2.0, dwell_s=4 * HOUR)).gap <= 1e-3
 
 
 def test_a_recursion_that_counts_wrongly_would_be_caught() -> None:
