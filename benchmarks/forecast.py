@@ -4,9 +4,10 @@
 
 DIR holds CSV files, one zone each (docs/forecast.md has the format); each gives a row.
 `mape_at_24h` is the error 24 hours ahead, `mape_to_24h` the mean over 1 to 24 hours ahead, which
-the goals use, percent. Goals count average series that nothing was tuned on; zone-years in
-TUNED_ON are shown and marked. `gain`: by how many percent the error is below the anchored profile's; `decision_value`:
-what choosing the best 6 of the next 24 hours by the forecast saves, percent of what hindsight does.
+the goals use, percent. `gain`: by how many percent the error is below the anchored profile's;
+`decision_value`: what choosing the best 6 of the next 24 hours by the forecast saves, percent of
+what hindsight does. Goals count average series that nothing was tuned on; zone-years in TUNED_ON
+are shown and marked.
 """
 
 import argparse
