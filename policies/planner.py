@@ -38,7 +38,7 @@ MANY = 2000
 FEW = 1000
 """Slots of that, about."""
 
-NEAR = 1.3
+NEAR = 1.1
 """A search that starts at a known price reaches this factor to either side first."""
 
 NEARER = 1.03

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattmesh.policies.arrays import Arrays, Bools, Floats, Ints, Ways
+from wattmesh.policies.arrays import Arrays, Floats, Ints, Ways
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +105,8 @@ class _Passing:
         self._at = np.empty((len(mu), kinds))
         self._from = self._at.T[:, :, None]
         self._each = np.empty((kinds, len(mu), kinds))
-        self._closed = (~arrays.open).any(axis=1)
-        at_once = np.arange(1, arrays.slots + 1)
-        self._late = [not np.array_equal(ways.binds, at_once) for ways in arrays.ways]
+        self._closed = (~arrays.open).any(axis=1).tolist()
+        self._ever_closed = any(self._closed)
 
     def run(self, free: Floats, done: Floats) -> None:
         """Fill `free` and `done` border by border."""
@@ -131,26 +130,30 @@ class _Passing:
         np.minimum.reduce(each, axis=0, out=out)
         np.subtract(out, self._stay[slot], out=out)
 
-    def _arrive(self, slot: int, values: Floats, borders: list[dict[int, list[int]]]) -> None:
+    def _arrive(self, slot: int, values: Floats, borders: list["_Borders"]) -> None:
         """Give the border after `slot` the least of what stays and what arrives."""
-        after = values[slot + 1]
-        after[:] = values[slot]
+        before, after = values[slot], values[slot + 1]
         for group, arriving in enumerate(borders):
-            for begun in arriving.get(slot + 1, ()):
+            for begun in (slot,) if arriving is None else arriving.get(slot + 1, ()):
                 came = self._began[group][begun]
-                if self._late[group]:
-                    came = np.where(self._kept(begun, slot + 1), came, np.inf)
-                np.minimum(after, came, out=after)
+                if self._ever_closed and begun < slot:
+                    came = np.where(self._arrays.shut[slot + 1] < begun, came, np.inf)
+                np.minimum(before, came, out=after)
+                before = after
+        if before is not after:
+            after[:] = before
         if self._closed[slot]:
             after[:, ~self._arrays.open[slot]] = np.inf
 
-    def _kept(self, begun: int, border: int) -> Bools:
-        """Say which options were available from `begun` until a border."""
-        return np.asarray(self._arrays.shut[border] < begun)
+
+_Borders = dict[int, list[int]] | None
+"""The slots whose transition reaches each border; None: each reaches the next one."""
 
 
-def _by_border(borders: Ints) -> dict[int, list[int]]:
-    """Give the slots whose transition reaches each border."""
+def _by_border(borders: Ints) -> _Borders:
+    """Sort slots by the border that their transition reaches."""
+    if np.array_equal(borders, np.arange(1, len(borders) + 1)):
+        return None
     found: defaultdict[int, list[int]] = defaultdict(list)
     for slot, border in enumerate(borders.tolist()):
         found[border].append(slot)
