@@ -141,7 +141,7 @@ def _read(journal: Journal, pulse: Pulse, ended: Mapping[tuple[str, str], int]) 
     facts = {str(each.signal): each for each in named if each is not None}
     return Figures(
         energy=energy(totals, names),
-        grams=grams(totals, names),
+        grams=grams(totals, names, _homes(pulse)),
         runs=tuple(map(_run, rows)),
         switches=_switches(ended, names),
         saved_ug=_saved(journal, rows, totals, str(accounting.signal) if accounting else ""),
@@ -172,15 +172,29 @@ def energy(totals: Iterable[TotalRow], names: Mapping[str, str]) -> tuple[Energy
     )
 
 
-def grams(totals: Iterable[TotalRow], names: Mapping[str, str]) -> tuple[GramsFigure, ...]:
-    """Add up grams by run, line, scenario and signal; provisional and measured slots together."""
+def _homes(pulse: Pulse) -> dict[str, str]:
+    """Name the accounting signal that each fallback stands in for."""
+    accounting = pulse.signals.accounting
+    return {each: str(accounting.signal) for each in pulse.signals.fallbacks if accounting}
+
+
+def grams(
+    totals: Iterable[TotalRow], names: Mapping[str, str], homes: Mapping[str, str]
+) -> tuple[GramsFigure, ...]:
+    """Add up grams by run, line, scenario and signal; provisional and measured slots together.
+
+    What was first reported counts under the signal that a fallback stood in for (`homes`): rows go
+    back to it, and a counter must never fall.
+    """
     newest: Counter[tuple[str, str, str, str]] = Counter()
     first: Counter[tuple[str, str, str, str]] = Counter()
     for row in totals:
         if row.scenario != ENERGY:
-            key = (names.get(row.run, row.run), row.line, row.scenario, row.signal)
-            newest[key] += row.carbon_ug
-            first[key] += row.first_carbon_ug
+            key = (names.get(row.run, row.run), row.line, row.scenario)
+            home = homes.get(row.signal, row.signal)
+            newest[*key, row.signal] += row.carbon_ug
+            newest[*key, home] += 0
+            first[*key, home] += row.first_carbon_ug
     return tuple(
         GramsFigure(
             run=key[0],

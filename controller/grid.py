@@ -94,17 +94,19 @@ def grid(settings: Settings, now: datetime) -> Grid:
         decision = provider(carbon.decision.source(), now)
         second = _facts(decision, carbon.decision)
     reports = tuple((provider(each.source(), now), each) for each in carbon.report)
+    fallbacks = tuple(
+        (provider(each.source(), now), each.scale) for each in carbon.accounting_fallback
+    )
     return Grid(
         accounting=accounting,
         decision=decision,
-        fallbacks=tuple(
-            (provider(each.source(), now), each.scale) for each in carbon.accounting_fallback
-        ),
+        fallbacks=fallbacks,
         reports=tuple(each for each, _ in reports),
         signals=Signals(
             decision=second,
             accounting=first,
             reports=tuple(_facts(source, section) for source, section in reports),
+            fallbacks=tuple(str(each.signal) for each, _ in fallbacks),
         ),
         timezone=timezone,
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from wattmesh.controller.fleet import Snapshot
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.loops import Clock, LoopState
+from wattmesh.controller.plan_asking import Planning
 from wattmesh.controller.settings_model import Settings
 from wattmesh.controller.views import StatusView
 from wattmesh.policies.decision import Decision
@@ -63,13 +64,15 @@ class Signals:
     """The two grid signals as the settings name them; None where there is none.
 
     Attributes:
-        reports: further signals that reports reckon with.
+        reports: further signals that reports reckon with. `fallbacks`: those that stand in for the
+            accounting one.
         replayed: names of providers that replay a recording.
     """
 
     decision: "SignalFacts | None" = None
     accounting: "SignalFacts | None" = None
     reports: "tuple[SignalFacts, ...]" = ()
+    fallbacks: tuple[str, ...] = ()
     replayed: tuple[str, ...] = ("csv",)
 
 
@@ -108,6 +111,7 @@ class Pulse:
         budgets: where each budget stood when that was last looked at.
         loops: the state of each loop, read live.
         breakers: the state of the circuit breaker of each signal's provider, read live.
+        planning: how the planner gets on, read live.
         exporter: follows the devices that this process samples itself.
     """
 
@@ -132,6 +136,7 @@ class Pulse:
     budgets: "tuple[PeriodLine, ...]" = ()
     loops: dict[str, Callable[[], LoopState]] = field(default_factory=dict)
     breakers: Mapping[str, Callable[[], str]] = field(default_factory=dict)
+    planning: Callable[[], Planning] = Planning
     exporter: DeviceExporter = field(default_factory=DeviceExporter)
 
     def journal_failed(self, sentence: str) -> None:

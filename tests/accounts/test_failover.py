@@ -21,6 +21,7 @@ from tests.accounts.build import (
 )
 from tests.daemon.process import empty_journal
 from wattmesh.controller.accounts import Accounts
+from wattmesh.controller.figures import grams
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow
 from wattmesh.controller.slot_prices import Fallback, Tariff, cover
@@ -251,6 +252,27 @@ def test_a_slot_whose_rows_differ_is_caught(journal: Journal) -> None:
     assert journal.ledger.emissions() != whole
     books(journal).price(slot(9))
     assert [row.carbon_ug for row in journal.ledger.emissions()] == [row.carbon_ug for row in whole]
+
+
+def test_what_was_first_reported_never_falls_by_signal(journal: Journal) -> None:
+    """A slot that goes back to its own signal takes its first report along: it was never away."""
+    booked(journal)
+    intensity(journal, (100.0,) * 4, signal=OTHER)
+    accounts = books(journal)
+    accounts.price(slot(9))
+
+    def first(homes: dict[str, str]) -> dict[str, int]:
+        found = grams(journal.ledger.totals(), {}, homes)
+        return {each.signal: each.first_ug for each in found if each.scenario == "actual"}
+
+    homes = {str(OTHER): str(SIGNAL)}
+    before, naive = first(homes), first({})
+    assert before == {str(OTHER): 0, str(SIGNAL): 440_000}
+    intensity(journal, (120.0,))
+    accounts.price(slot(9))
+    assert first(homes) == before
+    # The sabotaged twin: by the row's own signal the counter falls.
+    assert first({})[str(OTHER)] < naive[str(OTHER)]
 
 
 def point(start_s: float, end_s: float, value: float, quality: Quality) -> CarbonPoint:
