@@ -28,6 +28,7 @@ class PeriodRoll:
         """Take the journal."""
         self._journal = journal
         self._pulse = pulse
+        self._looked = False
 
     def turn(self) -> None:
         """Freeze plans that lack, look at the budgets, tell of ended periods, close months.
@@ -62,7 +63,9 @@ class PeriodRoll:
 
     def _freeze(self, plans: Plans) -> None:
         """Keep plans that lack."""
-        for row in plans.due(self._pulse.clock.now()):
+        # In its first minute a daemon may still be fetching the history that plans rest on.
+        patient, self._looked = not self._looked, True
+        for row in plans.due(self._pulse.clock.now(), patient=patient):
             self._journal.budgets.add(row)
             sentence = (
                 f"Budget {row.name}: planned {row.period}, {row.curve.limit_ug / UG_PER_G:.1f} g; "

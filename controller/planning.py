@@ -23,8 +23,9 @@ CLUSTER = "cluster"
 HISTORY = timedelta(days=28)
 """Expected is what the same hours of so many days before were like: four weeks."""
 
-LEAST_POWER = timedelta(days=7)
-"""Power of fewer days tells no week; then it is taken as even."""
+WEEK = timedelta(days=7)
+"""Power of fewer days tells no week; then it is taken as even. So little history of the grid is
+worth a turn's waiting: the poller may just be filling it."""
 
 PROMPT = timedelta(hours=2)
 """A plan that is made later than so after its period began says so."""
@@ -67,13 +68,19 @@ class Plans:
         """Give the running period of a budget."""
         return period_of(now, self.limits[name].period, self._timezone)
 
-    def due(self, now: datetime) -> tuple[PlanRow, ...]:
+    def due(self, now: datetime, *, patient: bool = False) -> tuple[PlanRow, ...]:
         """Make the plans that lack: of periods that have none, or one of another limit.
+
+        Args:
+            now: in the periods that are planned.
+            patient: while the signal has hardly any history, make none yet.
 
         Raises:
             JournalUnavailable: the journal does not answer.
         """
-        made = []
+        made: list[PlanRow] = []
+        if patient and self._signal and not self._history(now):
+            return ()
         for name, limit in sorted(self.limits.items()):
             period, newest = self.period(name, now), self.newest(name, now)
             if newest is None:
@@ -86,6 +93,11 @@ class Plans:
                 continue
             made.append(self.fresh(name, now, why))
         return tuple(made)
+
+    def _history(self, now: datetime) -> bool:
+        """Whether a week of the signal is known."""
+        signal = Signal.parse(self._signal)
+        return bool(self._journal.carbon.observed(signal, now - HISTORY, now - WEEK))
 
     def newest(self, name: str, now: datetime) -> PlanRow | None:
         """Give the newest plan of a budget's running period; None while there is none."""
@@ -149,7 +161,7 @@ class Plans:
         points = [(each.start, each.g_per_kwh) for each in known]
         watts = self._journal.by_slot.watts(since, until) if name == CLUSTER else ()
         moments = [at for at, _ in watts] or [until]
-        week = max(moments) - min(moments) >= LEAST_POWER
+        week = max(moments) - min(moments) >= WEEK
         intensity = profile(points, self._timezone)
         power = profile(watts, self._timezone) if week else None
         grid = f"{HISTORY.days} days of {self._signal}" if intensity else "an even intensity"

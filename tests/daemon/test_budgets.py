@@ -123,6 +123,20 @@ def test_a_plan_is_frozen_once_and_says_when_it_was_late(journal: Journal, pulse
     assert len(events(journal, "plan")) == 1
 
 
+def test_a_plan_waits_a_turn_for_the_history_it_rests_on(
+    journal: Journal, pulse: Pulse, clock: SteppedClock
+) -> None:
+    """A daemon that was just set up is still fetching; when nothing comes, it plans evenly."""
+    clock.pass_s(60 * 86_400)
+    roll = PeriodRoll(journal, pulse)
+    roll.turn()
+    assert journal.budgets.plans("cluster", clock.wall) == ()
+    assert pulse.budgets[0].planned_at is None
+    roll.turn()
+    (row,) = journal.budgets.plans("cluster", clock.wall)
+    assert row.why.endswith("rests on an even intensity and an even load")
+
+
 def test_a_new_month_is_planned_at_its_border(
     journal: Journal, pulse: Pulse, clock: SteppedClock
 ) -> None:
