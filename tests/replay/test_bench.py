@@ -96,9 +96,7 @@ def test_the_deadline_is_met_whatever_the_forecast_says_and_whatever_fails(
     """Within the guard's reserve for speed, and never two failures in a row."""
     on = days(34, seed=3)
     forecast = {"inverted": Inverted(grid=on), "persist": Persist(grid=on), "own": Own(on)}[kind]
-    setting = scene(
-        on, hours=20, slack=slack, day=30, noise=noise, catalogue=job(switch=DEAR)
-    )
+    setting = scene(on, hours=20, slack=slack, day=30, noise=noise, catalogue=job(switch=DEAR))
     state = run(setting, mpc(forecast), cycle_s=CYCLE_S)
     assert state.at_s <= 20 * slack * 3600 + 1e-3
 

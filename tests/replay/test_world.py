@@ -77,9 +77,7 @@ def test_a_sleeping_run_draws_nothing_if_its_gpus_are_given_back_and_wakes_at_on
 
 def test_a_sleeping_run_that_keeps_its_gpus_pays_for_them() -> None:
     """Four at 70 W."""
-    world = World(
-        scene(grid([360] * 9), hours=1, slack=8, catalogue=job(release=Release.HELD))
-    )
+    world = World(scene(grid([360] * 9), hours=1, slack=8, catalogue=job(release=Release.HELD)))
     world.order("")
     world.go_to(100.0)
     world.go_to(160.0)
@@ -90,9 +88,7 @@ def test_a_sleeping_run_that_keeps_its_gpus_pays_for_them() -> None:
 
 def test_a_failed_switch_takes_twice_as_long_and_leaves_the_run_where_it_was() -> None:
     """And the next one may be tried."""
-    world = World(
-        scene(grid([360] * 9), hours=1, slack=8, noise=Noise(switch_failure=0.999999))
-    )
+    world = World(scene(grid([360] * 9), hours=1, slack=8, noise=Noise(switch_failure=0.999999)))
     world.order("C")
     world.go_to(100.0)
     world.go_to(world.next_s())
