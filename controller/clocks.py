@@ -2,14 +2,15 @@
 
 The wish for a run is a column of its row, committed under the leader's epoch before any agent can
 hear of it; what every node is to hear follows from the rows alone. Invariant: a wish is only for
-GPUs of a run that trains, in mode `act`, and that nobody froze; everything else is nobody's wish,
-and the actuator then leads the GPU back to its baseline.
+GPUs of a run that trains, in mode `act`, and that nobody froze, or for an operator's power cap;
+everything else is nobody's wish, and the actuator then leads the GPU back to its baseline.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
+from wattmesh.controller.capping import CapNow, obligations
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.switches import SwitchRow
 from wattmesh.policies.decision import Mode
@@ -89,7 +90,14 @@ def due_clock(row: RunRow, newest: SwitchRow | None) -> int | None:
 
 
 def desired(
-    node: str, gpus: Iterable[str], rows: Sequence[RunRow], *, epoch: int, mode: Mode, frozen: str
+    node: str,
+    gpus: Iterable[str],
+    rows: Sequence[RunRow],
+    *,
+    epoch: int,
+    mode: Mode,
+    frozen: str,
+    cap: CapNow | None = None,
 ) -> Desired:
     """Give the whole wish for one node.
 
@@ -98,8 +106,9 @@ def desired(
         gpus: the GPUs it reported.
         rows: every run.
         epoch: of this leader.
-        mode: outside `act` nothing is wished.
+        mode: outside `act` nothing is wished to save grams.
         frozen: why nothing at all is acted upon; "" when it is.
+        cap: the operator's power cap; it binds in every mode, and frozen runs too.
     """
     here = set(gpus)
     wishes: dict[str, Wish] = {}
@@ -114,7 +123,8 @@ def desired(
                 clock_mhz=row.clock_mhz,
                 lease_s=LEASE_S,
             )
-    ordered = tuple(wishes[gpu] for gpu in sorted(wishes))
+    duties = obligations(cap, here)
+    ordered = tuple(each[gpu] for each in (wishes, duties) for gpu in sorted(each))
     text = json.dumps([epoch, *(wish.to_json() for wish in ordered)])
     serial = hashlib.sha256(text.encode()).hexdigest()[:16]
     return Desired(node=node, epoch=epoch, serial=serial, wishes=ordered)

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from wattmesh.controller.act import carry_out, settle, settle_clock
+from wattmesh.controller.capping import CapNow, apply
 from wattmesh.controller.clocks import Controls
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.observe import SignalFacts, observe
 from wattmesh.controller.think import NoPlans, Plans, think
 from wattmesh.errors import Fenced, FixInput, JournalUnavailable
@@ -36,6 +38,7 @@ class CycleSettings:
     Attributes:
         coverage: devices whose power was read lately, and devices expected.
         controls: what the nodes' actuators said lately, by GPU.
+        nodes: every node that was not retired.
     """
 
     mode: Mode
@@ -45,17 +48,24 @@ class CycleSettings:
     cycle_s: float
     coverage: tuple[int, int] = (0, 0)
     controls: Controls = field(default_factory=dict)
+    nodes: tuple[NodeRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleReport:
-    """What one cycle saw and decided. `trouble`: why it could not do its work; "" when it could."""
+    """What one cycle saw and decided.
+
+    Attributes:
+        trouble: why it could not do its work; "" when it could.
+        cap: the operator's power cap in force, and how it is kept.
+    """
 
     at: datetime
     sentence: str
     decisions: tuple[Decision, ...] = ()
     observation: Observation | None = None
     trouble: str = ""
+    cap: CapNow | None = None
 
 
 class Cycle:
@@ -110,6 +120,7 @@ class Cycle:
             coverage=settings.coverage,
             controls=settings.controls,
         )
+        observation, cap = self._capped(observation, settings)
         observation, decisions = think(observation, self._plans)
         if epoch is not None:
             self._note_rung(settings.facts, observation.carbon, now)
@@ -119,7 +130,17 @@ class Cycle:
             sentence=summary(observation, decisions, leading=epoch is not None),
             decisions=decisions,
             observation=observation,
+            cap=cap,
         )
+
+    def _capped(
+        self, seen: Observation, settings: CycleSettings
+    ) -> tuple[Observation, CapNow | None]:
+        """Bring the operator's power cap into what was seen, if one is in force."""
+        row = self._journal.caps.in_force(seen.now)
+        if row is None:
+            return seen, None
+        return apply(seen, row, settings.nodes, self._journal.runs.all(seen.now))
 
     def _settle(self, settings: CycleSettings, now: datetime, epoch: int) -> None:
         """Give up on switches that cannot be confirmed and clocks that cannot be kept."""

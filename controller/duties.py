@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from wattmesh.controller.bell import Bell
+from wattmesh.controller.capping import CapNow
 from wattmesh.controller.cycle import Cycle
 from wattmesh.controller.fleet import Snapshot, holders
 from wattmesh.controller.fleet import sample as fleet_sample
@@ -58,7 +59,7 @@ class CycleDuty:
         try:
             report = self._cycle.run(pulse.clock.now())
             if report.observation is not None:
-                self._take_snapshot()
+                self._take_snapshot(report.cap)
         finally:
             # Whatever it did or failed at: what waiting runs know is now one cycle old.
             self._bell.ring()
@@ -67,7 +68,7 @@ class CycleDuty:
             return
         self._keep_screen(tuple(each.run for each in report.observation.runs))
 
-    def _take_snapshot(self) -> None:
+    def _take_snapshot(self, cap: CapNow | None) -> None:
         """Keep what agents and the sampler ask for between two turns.
 
         Raises:
@@ -81,6 +82,7 @@ class CycleDuty:
             pulse.nodes,
             epoch=epoch,
             frozen=self._journal.runs.frozen_all(),
+            cap=cap,
         )
         pulse.claims = attribute(holders(pulse.snapshot.runs, now, seen=False))
 

@@ -7,7 +7,7 @@ counted as seen nor as settable.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.journal.runs import RunRow
@@ -17,6 +17,9 @@ from wattmesh.telemetry.attribution import Holder, Standing, is_gpu
 from wattmesh.telemetry.desired import Applied, GpuControl
 from wattmesh.telemetry.readings import Component, PowerReading, Quality
 from wattmesh.telemetry.sampler import Sample
+
+if TYPE_CHECKING:
+    from wattmesh.controller.capping import CapNow
 
 DELIVER_S = 10.0
 MISSED = 3
@@ -38,6 +41,7 @@ class Snapshot:
     Attributes:
         by_gpu: which runs (places in `runs`) registered a GPU, or gave it back; made once, because
             every node asks after every turn.
+        cap: the operator's power cap, and how it is kept.
     """
 
     monotonic_s: float
@@ -46,6 +50,7 @@ class Snapshot:
     runs: tuple[RunRow, ...]
     nodes: Mapping[str, NodeRow]
     by_gpu: Mapping[str, tuple[int, ...]]
+    cap: "CapNow | None" = None
 
     @classmethod
     def of(
@@ -56,6 +61,7 @@ class Snapshot:
         *,
         epoch: int | None,
         frozen: str,
+        cap: "CapNow | None" = None,
     ) -> "Snapshot":
         """Take what a turn has read."""
         places: dict[str, list[int]] = {}
@@ -69,6 +75,7 @@ class Snapshot:
             runs=runs,
             nodes={node.node: node for node in nodes},
             by_gpu={gpu: tuple(each) for gpu, each in places.items()},
+            cap=cap,
         )
 
     def runs_on(self, node: NodeRow) -> tuple[RunRow, ...]:

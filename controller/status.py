@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import wattmesh
+from wattmesh.controller.capping import sentence
 from wattmesh.controller.carbon_lines import carbon_line
 from wattmesh.controller.fleet import controls
 from wattmesh.controller.journal.journal import Journal
@@ -18,6 +19,7 @@ from wattmesh.controller.journal.switches import SwitchRow
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.trouble import troubles
 from wattmesh.controller.views import (
+    CapLine,
     CarbonLine,
     CycleLine,
     JournalLine,
@@ -167,10 +169,41 @@ def _clocks(pulse: Pulse) -> tuple[int, int]:
         if row.state != "finished" and row.clock_mhz is not None
         for gpu in row.gpus
     }
+    cap = pulse.snapshot.cap
+    for gpu, lowered in cap.plan.boards.items() if cap else ():
+        clocks = [each for each in (wished.get(gpu), lowered.clock_mhz) if each is not None]
+        wished |= {gpu: min(clocks)} if clocks else {}
     ordered = sum(
         each.clock_mhz == wished.get(gpu) and not each.trouble for gpu, each in held.items()
     )
     return ordered, len(held)
+
+
+def cap_line(pulse: Pulse, now: datetime) -> CapLine | None:
+    """Show the operator's power cap as the newest cycle keeps it; None: none was in force."""
+    report = pulse.turned.report if pulse.turned else None
+    if report is None or report.cap is None or report.cap.row.until <= now:
+        return None
+    cap, names = report.cap, {each.run: each.name for each in report.cap.before.runs}
+    return CapLine(
+        cap_w=cap.row.cap_w,
+        start=cap.row.start,
+        until=cap.row.until,
+        by=cap.row.by,
+        reason=cap.row.reason,
+        meets=cap.plan.meets,
+        bound_w=cap.plan.bound_w,
+        lowest_w=cap.plan.lowest_w,
+        sentence=sentence(cap, now),
+        gpus=len(cap.plan.boards),
+        deaf=cap.plan.deaf,
+        slowed=cap.slowed,
+        late=tuple(
+            names[each.run]
+            for each in report.decisions
+            if each.slack_s is not None and each.slack_s < 0
+        ),
+    )
 
 
 def cycle_line(pulse: Pulse) -> CycleLine:
@@ -221,6 +254,7 @@ def _assemble(
         trouble=(),
         simulated=_simulated(power, runs, carbon),
         settings=pulse.settings_path,
+        cap=cap_line(pulse, now),
     )
     return replace(view, trouble=troubles(view, pulse))
 

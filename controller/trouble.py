@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.views import CarbonLine, RunLine, StatusView
 
+PLANS_FAILED = 3
+"""Plans that fail in a row until it is worth a look: a process that is killed once is not."""
+
 LONG_SILENT_S = 2 * 3600.0
 """A provider that has not answered for so long is worth a look, even if nothing holds yet."""
 
@@ -19,6 +22,7 @@ def troubles(view: StatusView, pulse: Pulse) -> tuple[str, ...]:
         *_daemon(view, pulse),
         *_sources(view, pulse),
         *_devices(view, pulse),
+        *_cap(view),
         *_runs(view),
         *(f"{each.alert}." for each in pulse.budgets if each.alert),
     )
@@ -46,9 +50,21 @@ def _daemon(view: StatusView, pulse: Pulse) -> Iterator[str]:
     yield from _loops(pulse)
     if pulse.settings_trouble:
         yield pulse.settings_trouble
+    yield from _plans(pulse)
     step = pulse.recent_clock_step()
     if step is not None:
         yield step.sentence
+
+
+def _plans(pulse: Pulse) -> Iterator[str]:
+    """Say that the planner does not answer."""
+    planning = pulse.planning()
+    if planning.in_a_row >= PLANS_FAILED:
+        yield (
+            f"No plan can be made: {planning.trouble.rstrip('.')} ({planning.in_a_row} times in a "
+            "row). The price rule moves runs meanwhile, which saves less; see why in "
+            "`journalctl -u wattmesh -n 50`."
+        )
 
 
 def _loops(pulse: Pulse) -> Iterator[str]:
@@ -105,6 +121,20 @@ def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
             f"Coverage {power.covered} of {power.to_cover} GPUs: savings are estimated and no "
             "clock is changed until all are read; see that `wattmesh agent` runs on their nodes, "
             "or retire nodes that are gone (POST /v1/agents/NODE/retire)."
+        )
+
+
+def _cap(view: StatusView) -> Iterator[str]:
+    """What is wrong with an operator's power cap."""
+    cap = view.cap
+    if cap is None:
+        return
+    if not cap.meets:
+        yield cap.sentence
+    if cap.late:
+        yield (
+            f"The power cap makes {', '.join(cap.late)} miss the deadline, for a cap outranks it: "
+            "end it with `wattmesh powercap end`, raise it, or move the deadline."
         )
 
 

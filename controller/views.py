@@ -168,6 +168,41 @@ class PowerLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CapLine:
+    """The operator's power cap in force.
+
+    Attributes:
+        by: who ordered it. `sentence`: how it is kept, or why it is not.
+        bound_w: the most that all GPUs can draw under it. `lowest_w`: the lowest there is.
+        gpus: boards that are held lower for it. `deaf`: boards that obey nobody, counted in full.
+        slowed: by the name of a run, the point it gave up for the cap.
+        late: runs that will miss their deadline at the speed the cap leaves them.
+    """
+
+    cap_w: float
+    start: datetime
+    until: datetime
+    by: str
+    reason: str
+    meets: bool
+    bound_w: float
+    lowest_w: float
+    sentence: str
+    gpus: int = 0
+    deaf: tuple[str, ...] = ()
+    slowed: Mapping[str, str] = field(default_factory=dict)
+    late: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerCap:
+    """`GET /v1/powercap`: the cap in force and how it is kept; null while none is."""
+
+    at: datetime
+    cap: CapLine | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchLine:
     """A switch in progress. `position` = (n, of): `loaded (5 of 7)`."""
 
@@ -245,6 +280,7 @@ class StatusView:
         frozen: why nothing at all is acted upon; "" when not frozen.
         trouble: sentences that need a human, most urgent first, each ending in what to do next.
         simulated: what in this answer is simulated; empty when nothing is.
+        cap: the operator's power cap in force; null while none is.
     """
 
     at: datetime
@@ -267,6 +303,7 @@ class StatusView:
     stale_s: float = 0.0
     simulated: tuple[str, ...] = ()
     settings: str = ""
+    cap: CapLine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

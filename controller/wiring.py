@@ -38,6 +38,7 @@ from wattmesh.controller.life import boot_id
 from wattmesh.controller.loops import Clock, Loop, LoopState
 from wattmesh.controller.metrics import MetricsServer
 from wattmesh.controller.period_roll import PeriodRoll
+from wattmesh.controller.plan_worker import PlanWorker
 from wattmesh.controller.poller import Poller
 from wattmesh.controller.power import power_source
 from wattmesh.controller.pulse import Pulse
@@ -115,13 +116,15 @@ class Parts:
         Args:
             settings: what to build.
             path: the file they came from.
-            clock: another clock than this machine's (a simulation).
+            clock: another clock than this machine's (a simulation); then nobody plans, for plans
+                take real time and would come hours late.
             power: another source than the settings name (a simulation).
 
         Raises:
             WattmeshError: something is not as it must be; nothing is left open.
         """
         self._power = power
+        self._planner = None if clock else PlanWorker(wake=lambda: self.cycle.wake())
         self.pulse = Pulse(
             clock=clock or Clock(),
             settings=settings,
@@ -156,7 +159,9 @@ class Parts:
             lease_s,
             lambda said: remember(self.journal, pulse, "journal_outage", said),
         )
-        cycle = Cycle(self.journal, self._cycle_settings, lambda: pulse.epoch)
+        if self._planner is not None:
+            pulse.planning = self._planner.planning
+        cycle = Cycle(self.journal, self._cycle_settings, lambda: pulse.epoch, self._planner)
         duty = CycleDuty(cycle, self.journal, pulse, self.bell, self._schedule)
         self._sampling = self._sampler()
         clock = pulse.clock
@@ -217,6 +222,8 @@ class Parts:
         for loop in (self.cycle, self.accounts, self.sampler, self.leases):
             if not loop.stop(LOOP_STOP_S):
                 log.warning("the %s loop did not end in %.0f s", loop.state.name, LOOP_STOP_S)
+        if self._planner is not None:
+            self._planner.stop()
         if self._sampling is not None:
             self._sampling.close()
         if self.agents is not None:
@@ -256,6 +263,7 @@ class Parts:
         return CycleSettings(
             coverage=coverage,
             controls=controls,
+            nodes=self.pulse.nodes,
             mode=settings.mode,
             policy=settings.policy.limits(),
             facts=self.pulse.signals.decision,

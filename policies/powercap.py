@@ -262,7 +262,7 @@ class _Site:
             return
         speed = load.levels[0].point.tokens_per_s
         for level in range(at + 1, len(load.levels)):
-            freed_w = self._freed_w(load, levels, levels | {run: level})
+            freed_w = self._freed_w(load, levels, {**levels, run: level})
             if freed_w <= _LEAST_W:
                 continue
             lost = load.levels[at].point.tokens_per_s - load.levels[level].point.tokens_per_s

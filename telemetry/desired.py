@@ -176,6 +176,8 @@ class GpuControl:
         trouble: why a wish for it is not, or not wholly, in force, as a sentence with the next
             step; "" when everything is as wished.
         settable: whether an economy wish for it would be obeyed now.
+        limit_w: what it may draw while nobody lowers it. `floor_w`: the lowest cap that is set on
+            it. None: not known.
     """
 
     gpu_uuid: str
@@ -183,6 +185,8 @@ class GpuControl:
     cap_w: float | None = None
     trouble: str = ""
     settable: bool = False
+    limit_w: float | None = None
+    floor_w: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Give the JSON object."""
@@ -192,6 +196,8 @@ class GpuControl:
             "cap_w": self.cap_w,
             "trouble": self.trouble,
             "settable": self.settable,
+            "limit_w": self.limit_w,
+            "floor_w": self.floor_w,
         }
 
     @classmethod
@@ -211,6 +217,8 @@ class GpuControl:
             cap_w=_number(fields, "cap_w"),
             trouble=trouble[:500],
             settable=settable,
+            limit_w=_number(fields, "limit_w"),
+            floor_w=_number(fields, "floor_w"),
         )
 
 

@@ -185,6 +185,7 @@ def _answer(desk: Desk, node: str, snapshot: Snapshot, epoch: int) -> dict[str, 
         epoch=epoch,
         mode=desk.pulse.settings.mode,
         frozen=snapshot.frozen,
+        cap=snapshot.cap,
     )
     owners = holders(runs, desk.now, seen=True)
     grid = desk.grid()

@@ -14,15 +14,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from wattmesh.controller.api import agents, jobs, operators, reading, reports
+from wattmesh.controller.api import agents, caps, jobs, operators, reading, reports
 from wattmesh.controller.api.attested import Endpoint, relayed
 from wattmesh.controller.api.calls import Handler, endpoint, failure, success
 from wattmesh.controller.api.desk import Call, Desk
 from wattmesh.controller.api.openapi import describe
 from wattmesh.controller.api.orders import order_endpoint, orders
 from wattmesh.controller.budget import Audit, BudgetView
+from wattmesh.controller.plan_view import PlanAnswer
 from wattmesh.controller.report_views import MonthReport
-from wattmesh.controller.views import Done, ForecastView, Problem, StatusView, as_json
+from wattmesh.controller.views import Done, ForecastView, PowerCap, Problem, StatusView, as_json
 from wattmesh.errors import RetryLater
 from wattmesh.reconfig.wire import Finish, Orders, Progress, Register, Registered, Transition
 from wattmesh.telemetry.delivery import Report
@@ -115,6 +116,9 @@ CALLS = (
     ),
     CallSpec(method="POST", path="/v1/freeze", handler=operators.freeze, who="owner", answer=Done),
     CallSpec(method="POST", path="/v1/thaw", handler=operators.thaw, who="owner", answer=Done),
+    CallSpec(method="POST", path="/v1/powercap", handler=caps.order, who="operator", answer=Done),
+    CallSpec(method="POST", path="/v1/powercap/end", handler=caps.end, who="operator", answer=Done),
+    CallSpec(method="GET", path="/v1/powercap", handler=caps.show, answer=PowerCap),
     CallSpec(
         method="POST",
         path="/v1/agents/{node}/readings",
@@ -145,6 +149,7 @@ CALLS = (
     CallSpec(method="GET", path="/v1/runs", handler=reading.runs),
     CallSpec(method="GET", path="/v1/runs/{run}", handler=reading.run, query=(LIMIT,)),
     CallSpec(method="GET", path="/v1/runs/{run}/why", handler=reading.why, query=(LIMIT,)),
+    CallSpec(method="GET", path="/v1/runs/{run}/plan", handler=reading.plan, answer=PlanAnswer),
     CallSpec(
         method="GET",
         path="/v1/decisions",

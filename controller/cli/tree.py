@@ -36,6 +36,7 @@ COMMANDS = {
     "freeze": Place(module="operate", name="freeze"),
     "thaw": Place(module="operate", name="thaw"),
     "switch": Place(module="operate", name="switch"),
+    "powercap": Place(module="powercap", name="powercap"),
     "carbon": Place(module="carbon", name="app"),
     "configs": Place(module="configs", name="app"),
     "policy": Place(module="policy", name="app"),

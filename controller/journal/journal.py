@@ -5,6 +5,7 @@ from sqlalchemy import inspect, text
 from wattmesh import migrations
 from wattmesh.controller.journal.budgets import BudgetStore
 from wattmesh.controller.journal.by_slot import BySlot
+from wattmesh.controller.journal.caps import CapStore
 from wattmesh.controller.journal.carbon import CarbonStore
 from wattmesh.controller.journal.decisions import DecisionStore
 from wattmesh.controller.journal.engine import Database
@@ -33,6 +34,7 @@ class Journal:
         self.ledger = LedgerStore(database)
         self.by_slot = BySlot(database)
         self.budgets = BudgetStore(database)
+        self.caps = CapStore(database)
         self.nodes = NodeStore(database, self.ledger.added)
         self.leadership = Leadership(database)
         self.events = EventStore(database)

@@ -216,6 +216,20 @@ CLOSED_PERIODS = Table(
     Column("figures", Text, nullable=False),
 )
 
+POWER_CAPS = Table(
+    "power_caps",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("cap_w", Float, nullable=False),
+    Column("from_at", BigInteger, nullable=False),
+    Column("until_at", BigInteger, nullable=False),
+    Column("by", String(255), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("ended_by", String(255), nullable=False, default=""),
+)
+
 COUNTERS = Table(
     "counters",
     METADATA,

@@ -240,6 +240,19 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run", "point"),
     )
     op.create_table(
+        "power_caps",
+        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("cap_w", sa.Float(), nullable=False),
+        sa.Column("from_at", sa.BigInteger(), nullable=False),
+        sa.Column("until_at", sa.BigInteger(), nullable=False),
+        sa.Column("by", sa.String(length=255), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.Column("ended_at", sa.BigInteger(), nullable=True),
+        sa.Column("ended_by", sa.String(length=255), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
         "rollups",
         sa.Column("scenario", sa.String(length=16), nullable=False),
         sa.Column("run", sa.String(length=64), nullable=False),

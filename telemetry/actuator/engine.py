@@ -21,7 +21,7 @@ from wattmesh.telemetry.actuator.facts import Act, Cause, GpuFacts, Held
 from wattmesh.telemetry.actuator.journal import Journal
 from wattmesh.telemetry.actuator.leases import Heard, Moment
 from wattmesh.telemetry.actuator.recovery import recovered
-from wattmesh.telemetry.actuator.refusals import Gpu
+from wattmesh.telemetry.actuator.refusals import Gpu, floor_w
 from wattmesh.telemetry.actuator.rules import Decision
 from wattmesh.telemetry.actuator.settings import ActuatorMode, ActuatorSettings
 from wattmesh.telemetry.actuator.watching import look
@@ -89,6 +89,7 @@ class Engine:
         self._decision = _IDLE
         self._paused = Paused.NOTHING
         self._said: set[str] = set()
+        self._ranges: dict[str, tuple[float, float]] = {}
         self._writer = Writer(
             journal=journal,
             device=device,
@@ -204,12 +205,15 @@ class Engine:
     def _control(self, uuid: str, *, able: bool) -> GpuControl:
         """Say what is in force on one GPU."""
         held = self._journal.held(uuid)
+        lowest_w, limit_w = self._ranges.get(uuid, (None, None))
         return GpuControl(
             gpu_uuid=uuid,
             clock_mhz=held.lock_mhz,
             cap_w=held.set_w,
             trouble=self._decision.troubles.get(uuid, ""),
             settable=able and uuid in self._decision.settable,
+            limit_w=limit_w,
+            floor_w=lowest_w,
         )
 
     def _known(self) -> set[str]:
@@ -231,6 +235,13 @@ class Engine:
             )
             for uuid, seen in facts.items()
         }
+        for uuid, gpu in gpus.items():
+            if gpu.facts is not None:
+                found_w = gpu.held.found_w
+                self._ranges[uuid] = (
+                    floor_w(gpu.facts, self._settings),
+                    gpu.facts.requested_w if found_w is None else found_w,
+                )
         self._decision = rules.decide(
             gpus, self._obeyed(), self._claims, self._settings, now.boot_s, at_once=at_once
         )

@@ -149,10 +149,10 @@ def _values(wish: Wish, gpu: Gpu, settings: ActuatorSettings) -> Iterator[Refusa
         return
     if wish.cap_w is not None:
         found_w = facts.requested_w if gpu.held.found_w is None else gpu.held.found_w
-        floor_w = max(settings.cap_floor_share * facts.default_w, facts.min_w)
-        if wish.cap_w < floor_w:
+        lowest_w = floor_w(facts, settings)
+        if wish.cap_w < lowest_w:
             yield _never(
-                f"{wish.cap_w:g} W for {gpu.gpu_uuid} is below its floor of {floor_w:g} W "
+                f"{wish.cap_w:g} W for {gpu.gpu_uuid} is below its floor of {lowest_w:g} W "
                 f"(cap_floor_share {settings.cap_floor_share:g} of {facts.default_w:g} W, and at "
                 f"least {facts.min_w:g} W)"
             )
@@ -163,6 +163,11 @@ def _values(wish: Wish, gpu: Gpu, settings: ActuatorSettings) -> Iterator[Refusa
             )
     if wish.clock_mhz is not None:
         yield from _clock_value(wish, wish.clock_mhz, facts, settings)
+
+
+def floor_w(facts: GpuFacts, settings: ActuatorSettings) -> float:
+    """Give the lowest cap that is set on a board."""
+    return max(settings.cap_floor_share * facts.default_w, facts.min_w)
 
 
 def _clock_value(

@@ -1,0 +1,126 @@
+"""The operators' power cap: ordered, ended, shown.
+
+Invariant: the cap is in the journal, under the leader's epoch, before the answer; the next cycle,
+which is woken, holds the boards.
+"""
+
+from datetime import datetime, timedelta
+from math import isfinite
+
+from wattmesh.controller.api.desk import Call, Conflict, Desk
+from wattmesh.controller.capping import CapNow, apply, sentence
+from wattmesh.controller.journal.caps import CapRow
+from wattmesh.controller.status import cap_line
+from wattmesh.controller.views import Done, PowerCap
+from wattmesh.errors import InputInvalid, RetryLater
+from wattmesh.policies.decision import Mode
+from wattmesh.policies.words import moment, watts
+
+LONGEST = timedelta(days=31)
+"""A cap that is to last longer is a limit of the site: set that on the boards themselves."""
+
+
+def show(desk: Desk, call: Call) -> PowerCap:
+    """Give the cap in force, and how it is kept."""
+    return PowerCap(at=desk.now, cap=cap_line(desk.pulse, desk.now))
+
+
+def order(desk: Desk, call: Call) -> Done:
+    """Cap what all GPUs together may draw, until a time; it takes the place of the one before."""
+    epoch = desk.lead()
+    call.as_operator(desk, "order a power cap")
+    cap_w, until = _watts(call), _until(call, desk.now)
+    reason = call.text("reason", default="by hand")
+    trial = CapRow(id=0, cap_w=cap_w, start=desk.now, until=until, by=call.who, reason=reason)
+    expected = _expected(desk, trial)
+    before = desk.journal.caps.order(
+        cap_w, until, by=call.who, reason=reason, now=desk.now, epoch=epoch
+    )
+    said = sentence(expected, desk.now)
+    desk.journal.events.add("power_cap", f"{call.who} ({reason}): {said}", desk.now)
+    desk.wake()
+    tail = f" It takes the place of the cap of {watts(before.cap_w)}." if before else ""
+    return Done(
+        done=f"{said}{tail} Nodes that answer obey in the next cycle; `wattmesh powercap show` "
+        "follows it.",
+        changed=tuple(sorted(expected.plan.boards)),
+    )
+
+
+def end(desk: Desk, call: Call) -> Done:
+    """End the cap in force; its boards are led back in steps."""
+    epoch = desk.lead()
+    call.as_operator(desk, "end a power cap")
+    ended = desk.journal.caps.end(by=call.who, now=desk.now, epoch=epoch)
+    if ended is None:
+        return Done(done="No power cap is in force.")
+    until = moment(ended.until, desk.now)
+    said = f"The power cap of {watts(ended.cap_w)} until {until} was ended"
+    desk.journal.events.add("power_cap", f"{said} by {call.who}.", desk.now)
+    desk.wake()
+    return Done(
+        done=f"{said}; the boards go back in the next cycle, in steps while they are at work. A "
+        "node that cannot be reached keeps it until then."
+    )
+
+
+def _expected(desk: Desk, row: CapRow) -> CapNow:
+    """Plan the cap on what the newest cycle saw.
+
+    Raises:
+        Conflict: nothing would follow from it; the sentence says what to do first.
+        RetryLater: no cycle has ended yet.
+    """
+    mode, turned = desk.pulse.settings.mode, desk.pulse.turned
+    if mode is not Mode.ACT:
+        raise Conflict(
+            f'The daemon\'s mode is {mode.value}, so no board is limited; set mode = "act" in the '
+            "settings and reload it first."
+        )
+    if turned is None or turned.report.observation is None:
+        raise RetryLater("The first control cycle has not ended yet; ask again.")
+    report = turned.report
+    seen = report.cap.before if report.cap else turned.report.observation
+    _, expected = apply(seen, row, desk.pulse.nodes, desk.journal.runs.all(desk.now))
+    if not expected.obeying:
+        raise Conflict(
+            "No board obeys: no agent that is heard reports an actuator that acts; set "
+            'power.source = "agents", and actuator.mode = "enforce" on the GPU nodes '
+            "(docs/safety.md)."
+        )
+    return expected
+
+
+def _watts(call: Call) -> float:
+    """Read the cap.
+
+    Raises:
+        InputInvalid: no number of watts above 0.
+    """
+    value = call.body.get("cap_w")
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise InputInvalid(f'the field "cap_w" must be a number of watts, got {value!r}')
+    if not (isfinite(value) and 0 < value <= 1e12):
+        raise InputInvalid(f'the field "cap_w" must be above 0 and finite, got {value!r}')
+    return float(value)
+
+
+def _until(call: Call, now: datetime) -> datetime:
+    """Read when the cap ends.
+
+    Raises:
+        InputInvalid: no time with its zone, not to come, or too far away.
+    """
+    text = call.text("until")
+    try:
+        until = datetime.fromisoformat(text)
+    except ValueError:
+        until = datetime.min
+    if until.tzinfo is None:
+        raise InputInvalid(f"until={text!r} is not a time; write 2026-12-01T18:00:00Z")
+    if not now < until <= now + LONGEST:
+        raise InputInvalid(
+            f"until={text} must lie between now and {LONGEST.days} days from now: a cap always "
+            "ends by itself"
+        )
+    return until

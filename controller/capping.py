@@ -1,0 +1,158 @@
+"""The operator's power cap in one cycle: rows and nodes in, what each board is held at out. Pure.
+
+Invariant: a cap needs no carbon data, no mode and no thawed run: while it is in force every board
+that any node ever told of is counted, at what it may draw where nothing else is known.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from wattmesh.controller.fleet import heard
+from wattmesh.controller.journal.caps import CapRow
+from wattmesh.controller.journal.nodes import NodeRow
+from wattmesh.controller.journal.runs import RunRow
+from wattmesh.errors import InputInvalid
+from wattmesh.policies.capped import loads, under
+from wattmesh.policies.decision import Observation
+from wattmesh.policies.powercap import Board, Capping, Lowered, cap
+from wattmesh.policies.words import moment, watts
+from wattmesh.telemetry.attribution import is_gpu
+from wattmesh.telemetry.desired import Applied, GpuControl, LeaseKind, Wish
+
+HOLDER = "power-cap"
+"""Holder of the obligations of an operator's cap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapNow:
+    """A cap in force and how it is kept.
+
+    Attributes:
+        before: what the cycle saw, without the cap.
+        slowed: point that each run gave up for it, by the run's name.
+        obeying: boards that obey.
+    """
+
+    row: CapRow
+    plan: Capping
+    before: Observation
+    slowed: Mapping[str, str] = field(default_factory=dict)
+    obeying: int = 0
+
+
+def apply(
+    seen: Observation, row: CapRow, nodes: Sequence[NodeRow], runs: Iterable[RunRow]
+) -> tuple[Observation, CapNow]:
+    """Plan how a cap is kept, and give the observation as it is under it.
+
+    Args:
+        seen: what the cycle saw.
+        row: the cap in force.
+        nodes: every node that was not retired.
+        runs: every run.
+    """
+    at = {each.run: working(each) for each in runs}
+    known = boards(nodes, seen.now)
+    told = {each.gpu_uuid for each in known}
+    # A run may name GPUs that no node told of: they draw all the same.
+    strange = sorted({gpu for gpus in at.values() for gpu in gpus} - told)
+    dark = (Board(gpu_uuid=gpu, limit_w=None, obeys=False) for gpu in strange)
+    plan = cap(row.cap_w, (*known, *dark), loads(seen, at))
+    slowed = {
+        run.name: run.current.id
+        for run in seen.runs
+        if run.current and plan.points.get(run.run, run.current).id != run.current.id
+    }
+    now = CapNow(
+        row=row,
+        plan=plan,
+        before=seen,
+        slowed=slowed,
+        obeying=sum(each.obeys for each in known),
+    )
+    return under(seen, plan, row.until), now
+
+
+def working(row: RunRow) -> tuple[str, ...]:
+    """List the GPUs that a run trains on; those of parked ranks are not among them."""
+    found = [gpu for rank, gpu in enumerate(row.gpus) if gpu and rank in row.ranks]
+    return tuple(dict.fromkeys(found)) if row.state == "live" else ()
+
+
+def boards(nodes: Iterable[NodeRow], now: datetime) -> tuple[Board, ...]:
+    """List every GPU that a node ever told of, with what its actuator said of it."""
+    found: dict[str, Board] = {}
+    for node in nodes:
+        answers, fresh = _controls(node), heard(node, now)
+        for gpu, facts in node.devices.items():
+            if is_gpu(gpu):
+                found[gpu] = _board(gpu, facts, answers.get(gpu), fresh=fresh)
+    return tuple(found.values())
+
+
+def _controls(node: NodeRow) -> dict[str, GpuControl]:
+    """Give what a node's actuator said last, however long ago: limits of boards do not age."""
+    try:
+        applied = Applied.from_json(node.facts.get("applied"))
+    except InputInvalid:
+        return {}
+    return {each.gpu_uuid: each for each in applied.gpus}
+
+
+def _board(
+    gpu: str, facts: Mapping[str, object], control: GpuControl | None, *, fresh: bool
+) -> Board:
+    """Give one GPU. A limit that only a reading tells may be one of ours: the higher one counts."""
+    told = facts.get("power_limit_w")
+    limits = [float(told)] if isinstance(told, int | float) else []
+    if control is None:
+        return Board(gpu_uuid=gpu, limit_w=max(limits, default=None), obeys=False)
+    if control.limit_w is not None:
+        limits.append(control.limit_w)
+    kept = control.cap_w is not None and not control.trouble
+    return Board(
+        gpu_uuid=gpu,
+        limit_w=max(limits, default=None),
+        floor_w=control.floor_w,
+        obeys=fresh and (control.settable or kept),
+    )
+
+
+def obligations(now: CapNow | None, gpus: Iterable[str]) -> dict[str, Wish]:
+    """Give the leases of a cap for some GPUs; they last as long as the cap, whoever dies."""
+    if now is None:
+        return {}
+    found = {}
+    for gpu in gpus:
+        lowered = now.plan.boards.get(gpu, Lowered())
+        if lowered != Lowered():
+            found[gpu] = Wish(
+                gpu_uuid=gpu,
+                kind=LeaseKind.OBLIGATION,
+                holder=HOLDER,
+                clock_mhz=lowered.clock_mhz,
+                cap_w=lowered.cap_w,
+                until=now.row.until,
+            )
+    return found
+
+
+def sentence(now: CapNow, at: datetime) -> str:
+    """Say how a cap is kept, or why it is not."""
+    plan, row = now.plan, now.row
+    until = moment(row.until, at)
+    what = f"The power cap of {watts(row.cap_w)} until {until}"
+    count = len(plan.boards)
+    if plan.meets and not count:
+        return f"{what} holds as things are: all GPUs together may draw {watts(plan.bound_w)}."
+    slowed = f", {len(now.slowed)} of the runs slowed down" if now.slowed else ""
+    if plan.meets:
+        return f"{what} holds {count} GPUs at {watts(plan.bound_w)} at most{slowed}."
+    why = f"the lowest that can be reached is {watts(plan.lowest_w)}"
+    if plan.deaf:
+        why += f", and {len(plan.deaf)} GPUs obey nobody and count in full ({plan.deaf[0]}, ...)"
+    return (
+        f"{what} cannot be kept: GPUs may still draw {watts(plan.bound_w)}, {why}; stop a run, "
+        "raise the cap, or let the actuators of more nodes act."
+    )

@@ -1,0 +1,100 @@
+"""`wattmesh powercap`: cap what all GPUs together may draw, see how it is kept, end it."""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from wattmesh.controller.cli import options
+from wattmesh.controller.cli.client import Daemon
+from wattmesh.controller.cli.output import DIM, print_json, print_lines, styled, trouble
+from wattmesh.errors import InputInvalid
+
+UNITS_W = {"w": 1.0, "kw": 1e3, "mw": 1e6}
+UNITS_S = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def powercap(
+    what: Annotated[
+        str, typer.Argument(metavar="POWER|show|end", help="150kW, 1.2MW or 900W; or an act.")
+    ] = "show",
+    *,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="TIME", help="Its end, e.g. 2026-12-01T18:00Z."),
+    ] = None,
+    lasts: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="How long, e.g. 2h or 90min.")
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why; the journal keeps it.")] = "by hand",
+    socket: options.Socket = options.SOCKET,
+    as_json: options.AsJson = False,
+) -> None:
+    """Cap what all GPUs together may draw, until a time; `show` or `end` the cap in force."""
+    daemon = Daemon(socket)
+    if what == "show":
+        answer = daemon.get("/v1/powercap")
+        print_json(answer) if as_json else print_lines(screen(answer))
+        return
+    if what == "end":
+        done = daemon.post("/v1/powercap/end", {})
+    else:
+        body = {"cap_w": watts(what), "until": ends(until, lasts, datetime.now(UTC)).isoformat()}
+        done = daemon.post("/v1/powercap", body | {"reason": reason})
+    print_json(done) if as_json else print_lines([done["done"]])
+
+
+def watts(text: str) -> float:
+    """Read a power.
+
+    Raises:
+        InputInvalid: no number with W, kW or MW; without a unit nobody knows what is meant.
+    """
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKmM]?[wW])\s*", text)
+    if found is None:
+        raise InputInvalid(
+            f"{text!r} is neither a power nor show or end; write 150kW, 1.2MW or 900W"
+        )
+    if found[2][0] == "m":
+        raise InputInvalid(f"{text!r} may mean milliwatts; write MW for megawatts")
+    return float(found[1]) * UNITS_W[found[2].lower()]
+
+
+def ends(until: str | None, lasts: str | None, now: datetime) -> datetime:
+    """Read when a cap ends: at a time, or after a while; exactly one of the two.
+
+    Raises:
+        InputInvalid: neither, both, or not understood.
+    """
+    if (until is None) == (lasts is None):
+        raise InputInvalid("a cap ends by itself: give either --until TIME or --for 2h")
+    if lasts is not None:
+        found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(s|min|m|h|d)\s*", lasts)
+        if found is None:
+            raise InputInvalid(f"--for {lasts!r} is no duration; write 90min, 2h or 1d")
+        return now + timedelta(seconds=float(found[1]) * UNITS_S[found[2]])
+    try:
+        moment = datetime.fromisoformat(until or "")
+    except ValueError:
+        moment = datetime.min
+    if moment.tzinfo is None:
+        raise InputInvalid(f"--until {until!r} is no time with its zone; write 2026-12-01T18:00Z")
+    return moment
+
+
+def screen(answer: Mapping[str, Any]) -> list[Text | str]:
+    """Lay out the answer of `GET /v1/powercap`."""
+    cap = answer["cap"]
+    if cap is None:
+        return ["No power cap is in force."]
+    lines: list[Text | str] = [] if cap["meets"] else [*trouble([cap["sentence"]])]
+    if cap["meets"]:
+        lines.append(cap["sentence"])
+    lines.append(styled((f"ordered by {cap['by']}: {cap['reason']}", DIM)))
+    for run, point in cap["slowed"].items():
+        late = " and will miss its deadline" if run in cap["late"] else ""
+        lines.append(f"{run} gave up {point} for it{late}")
+    return lines
