@@ -6,12 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.cycle.test_cycle import CATALOGUE, SIGNAL, T0, UID, A, report, store_day, turn
+from tests.cycle.test_cycle import (
+    CATALOGUE,
+    SIGNAL,
+    T0,
+    UID,
+    A,
+    B,
+    report,
+    step_switch,
+    store_day,
+    turn,
+)
 from tests.daemon.process import empty_journal
 from wattmesh.controller.journal.forecasts import PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.policies.decision import IntensitySlot, Rung
+from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Register
 
 HALF_HOUR = timedelta(minutes=30)
@@ -121,3 +133,24 @@ def test_a_rung_that_changes_holds_for_two_intervals_however_often_it_restarts(
     report(journal, step=3, at=later)
     turn(journal, at=later)
     assert journal.switches.open("r") is not None
+
+
+def test_a_provider_that_dies_at_a_boundary_harms_no_switch(journal: Journal) -> None:
+    """A switch that was ordered is carried through; then the run stays where it is."""
+    store_day(journal, high_first=True)
+    turn(journal)
+    ordered = journal.switches.open("r")
+    assert ordered is not None
+    journal.carbon.fetched(SIGNAL, T0, ok=False, detail="HTTP 503")
+    journal.forecasts.prune(T0 + timedelta(days=30))
+    with journal.database.writing() as connection:
+        connection.exec_driver_sql("DELETE FROM carbon_forecasts")
+    said = turn(journal)
+    assert said.decisions[0].kind == "switching"
+    assert journal.switches.open("r") == ordered
+    step_switch(journal, SwitchState.CONFIRMED)
+    report(journal, step=40, layout=B)
+    said = turn(journal)
+    assert said.decisions[0].kind == "stale_signal"
+    assert said.decisions[0].current == "B"
+    assert journal.switches.open("r") is None
