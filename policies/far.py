@@ -1,76 +1,109 @@
-"""The grid further ahead than any forecast reaches: days like the last weeks' days. Pure.
+"""The grid further ahead than a forecast knows anything: its usual day. Pure, plain Python.
 
-A forecast is the mean of what may come, and flatter the further ahead; a plan that took it for the
-grid would think that neither very clean nor very dirty hours come any more, and would price a
-token wrongly. So far ahead the plan is shown real days of the last weeks instead, of the same
-weekday, one from each week in turn: their spread is what a token will have to be bought from.
+A forecast for the day after tomorrow still leans on the weather of today, and by the third day it
+leans wrongly: a plan that reaches over two weeks then waits for clean days that are not to come, or
+fears dirty ones. So a forecast is led over, as it looks further ahead, into the mean of each hour
+of the day over the last weeks, the newer the more (docs/replay.md has what that is worth).
 
-Invariant: only values handed in are used; scaling them all scales the answer; a day that is not
-known takes the forecast's place nowhere.
+Invariant: only values handed in are used; scaling them all scales the answer; what is not known
+takes no part.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 from wattmesh.policies.decision import IntensitySlot
 
-BELIEVED = timedelta(hours=48)
+BELIEVED = timedelta(hours=24)
 """Up to here the forecast alone counts."""
 
-FADES = timedelta(hours=36)
+FADES = timedelta(hours=48)
 """Beyond, e^-1 of its weight is left after each of these."""
 
-WEEK = timedelta(days=7)
-DAY = timedelta(days=1)
-WEEKS = 5
-"""Weeks whose days are shown in turn."""
+MEMORY = timedelta(days=30)
+"""A day counts e^-1 of yesterday when it is so much older: a season goes, the weather averages."""
+
+OLDEST = timedelta(days=120)
+"""Days before are not looked at."""
+
+HOURS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """Recorded intervals, the newest last; NaN where unknown."""
+    """Recorded intervals that follow each other, the newest last; NaN where unknown."""
 
     start: datetime
     step: timedelta
     values: Sequence[float]
 
-    def at(self, moment: datetime) -> float | None:
-        """Give the value that held at a moment; None when it is not known."""
-        index = (moment - self.start) // self.step
-        if not 0 <= index < len(self.values) or not math.isfinite(self.values[index]):
-            return None
-        return self.values[index]
+    @property
+    def end(self) -> datetime:
+        """When the newest is over."""
+        return self.start + len(self.values) * self.step
+
+
+def usual_day(past: Past) -> tuple[float, ...] | None:
+    """Give the mean of each hour of the day (UTC), newer days counting more.
+
+    Returns:
+        24 values in g/kWh; None while some hour was never seen.
+    """
+    sums, weights = [0.0] * HOURS, [0.0] * HOURS
+    first = max(0, len(past.values) - OLDEST // past.step)
+    age_days = (len(past.values) - first) * past.step / timedelta(days=1)
+    step_days = past.step / timedelta(days=1)
+    hour = (past.start + first * past.step).astimezone(UTC)
+    at_h = hour.hour + hour.minute / 60
+    step_h = past.step / timedelta(hours=1)
+    for n, value in enumerate(past.values[first:]):
+        if math.isfinite(value):
+            weight = math.exp(-(age_days - n * step_days) / (MEMORY / timedelta(days=1)))
+            which = int(at_h + n * step_h) % HOURS
+            sums[which] += weight * value
+            weights[which] += weight
+    if not all(weights):
+        return None
+    return tuple(total / weight for total, weight in zip(sums, weights, strict=True))
 
 
 def lengthened(
     slots: Sequence[IntensitySlot], past: Past, now: datetime, end: datetime
 ) -> tuple[IntensitySlot, ...]:
-    """Lead a forecast over into recorded days, and on to `end`.
+    """Lead a forecast over into the usual day, and on to `end`.
 
     Args:
         slots: the running slot first, without gaps; at least one.
-        past: at least a week, or the forecast is given back as it is.
+        past: what was recorded; without a whole day the forecast is given back as it is.
         now: aware.
         end: how far to go.
+
+    Returns:
+        Slots without quantiles where the usual day takes part.
     """
+    usual = usual_day(past)
+    if usual is None:
+        return tuple(slots)
     found: list[IntensitySlot] = []
     for slot in slots:
         weight = _weight(slot.start - now)
-        like = _like(past, slot.start, now) if weight < 1.0 else None
-        if like is None:
-            found.append(slot)
-            continue
-        value = weight * slot.g_per_kwh + (1.0 - weight) * like
-        found.append(IntensitySlot(start=slot.start, end=slot.end, g_per_kwh=value))
+        like = usual[slot.start.astimezone(UTC).hour]
+        mixed = weight * slot.g_per_kwh + (1.0 - weight) * like
+        found.append(
+            slot
+            if weight >= 1.0
+            else replace(slot, g_per_kwh=mixed, low_g_per_kwh=None, high_g_per_kwh=None)
+        )
+    last, at = slots[-1], found[-1].end
     step = max(past.step, timedelta(hours=1))
-    at = found[-1].end
     while at < end:
-        like = _like(past, at, now)
-        if like is None:
-            break
-        found.append(IntensitySlot(start=at, end=at + step, g_per_kwh=like))
+        hour = at.astimezone(UTC).hour
+        # What the forecast's end was off from the usual day fades like the forecast itself.
+        off = _weight(at - now) * (last.g_per_kwh - usual[last.start.astimezone(UTC).hour])
+        value = max(0.0, usual[hour] + off)
+        found.append(IntensitySlot(start=at, end=at + step, g_per_kwh=value))
         at += step
     return tuple(found)
 
@@ -78,14 +111,3 @@ def lengthened(
 def _weight(lead: timedelta) -> float:
     """Share of the forecast in what is shown so far ahead."""
     return math.exp(-max(timedelta(), lead - BELIEVED) / FADES)
-
-
-def _like(past: Past, moment: datetime, now: datetime) -> float | None:
-    """Give the value of the same hour and weekday of one of the last weeks; None when unknown."""
-    ahead = max(0, (moment - now) // DAY)
-    nearest = ahead // 7 + 1
-    for turn in range(WEEKS):
-        value = past.at(moment - WEEK * (nearest + (ahead + turn) % WEEKS))
-        if value is not None:
-            return value
-    return None

@@ -24,17 +24,18 @@ from wattmesh.policies.rivals.wait_awhile import wait_awhile
 HOUR = 3600.0
 
 
-def rated(name: str, layout: str, gpus: int, clock: int, speed: float, power_w: float) -> Rated:
-    """A point."""
+def rated(name: str, gpus: int, clock: int, speed: float, power_w: float) -> Rated:
+    """A point; the layout goes by its GPUs."""
+    layout = f"{gpus} GPUs"
     return Rated(
         id=name, layout=layout, gpus=gpus, clock_mhz=clock, tokens_per_s=speed, power_w=power_w
     )
 
 
-A = rated("A", "wide", 4, 1980, 1000.0, 1600.0)
-B = rated("B", "wide", 4, 1300, 850.0, 1150.0)
-D = rated("D", "narrow", 2, 1980, 500.0, 850.0)
-E = rated("E", "narrow", 2, 1300, 430.0, 540.0)
+A = rated("A", 4, 1980, 1000.0, 1600.0)
+B = rated("B", 4, 1300, 850.0, 1150.0)
+D = rated("D", 2, 1980, 500.0, 850.0)
+E = rated("E", 2, 1300, 430.0, 540.0)
 POINTS = (E, D, B, A)
 
 
@@ -148,7 +149,7 @@ def test_the_trading_threshold_falls_from_its_first_price_to_the_lowest() -> Non
 
 
 def test_equal_steps_see_joules_and_hardly_any_carbon() -> None:
-    """The same choice on a grid four times as dirty; the current point where a switch costs more."""
+    """The same choice on a grid four times as dirty; no switch where that costs more."""
     plenty = look([200.0] * 400, 10)
     assert equal_step(plenty) == equal_step(look([800.0] * 400, 10)) == "E"
     assert equal_step(look([200.0] * 12, 10)) == "B"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_a_forecast_does_not_change_with_the_future(
     told = make(on).slots(NOW, END)
     assert (told == make(altered(on, known)).slots(NOW, END)) is causal
     assert told[0].g_per_kwh == on.values[known - 1]
-    assert all(a.end == b.start for a, b in zip(told, told[1:], strict=False))
+    assert all(a.end == b.start for a, b in pairwise(told))
     assert told[-1].end >= END
 
 

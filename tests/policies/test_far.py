@@ -1,0 +1,70 @@
+"""Far ahead a forecast becomes the usual day of the last weeks."""
+
+from datetime import timedelta
+from itertools import pairwise
+from math import exp, nan
+
+import pytest
+
+from tests.policies.build import NOW, slots
+from wattmesh.policies.far import MEMORY, Past, lengthened, usual_day
+
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+
+
+def past(values: list[float], *, step: timedelta = HOUR) -> Past:
+    """Values that end now."""
+    return Past(start=NOW - len(values) * step, step=step, values=values)
+
+
+def daily(count: int, *, level: float = 0.0) -> list[float]:
+    """Days whose hour h (UTC) is 100 + h; they end at 14:00, so they begin there."""
+    return [100.0 + level + (14 + n) % 24 for n in range(24 * count)]
+
+
+def test_the_usual_day_is_the_mean_of_each_hour() -> None:
+    """By the clock in UTC, whenever the recording began."""
+    assert usual_day(past(daily(20))) == pytest.approx([100.0 + hour for hour in range(24)])
+
+
+def test_newer_days_count_more() -> None:
+    """A day old by so much counts e^-1 of the newest: by hand with two days."""
+    told = usual_day(past([*([100.0] * 24), *([200.0] * 24)]))
+    older = exp(-DAY / MEMORY)
+    assert told == pytest.approx([(100 * older + 200) / (1 + older)] * 24)
+
+
+def test_half_hours_and_gaps_are_no_trouble() -> None:
+    """Unknown values take no part."""
+    values = [250.0] * (48 * 10)
+    values[5] = nan
+    assert usual_day(past(values, step=HOUR / 2)) == pytest.approx([250.0] * 24)
+
+
+def test_with_less_than_a_day_there_is_no_usual_day() -> None:
+    """And the forecast is given back as it is."""
+    told = slots([300.0] * 72)
+    assert usual_day(past([100.0] * 23)) is None
+    assert lengthened(told, past([100.0] * 23), NOW, NOW + 20 * DAY) == told
+
+
+def test_a_forecast_is_believed_for_a_day_and_then_less_and_less() -> None:
+    """A dirty spell is not thought to last for weeks."""
+    found = lengthened(slots([400.0] * 72), past([200.0] * 24 * 30), NOW, NOW + 14 * DAY)
+    values = [slot.g_per_kwh for slot in found]
+    assert values[:25] == [400.0] * 25
+    assert values[72] == pytest.approx(200 + 200 * exp(-1))
+    assert all(after <= before for before, after in pairwise(values))
+    assert values[-1] == pytest.approx(200.0, abs=1.0)
+    assert all(one.end == other.start for one, other in pairwise(found))
+    assert found[-1].end >= NOW + 14 * DAY
+
+
+def test_scaling_everything_scales_what_is_said() -> None:
+    """No hidden unit."""
+    one = lengthened(slots([400.0] * 72), past(daily(9)), NOW, NOW + 9 * DAY)
+    ten = lengthened(
+        slots([4000.0] * 72), past([10 * each for each in daily(9)]), NOW, NOW + 9 * DAY
+    )
+    assert [10 * each.g_per_kwh for each in one] == pytest.approx([each.g_per_kwh for each in ten])
