@@ -11,12 +11,8 @@ from wattmesh.policies.problem import NoPlan
 from wattmesh.policies.steady import steady
 
 
-def answered(asked: Question, before: PlanView | None = None) -> PlanView | None:
-    """Plan the rest of a run, keeping to the plan before unless the new one is worth it.
-
-    Returns:
-        None when no plan does the work in time; the deadline guard then decides alone.
-    """
+def solved(asked: Question, before: PlanView | None = None) -> PlanView | NoPlan:
+    """Plan the rest of a run, keeping to the plan before unless the new one is worth it."""
     path = rest(before, asked) if before else ()
     found = plan(
         asked.problem,
@@ -24,5 +20,11 @@ def answered(asked: Question, before: PlanView | None = None) -> PlanView | None
         near_mu=before.price_mu if before else None,
     )
     if isinstance(found, NoPlan):
-        return None
+        return found
     return answer(asked, steady(asked.problem, found, path))
+
+
+def answered(asked: Question, before: PlanView | None = None) -> PlanView | None:
+    """Plan the rest of a run; None when no plan does the work in time: the guard then decides."""
+    found = solved(asked, before)
+    return None if isinstance(found, NoPlan) else found

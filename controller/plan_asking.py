@@ -1,0 +1,131 @@
+"""When a plan is asked for, what it rests on, and why there is none. Pure.
+
+Two keys tell that: the *terms* (catalogue, deadline, limits, signal ...), under which alone a plan
+may be followed, and the *moment* (slot of the grid, issue of the forecast, where the run is), with
+which a new plan is asked for while the old one is followed on.
+
+Invariant: a plan made under other terms than now's is never given to a decision.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from wattmesh.policies.case import examine
+from wattmesh.policies.decision import Observation, PlanView, Rung, RunView
+from wattmesh.policies.ladder import NAMES
+from wattmesh.policies.words import clause, duration
+
+Key = tuple[object, ...]
+
+AGAIN = timedelta(minutes=30)
+"""A plan is made anew this often, whatever the grid does."""
+
+LEAST_INTERVAL_S = 60.0
+"""Intervals shorter than this are those of a recording played compressed: plans would come late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanState:
+    """How planning of one run gets on.
+
+    Attributes:
+        plan: the newest one, made under `terms`; None while there is none.
+        reason: why the newest question has no plan, as a clause; "" when it has, or is not
+            answered yet.
+        solve_s: what the newest answer took; None before the first.
+        failures: questions in a row that the planning process did not answer; `trouble`: why.
+    """
+
+    plan: PlanView | None = None
+    terms: Key = ()
+    reason: str = ""
+    solve_s: float | None = None
+    failures: int = 0
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planning:
+    """How planning gets on.
+
+    Attributes:
+        runs: by run id. `waiting`: questions not answered yet.
+        answered, failed: questions since the start; `in_a_row`: failures since the last answer.
+        trouble: why the newest question was not answered; "" when it was.
+    """
+
+    runs: Mapping[str, PlanState] = field(default_factory=dict)
+    waiting: int = 0
+    answered: int = 0
+    failed: int = 0
+    in_a_row: int = 0
+    trouble: str = ""
+
+
+def terms(seen: Observation, run: RunView) -> Key:
+    """Give what a plan rests on beside the grid's course: with other terms it is void."""
+    return (
+        run.attempt,
+        run.catalogue,
+        run.deadline,
+        run.tokens_total,
+        run.gpus_held,
+        run.world_size,
+        run.capabilities,
+        bool(run.clock_trouble),
+        seen.policy,
+        seen.carbon.signal,
+    )
+
+
+def moment(seen: Observation, run: RunView) -> Key:
+    """Give what a new plan is asked for with: the grid moved on, or the run did."""
+    carbon = seen.carbon
+    return (
+        carbon.slots[0].start if carbon.slots else None,
+        carbon.forecast,
+        run.current.id if run.current else "",
+        run.suspended_s is None,
+        seen.now.timestamp() // AGAIN.total_seconds(),
+    )
+
+
+def why_none(seen: Observation, run: RunView) -> str:
+    """Say why no plan can be asked for, as a clause; "" when one can."""
+    return _not_known(run) or _nothing_to_plan(seen, run) or _no_forecast(seen)
+
+
+def _not_known(run: RunView) -> str:
+    """Say what is not known of the run."""
+    if not run.live:
+        return "it does not report, so what is left of it is not known"
+    if run.catalogue is None:
+        return f"it has no catalogue; name one in the settings as runs.{run.name}.catalogue"
+    return "its layout is not a point of its catalogue" if run.current is None else ""
+
+
+def _nothing_to_plan(seen: Observation, run: RunView) -> str:
+    """Say that there is no work, no time or no end to plan for."""
+    case = examine(seen, run)
+    if case.guard is None:
+        return case.missing[1] or "none of its points may be used"
+    if case.guard.tokens_left <= 0:
+        return "its work is done"
+    return "its deadline has passed" if case.guard.time_left_s <= 0 else ""
+
+
+def _no_forecast(seen: Observation) -> str:
+    """Say that the grid ahead is not known well enough."""
+    carbon = seen.carbon
+    if carbon.trouble or not carbon.slots:
+        return f"the grid signal cannot be used ({clause(carbon.trouble) or 'it has no value'})"
+    if carbon.rung is not Rung.ISSUED:
+        why = clause(carbon.note) or f"{carbon.signal} rests on {NAMES[carbon.rung]}"
+        return f"plans are made of a forecast that was issued only, and {why}"
+    if 0.0 < carbon.interval_s < LEAST_INTERVAL_S:
+        return (
+            f"the grid's intervals of {duration(carbon.interval_s)} are too short to plan in "
+            "(a recording that plays compressed)"
+        )
+    return ""

@@ -1,0 +1,85 @@
+"""What the daemon and its planning process say to each other: one JSON value per line each way.
+
+Invariant: what is read is what was written, to the last digit; a line that is something else is an
+error and never half an answer. Nothing is pickled.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+
+from pydantic import TypeAdapter, ValidationError
+
+from wattmesh.controller.views import as_json
+from wattmesh.errors import InputInvalid
+from wattmesh.policies.decision import PlanView
+from wattmesh.policies.mpc import Question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A question, and the plan that is followed until it is answered."""
+
+    question: Question
+    before: PlanView | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """The answer to the question of this digest.
+
+    Attributes:
+        seconds: what it took. `plan`: None when no plan does the work; `reason`: why, a clause.
+    """
+
+    digest: str
+    seconds: float
+    plan: PlanView | None = None
+    reason: str = ""
+
+
+def written(said: Asked | Told) -> bytes:
+    """Write one line."""
+    return json.dumps(as_json(said), separators=(",", ":")).encode() + b"\n"
+
+
+def read_asked(line: bytes) -> Asked:
+    """Read a question.
+
+    Raises:
+        InputInvalid: the line is none.
+    """
+    try:
+        return _asked().validate_json(line)
+    except ValidationError as error:
+        raise InputInvalid(f"no question: {_first(error)}") from error
+
+
+def read_told(line: bytes) -> Told:
+    """Read an answer.
+
+    Raises:
+        InputInvalid: the line is none.
+    """
+    try:
+        return _told().validate_json(line)
+    except ValidationError as error:
+        raise InputInvalid(f"no answer: {_first(error)}") from error
+
+
+@cache
+def _asked() -> TypeAdapter[Asked]:
+    """Made when the first question comes: a daemon without runs needs none."""
+    return TypeAdapter(Asked)
+
+
+@cache
+def _told() -> TypeAdapter[Told]:
+    """Made when the first answer comes."""
+    return TypeAdapter(Told)
+
+
+def _first(error: ValidationError) -> str:
+    """Give the first mistake in one line."""
+    found = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, found['loc'])) or 'the line'}: {found['msg']}"
