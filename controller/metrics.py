@@ -20,6 +20,7 @@ from wattmesh.controller.carbon_metrics import carbon_metrics
 from wattmesh.controller.figures import FigureReader, Figures
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.loops import Loop
+from wattmesh.controller.plan_metrics import plan_metrics
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.scheduler import Jobs
 from wattmesh.errors import FixInput
@@ -55,6 +56,7 @@ class Figured(Collector):
         yield from energy_metrics(figures)
         yield from run_metrics(self._pulse, figures)
         yield from budget_metrics(self._pulse)
+        yield from plan_metrics(self._pulse)
 
     def describe(self) -> tuple[Metric, ...]:
         """Promise nothing at registration: collecting needs a running daemon."""

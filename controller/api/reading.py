@@ -12,6 +12,8 @@ from wattmesh.controller.api.desk import Call, Desk
 from wattmesh.controller.budget import BudgetView
 from wattmesh.controller.carbon_lines import carbon_line, forecast_view
 from wattmesh.controller.journal.decisions import DecisionRow
+from wattmesh.controller.plan_asking import PlanState
+from wattmesh.controller.plan_view import PlanAnswer, no_look, plan_answer
 from wattmesh.controller.reported import accounting_signal, bounds_of
 from wattmesh.controller.spending import spending
 from wattmesh.controller.status import last_known, run_line, status
@@ -98,6 +100,18 @@ def why(desk: Desk, call: Call) -> dict[str, Any]:
             each.plan: desk.journal.switches.transitions(each.plan) for each in switches
         },
     }
+
+
+def plan(desk: Desk, call: Call) -> PlanAnswer:
+    """Show the plan of one run: where it is to be when, against the grid, or why there is none."""
+    row, pulse = desk.run(call.path["run"]), desk.pulse
+    seen = pulse.turned.report.observation if pulse.turned else None
+    view = next((each for each in seen.runs if each.run == row.run), None) if seen else None
+    if seen is None or view is None:
+        return no_look(row.run, row.name, finished=row.state == "finished")
+    state = pulse.planning().runs.get(row.run, PlanState())
+    decision = pulse.decision(row.run)
+    return plan_answer(seen, view, state, decision.reason if decision else "")
 
 
 def decisions(desk: Desk, call: Call) -> dict[str, Any]:
