@@ -124,7 +124,7 @@ class Parts:
             WattmeshError: something is not as it must be; nothing is left open.
         """
         self._power = power
-        self._planner = None if clock else PlanWorker(wake=lambda: self.cycle.wake())
+        self._planner = None if clock else PlanWorker(wake=self._look_again)
         self.pulse = Pulse(
             clock=clock or Clock(),
             settings=settings,
@@ -270,6 +270,10 @@ class Parts:
             switch_timeout_s=timeout_s + max(0.0, step.step_s if step else 0.0),
             cycle_s=settings.loops.cycle_s,
         )
+
+    def _look_again(self) -> None:
+        """Make the next cycle due: a plan is new."""
+        self.cycle.wake()
 
     def _nodes(self) -> tuple[tuple[int, int], dict[str, GpuControl]]:
         """Read how the nodes are: which of the GPUs are seen, and what holds their clocks.
