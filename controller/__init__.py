@@ -6,6 +6,11 @@ The daemon's life:
     loops.py             loops on monotonic time: cycle, sampler, leases, accounts
     scheduler.py         jobs on wall time: polls, retention
     duties.py            what each loop and job does in one turn
+    grid.py              the grid signals of the settings, each opened once for all its roles
+    poller.py            what is asked of a provider when, and what is kept of the answers
+    forecaster.py        our own forecast of a signal, made after each poll, and its skill
+    forecast_parts.py    what each source said in it, kept until it can be scored
+    history.py           the stored history on its grid, and the plain profile of it
     lease.py             one daemon leads, the others stand by
     schema.py            a SQLite journal brought up to date in a child process
     wall_clock.py        noticing that the wall clock was stepped
@@ -21,6 +26,7 @@ Deciding (the same code live, in replay and in the demo):
 Remembering and accounting:
     journal/             everything that survives, in SQLite or PostgreSQL
     accounts.py          joules become grams; the baseline beside every run
+    slot_prices.py       what a slot is priced with: measured, fallback, stand-in, settled
     budget.py            both ledgers added up for people, and laid open for auditors
 
 Telling:
@@ -29,6 +35,8 @@ Telling:
     views.py             the answers of the API as documented dataclasses
     status.py            the whole daemon on one screen
     trouble.py           what needs a human, and what to do
+    carbon_lines.py      the grid signals for screens: lines, and the forecast with its skill
+    carbon_metrics.py    the same for Prometheus
     metrics.py           the figures for Prometheus
     figures.py           what they need of the journal
     api/                 HTTP over a Unix socket

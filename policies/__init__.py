@@ -7,6 +7,7 @@ case.py        one run with its menu and its guard, and what is missing to decid
 menu.py        which points a run may be switched to at all
 guard.py       the deadline guard, with its proof
 hull.py        which points are ever worth running
+ladder.py      what decisions rest on as signals grow old
 horizon.py     intensity from now to the deadline, beyond the forecast too
 price.py       the carbon price of a token: exact least grams, bound, schedule
 outlook.py     hull, plan and price from where one run is

@@ -12,7 +12,8 @@ The map:
     frozen_catalogue.py  a run's catalogue as it was when it was registered
     switches.py          switches (the intent row is the order) and their transitions
     decisions.py         decisions, one row per change of mind
-    carbon.py            grid signals, append-only
+    forecasts.py         forecasts as they were issued, and the skill of their sources
+    carbon.py            what was observed of the grid, append-only, and how its polls went
     ledger.py            joules and grams per slot
     sums.py              what the ledger adds up to, old slots added up once
     leadership.py        who leads, and the epoch that fences everybody else

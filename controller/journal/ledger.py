@@ -223,7 +223,7 @@ class LedgerStore:
             )
 
     def intensities(self, slots: Collection[datetime] | None = None) -> tuple[Intensity, ...]:
-        """List what slots were priced with, in either scenario: these, or all there are."""
+        """List what slots were priced with, oldest first: these, or all there are."""
         table = EMISSIONS.c
         columns = (
             table.slot_start,
@@ -233,7 +233,12 @@ class LedgerStore:
             table.g_milli_per_kwh,
             table.model,
         )
-        query: Any = select(*columns).where(table.energy_mj.is_not(None)).distinct()
+        query: Any = (
+            select(*columns)
+            .where(table.energy_mj.is_not(None))
+            .distinct()
+            .order_by(table.slot_start)
+        )
         wanted = [None] if slots is None else list(_named(slots))
         found = []
         with self._database.reading() as connection:

@@ -60,7 +60,7 @@ PRICES = st.lists(st.none() | st.integers(1, 900), min_size=4, max_size=4)
 
 def counted(journal: Journal) -> Mapping[tuple[str, ...], GramsFigure]:
     """Give the grams as the metrics have them."""
-    found = grams(journal.ledger.totals(), {})
+    found = grams(journal.ledger.totals(), {}, {})
     return {(each.run, each.line, each.scenario, each.signal): each for each in found}
 
 
