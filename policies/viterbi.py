@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattmesh.policies.arrays import Arrays, Floats, Ints, Ways
+from wattmesh.policies.arrays import Arrays, Bools, Floats, Ints, Ways
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +105,8 @@ class _Passing:
         self._at = np.empty((len(mu), kinds))
         self._from = self._at.T[:, :, None]
         self._each = np.empty((kinds, len(mu), kinds))
-        self._closed = (~arrays.open).any(axis=1).tolist()
-        self._ever_closed = any(self._closed)
+        self._closed: Bools = np.asarray(~arrays.open.all(axis=1))
+        self._ever_closed = bool(self._closed.any())
 
     def run(self, free: Floats, done: Floats) -> None:
         """Fill `free` and `done` border by border."""

@@ -93,7 +93,7 @@ def test_a_window_below_the_service_level_is_found_wherever_it_lies() -> None:
     path = (0, 2, 2, 2)
     slow = replace(PROBLEM, tokens=5000.0, sla=Sla(window_s=200.0, tokens_per_s=2.0))
     tokens, start = low_windows(slow, path)[0]
-    assert (tokens, start) == (pytest.approx(200.0), pytest.approx(100.0))
+    assert [tokens, start] == pytest.approx([200.0, 100.0])
     assert "1 tokens/s, below 2" in evaluate(slow, path).broken[0]
     assert evaluate(replace(slow, sla=Sla(window_s=200.0, tokens_per_s=1.0)), path).broken == ()
     assert low_windows(replace(slow, sla=None), path) == []
