@@ -75,6 +75,10 @@ def _cycle(cycle: Mapping[str, Any]) -> str:
     return f"cycle {words.duration(cycle['age_s'])} ago, {took}"
 
 
+SECOND_BEST = {"profile": "ahead: our profile", "static": "a static number"}
+"""What is said of a signal that decisions do not rest on by a forecast of its provider."""
+
+
 def grid(view: Mapping[str, Any], *, tell_trouble: bool = True) -> list[Text | str]:
     """One line per signal: the one decided on and, where it differs, the one accounted with."""
     decision, accounting = view["carbon"], view["accounting"]
@@ -103,6 +107,7 @@ def _signal(label: str, line: Mapping[str, Any], at: str) -> Text:
         f"  {line['kind']}·{line['factor']}  {line['provider']}, {heard}",
         f" ({quality})" if quality else "",
         (" · replayed recording" if line["simulated"] else "", WARN),
+        f" · {SECOND_BEST[line['rung']]}" if line.get("rung") in SECOND_BEST else "",
     ]
     parts += [f"   {_ahead(line, at)}"] if line["forecast"] else []
     return styled(*parts)

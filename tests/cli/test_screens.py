@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from datetime import timedelta
 
+import pytest
 from rich.text import Text
 
 from tests.cli import facts
@@ -91,6 +92,15 @@ def test_unknown_values_are_not_zero() -> None:
     assert "neso has not answered yet." not in text
     assert "neso has not answered yet." in plain(status_screen.grid(view))
     assert "not read: no power source is set" in text
+
+
+@pytest.mark.parametrize(("rung", "words"), [("profile", "ahead: our profile"), ("issued", "")])
+def test_a_signal_says_when_the_hours_ahead_are_our_own(rung: str, words: str) -> None:
+    """A provider's forecast is the rule and not worth a word."""
+    line = facts.carbon(rung=rung)
+    text = plain(status_screen.grid(facts.status(carbon=line, accounting=line)))
+    assert ("our profile" in text) is bool(words)
+    assert words in text
 
 
 def test_a_switch_under_way_shows_how_far_it_is() -> None:
