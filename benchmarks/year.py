@@ -1,12 +1,13 @@
 """A whole year of a site, lived through by the real daemon's parts under a virtual clock.
 
-    python -m benchmarks.year [--json] [--months 12] [--keep FOLDER]
+    python -m benchmarks.year [--json] [--months 12] [--minutes 60] [--keep FOLDER]
 
 Twelve months in India (UTC+5:30) with 24 runs; each month the carbon provider fails somehow, some
 months the GPUs fall silent or runs are killed. Every hour of both ledgers is compared with a sum
 made of true power and true intensities. Power and grid are invented; journal, sampler, cycle,
-accounts, budgets and providers (over HTTP) are the daemon's own. `--keep` prints what
-`wattmesh budget`, `budget --audit` and `report --month` say of that year into files.
+accounts, budgets and providers (over HTTP) are the daemon's own. It ends early when the minutes are
+spent, and says where. `--keep` prints what `wattmesh budget`, `budget --audit` and `report --month`
+say of that year into files.
 """
 
 import argparse
@@ -118,7 +119,7 @@ def measure(chosen: argparse.Namespace) -> Report:
     began_s = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="wattmesh-year-") as folder,
-        lived(shortened(whole_year(), chosen.months), Path(folder)) as life,
+        lived(shortened(whole_year(), chosen.months), Path(folder), chosen.minutes) as life,
     ):
         checked, took_s = life.checked, time.monotonic() - began_s
         for each in (*checked.wrong[:20], *life.failures[:20]):
@@ -130,4 +131,4 @@ def measure(chosen: argparse.Namespace) -> Report:
 
 
 if __name__ == "__main__":
-    sys.exit(run(measure, {"months": 12, "keep": ""}))
+    sys.exit(run(measure, {"months": 12, "minutes": 60.0, "keep": ""}))

@@ -7,7 +7,6 @@ sentences about what is wrong; none is the only sign that all is well.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -28,7 +27,7 @@ def unexplained(
     job: Job,
     span: tuple[datetime, datetime],
     step: timedelta,
-    blind: Sequence[tuple[datetime, datetime]],
+    down: Sequence[tuple[datetime, datetime]] = (),
 ) -> list[str]:
     """Say where a run trained and no decision covers it, or one explains nothing.
 
@@ -37,31 +36,37 @@ def unexplained(
         job: the run.
         span: what was simulated.
         step: the longest time between two cycles.
-        blind: from when to when no signal can be told; there every decision must be a hold.
+        down: when there was no daemon to decide.
     """
-    rows = sorted((row for row in decisions if row.run == job.name), key=lambda row: row.first_at)
+    rows = [row for row in decisions if row.run == job.name]
     wrong = [
         f"{job.name}: {row.action} without a kind or a sentence at {row.first_at}"
         for row in rows
         if not row.kind or len(row.reason) < 20
     ]
-    covered = [(row.first_at, row.last_at) for row in rows]
+    covered = sorted([*((row.first_at, row.last_at) for row in rows), *down])
     start, end = max(job.start, span[0]), min(job.end, span[1])
     away = job.away or (end, end)
     for first, last in ((start, min(end, away[0])), (min(end, away[1]), end)):
-        parts = [part for part in covered if part[1] >= first and part[0] <= last]
-        edges = [(first, first), *parts, (last, last)]
-        wrong += [
-            f"{job.name}: nothing was decided between {one[1]} and {other[0]}"
-            for one, other in pairwise(edges)
-            if other[0] - one[1] > step
-        ]
-    for row in rows:
-        acted = row.action != "hold" or row.kind not in BLIND_HOLDS
-        for first, last in blind:
-            if acted and row.first_at < last and row.last_at >= first:
-                wrong.append(f"{job.name}: {row.action} {row.kind} at {row.last_at}, though blind")
+        known_to = first
+        for since, until in [*covered, (last, last)]:
+            if min(since, last) - known_to > step:
+                wrong.append(f"{job.name}: nothing was decided from {known_to} to {since}")
+            known_to = max(known_to, until)
     return wrong
+
+
+def blindly(
+    decisions: Sequence[DecisionRow], blind: Sequence[tuple[datetime, datetime]]
+) -> list[str]:
+    """Say what was decided for carbon's sake while no signal could be told: it must be holds."""
+    return [
+        f"{row.run}: {row.action} {row.kind} until {row.last_at}, though blind"
+        for row in decisions
+        for first, last in blind
+        if row.first_at < last and row.last_at >= first
+        if row.action != "hold" or row.kind not in BLIND_HOLDS
+    ]
 
 
 def blind_spans(

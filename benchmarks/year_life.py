@@ -3,15 +3,24 @@
 Rows are compared before retention lets them go, month by month, three days after their hours.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from time import monotonic
 
 from benchmarks.year_daemon import Simulated
-from benchmarks.year_judge import blind_spans, closed_wrongly, truth_of, unexplained, untiled
+from benchmarks.year_judge import (
+    blind_spans,
+    blindly,
+    closed_wrongly,
+    truth_of,
+    unexplained,
+    untiled,
+)
 from benchmarks.year_oracle import Checked, check
 from benchmarks.year_story import GPUS, Tale
 from benchmarks.year_world import Time, World
@@ -53,6 +62,19 @@ class Life:
         world, grid = self.simulated.world, self.simulated.server.grid
         return check(rows, world, grid, self.tale.story(), span)
 
+    def live(self, until: datetime) -> None:
+        """Live up to a moment; the daemon is stopped and started anew where the story says so."""
+        down = sorted(each for each in self.tale.down if self.now <= each[0] < until)
+        for start, end in down:
+            self.simulated.live(start, self.tale.step)
+            self.simulated = self.simulated.restarted(end, self.tale.step)
+        self.simulated.live(max(until, self.now), self.tale.step)
+
+    @property
+    def now(self) -> datetime:
+        """The virtual time."""
+        return self.simulated.world.time.now
+
     def judge(self) -> None:
         """Find what else is wrong: holds, periods, closed months."""
         tale, journal = self.tale, self.simulated.journal
@@ -60,7 +82,8 @@ class Life:
         span = (tale.start, tale.end)
         blind = blind_spans(tale.dead, 2 * tale.site.poll)
         for job in tale.jobs:
-            self.failures += unexplained(decisions, job, span, tale.step, blind)
+            self.failures += unexplained(decisions, job, span, tale.step, tale.down)
+        self.failures += blindly(decisions, blind)
         timezone = tale.site.timezone
         self.failures += untiled(journal, span, timezone)
         world, grid = self.simulated.world, self.simulated.server.grid
@@ -69,22 +92,32 @@ class Life:
 
 
 @contextmanager
-def lived(tale: Tale, folder: Path) -> Iterator[Life]:
-    """Live through a story in a folder; the daemon's parts stand until the block ends."""
+def lived(tale: Tale, folder: Path, minutes: float = math.inf) -> Iterator[Life]:
+    """Live through a story in a folder; the daemon's parts stand until the block ends.
+
+    Args:
+        tale: the story.
+        folder: for journal, settings and socket; empty.
+        minutes: of this machine's time, after which the story ends where it is.
+    """
+    ends_s = monotonic() + 60 * minutes
     time = Time(tale.start)
     server = GridServer(clock=lambda: time.now)
     tale.switch_on(server)
-    world = World(time=time, jobs=tale.jobs, gpus=GPUS, silent=tale.silent)
+    quiet = (*tale.silent, *tale.down)
+    world = World(time=time, jobs=tale.jobs, gpus=GPUS, silent=quiet)
     with server.serving():
         life = Life(tale=tale, simulated=Simulated(folder, world, server, tale.site))
         try:
             done = tale.start
-            while time.now < tale.end:
-                life.simulated.live(min(tale.end, time.now + CHUNK), tale.step)
+            while time.now < tale.end and monotonic() < ends_s:
+                until = min(tale.end, time.now + CHUNK)
+                life.live(until)
                 until = (time.now - SETTLED).replace(minute=0, second=0)
                 if until > done:
                     life.compare(done, until)
                     done = until
+            life.tale = replace(tale, end=time.now)
             life.judge()
             yield life
         finally:

@@ -24,7 +24,8 @@ class Tale:
     """One story.
 
     Attributes:
-        silent: no GPU answers. `dead`: the accounting provider answers 500.
+        silent: no GPU answers. `down`: the daemon is stopped, and started again.
+        dead: the accounting provider answers 500.
         wrong_zone: it answers for another zone.
         never, neither: it never tells these hours; the stand-in does not tell the second ones.
         raised: these hours are told 20 % higher from `raised_at` on.
@@ -36,6 +37,7 @@ class Tale:
     step: timedelta
     jobs: Sequence[Job]
     silent: Sequence[Span] = ()
+    down: Sequence[Span] = ()
     dead: Sequence[Span] = ()
     wrong_zone: Sequence[Span] = ()
     never: Sequence[Span] = ()
@@ -85,10 +87,10 @@ def _job(
 def month_end() -> Tale:
     """A month ends in India (18:30 UTC) amid a failover, an outage, a gap and a revision."""
     return Tale(
-        site=Site(price=2 * HOUR),
+        site=Site(poll=2 * HOUR, price=2 * HOUR),
         start=at("2026-02-24 00:00:00"),
         end=at("2026-03-05 00:00:00"),
-        step=timedelta(hours=1, seconds=7),
+        step=timedelta(hours=1, minutes=30, seconds=7),
         jobs=(
             _job(
                 "steady",
@@ -99,6 +101,7 @@ def month_end() -> Tale:
             _job("lean", at("2026-02-24 12:10:03"), 90, layout=B, gpus=GPUS[2:4]),
         ),
         silent=((at("2026-02-25 20:00:00"), at("2026-02-25 23:00:00")),),
+        down=((at("2026-02-28 17:50:00"), at("2026-02-28 19:20:00")),),
         dead=((at("2026-02-25 10:00:00"), at("2026-02-25 18:00:00")),),
         wrong_zone=((at("2026-02-27 02:00:00"), at("2026-02-27 06:00:00")),),
         never=((at("2026-02-28 14:00:00"), at("2026-02-28 22:00:00")),),
@@ -111,7 +114,7 @@ def month_end() -> Tale:
 def clocks_change() -> Tale:
     """Clocks change in Berlin and a month ends while the provider is away for more than 72 h."""
     return Tale(
-        site=Site(zone="DE", timezone="Europe/Berlin", price=3 * HOUR),
+        site=Site(zone="DE", timezone="Europe/Berlin", poll=2 * HOUR, price=3 * HOUR),
         start=at("2026-03-26 00:00:00"),
         end=at("2026-04-05 00:00:00"),
         step=timedelta(hours=2, seconds=11),
@@ -136,16 +139,17 @@ def whole_year() -> Tale:
 
     raised = each(4, 11, 12)
     return Tale(
-        site=Site(poll=3 * HOUR, price=3 * HOUR, forecast=24 * HOUR),
+        site=Site(poll=6 * HOUR, price=6 * HOUR, forecast=24 * HOUR),
         start=at("2026-01-01 00:00:00"),
         end=at("2027-01-05 00:00:00"),
-        step=timedelta(hours=3, seconds=13),
+        step=timedelta(hours=6, seconds=13),
         jobs=tuple(jobs),
         silent=each(2, 13.25, 4),
+        down=each(3, 18.5, 5),
         dead=(*each(1, 7.5, 20), *each(6, 16, 110, first=3)),
         wrong_zone=each(3, 21, 9, first=1),
         never=(*each(2, 25, 46, first=1), *each(5, 29.5, 30)),
         neither=each(4, 25.5, 7, first=1),
         raised=raised,
-        raised_at=tuple(end + 3 * DAY for _, end in raised),
+        raised_at=tuple(end + 36 * HOUR for _, end in raised),
     )

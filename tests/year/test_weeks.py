@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.year_judge import months, unexplained
+from benchmarks.year_judge import blindly, months, unexplained
 from benchmarks.year_life import MOST_DECISIONS, Life, lived
 from benchmarks.year_story import clocks_change, month_end
 from benchmarks.year_world import HOUR, at
@@ -25,7 +25,7 @@ SPAN = (at("2026-02-26 00:00:00"), at("2026-02-27 00:00:00"))
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
-    """The week in which a month ends in India."""
+    """The week in which a month ends in India; nobody is there at its midnight."""
     folder: Path = tmp_path_factory.mktemp("year")
     with lived(month_end(), folder) as found:
         yield found
@@ -89,10 +89,10 @@ def test_a_missing_decision_is_caught(life: Life) -> None:
     rows = life.simulated.journal.decisions.list(limit=MOST_DECISIONS)
     span, job = (tale.start, tale.end), tale.jobs[0]
     early = [row for row in rows if row.last_at < job.start + 3 * DAY]
-    assert unexplained(early, job, span, tale.step, ())
+    assert unexplained(early, job, span, tale.step, tale.down)
     mute = [replace(row, reason="") for row in rows]
-    assert unexplained(mute, job, span, tale.step, ())
-    assert not unexplained(rows, job, span, tale.step, ())
+    assert unexplained(mute, job, span, tale.step, tale.down)
+    assert not unexplained(rows, job, span, tale.step, tale.down)
 
 
 def test_months_of_a_place_follow_each_other() -> None:
@@ -108,8 +108,10 @@ def test_clocks_change_while_the_provider_is_gone(tmp_path: Path) -> None:
     with lived(clocks_change(), tmp_path) as life:
         assert not life.checked.wrong, "\n".join(map(str, life.checked.wrong[:10]))
         assert life.failures == []
-        kinds = {row.kind for row in life.simulated.journal.decisions.list(limit=1000)}
-        assert "stale_signal" in kinds
+        decisions = life.simulated.journal.decisions.list(limit=1000)
+        assert "stale_signal" in {row.kind for row in decisions}
+        wrong = blindly([replace(row, kind="at_target") for row in decisions], [life.tale.dead[0]])
+        assert wrong  # the sabotaged twin: decisions that look at a grid nobody told
         closed = life.simulated.journal.budgets.closed("2026-03", "Europe/Berlin")
         assert closed is not None
         assert closed.end == at("2026-03-31 22:00:00")
