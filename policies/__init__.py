@@ -12,8 +12,28 @@ horizon.py     intensity from now to the deadline, beyond the forecast too
 price.py       the carbon price of a token: exact least grams, bound, schedule
 outlook.py     hull, plan and price from where one run is
 gate.py        is a switch worth its cost
+mpc.py         the question for a plan, from what a cycle saw, and the answer as a plan to follow
+follow.py      the newest plan's point for now, behind every gate
+asleep.py      a suspended run: asleep while the plan says so, else woken
+far.py         the grid further ahead than a forecast knows: its usual day
 automatic.py   the policy that saves grams: plan, guard, limits, gain
 reasons.py     what that policy says
+rivals/        rules that others use, for replay
+planning.py    answers the question (numpy, in a worker)
+problem.py     what the planner is asked and what it answers (types)
+options.py     a catalogue as the planner's options and transitions
+grid.py        the slots a plan is made in
+planner.py     plans with a certified bound; it and the six after it need numpy
+prices.py      the search for the price of a token
+levels.py      the service level as prices of windows
+viterbi.py     the recursion over (slot, option), many prices at once
+arrays.py      a problem as arrays
+repair.py      from the paths of two prices to one legal plan
+route.py       a path as prefix sums
+evaluate.py    what a path comes to, second by second: the judge of every plan
+steady.py      keeping to a plan while a new one is hardly better
+cautious.py    planning by quantiles or over scenarios
+regret.py      what hindsight would have saved, and whose fault it is
 words.py       grams, durations and times as the sentences say them
 baseline.py    the counterfactual: where the run would be had it never been touched
 """

@@ -1,0 +1,22 @@
+"""A catalogue in the journal: comes back as it was, older ones too."""
+
+import json
+from dataclasses import replace
+
+from tests.policies.build import PAIR
+from wattmesh.controller.journal.frozen_catalogue import from_text, to_stored
+from wattmesh.reconfig.catalogue import PairCost, SwitchCost
+
+
+def test_costs_of_pairs_come_back() -> None:
+    """Whatever a switch costs, between which points."""
+    pair = PairCost(origin="A", target="paused", seconds=3.0, energy_j=40.0)
+    stored = replace(PAIR, switch=SwitchCost(reacquire_s=60.0, pairs=(pair,)))
+    assert from_text(to_stored(stored)) == stored
+
+
+def test_a_catalogue_from_before_there_were_pairs_is_read() -> None:
+    """A run registered by an earlier version keeps its catalogue."""
+    old = json.loads(to_stored(PAIR))
+    del old["switch"]["pairs"], old["switch"]["reacquire_s"]
+    assert from_text(json.dumps(old)) == PAIR
