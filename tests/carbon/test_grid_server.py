@@ -7,7 +7,10 @@ standard library's client, not through ours.
 import base64
 import http.client
 import json
+import signal
 import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -27,7 +30,7 @@ from wattmesh.integrations.carbon.grid_server import (
     Measure,
     Service,
 )
-from wattmesh.integrations.carbon.grid_server.__main__ import _words, settings_lines
+from wattmesh.integrations.carbon.grid_server.__main__ import _words, main, settings_lines
 
 HOUR = timedelta(hours=1)
 NOW = datetime(2026, 8, 25, 14, 10, tzinfo=UTC)
@@ -476,3 +479,41 @@ def test_the_command_line_reads_faults_and_traces(tmp_path: Path) -> None:
     assert grid.truth("MINE", at, measure=Measure.LIFECYCLE) == 200
     assert grid.truth("MINE", at, 2 * HOUR, Measure.LIFECYCLE) == 150
     assert "neso" in settings_lines(GridServer(url="http://x"))
+
+
+def test_every_fault_is_in_its_page() -> None:
+    """A fault that nobody can look up is not finished."""
+    page = (Path(__file__).parents[2] / "docs" / "grid-server.md").read_text("utf-8")
+    assert [each for each in Fault if f"`{each}`" not in page] == []
+    assert [each for each in Service if f"`{each}`" not in page] == []
+
+
+def test_the_server_runs_from_a_shell_until_it_is_asked_to_end() -> None:
+    """It prints where each provider answers, begins with its faults, and ends by SIGTERM with 0."""
+    module = "wattmesh.integrations.carbon.grid_server"
+    words = ["--listen", "127.0.0.1:0", "--fault", "neso:no-data:1", "--clock", "2026-08-25T14:10Z"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *words], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(len(Service) + 2)]
+        neso = next(line.split('"')[1] for line in lines if line.startswith("neso"))
+        assert [ask(neso + "/intensity").status for _ in range(2)] == [404, 200]
+        (row,) = ask(neso + "/intensity").json["data"]
+        assert row["from"] == "2026-08-25T14:00Z"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def test_an_address_in_use_is_said_in_one_line(
+    server: GridServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1, and no traceback."""
+    assert main(["--listen", server.url.removeprefix("http://")]) == 1
+    assert "Traceback" not in capsys.readouterr().err
