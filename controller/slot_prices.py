@@ -156,11 +156,12 @@ class SlotPrices:
         """Give the first fallback that knows the whole slot."""
         for each in self._tariff.fallbacks:
             told = cover(self._observed(str(each.signal), start), start, end)
-            if told is not None and told.quality in (Quality.MEASURED, Quality.ESTIMATED):
+            if told is not None and told.quality is not Quality.PROVISIONAL:
+                static = told.quality is Quality.STATIC
                 return Price(
                     signal=str(each.signal),
                     g_milli_per_kwh=round(told.g_milli_per_kwh * each.scale),
-                    quality=str(Quality.ESTIMATED),
+                    quality=str(Quality.STATIC if static else Quality.ESTIMATED),
                     rank=Rank.FALLBACK,
                     model=f"{FALLBACK} x{each.scale:g}",
                 )

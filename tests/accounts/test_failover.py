@@ -89,6 +89,22 @@ def test_a_fallback_stands_in_only_once_the_slot_is_late(journal: Journal) -> No
     assert baseline(journal, 0).signal == str(OTHER)
 
 
+@pytest.mark.parametrize(
+    ("told", "quality"),
+    [
+        (Quality.ESTIMATED, "estimated"),
+        (Quality.STATIC, "static"),
+        (Quality.PROVISIONAL, "unpriced"),
+    ],
+)
+def test_a_fallback_is_never_called_measured(journal: Journal, told: Quality, quality: str) -> None:
+    """A static number stays one; what the fallback does not know itself yet is not taken."""
+    booked(journal)
+    intensity(journal, (100.0,) * 4, signal=OTHER, quality=told)
+    books(journal).price(slot(9))
+    assert {row.quality for row in journal.ledger.emissions(scenario="actual")} == {quality}
+
+
 def test_without_a_declared_fallback_nothing_stands_in(journal: Journal) -> None:
     """The twin: the other signal's values are there, and are not taken."""
     booked(journal)
