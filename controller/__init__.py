@@ -20,6 +20,7 @@ The daemon's life:
 Deciding (the same code live, in replay and in the demo):
     cycle.py             observe, decide, act; one English sentence per turn
     observe.py           journal rows become one frozen observation
+    think.py             the newest plans laid beside the runs, then decide
     act.py               a decision becomes an intent row
     states.py            when an open switch is given up
 
@@ -42,6 +43,7 @@ Telling:
     api/                 HTTP over a Unix socket
     cli/                 the command line
     demo/                `wattmesh demo`
+    replay/              `wattmesh policy bench`: runs over recorded grids, under the same decisions
 
 Nodes:
     agent/               `wattmesh agent`, the process on each GPU node

@@ -27,7 +27,8 @@ def asleep(case: Case, blind: Decision | None) -> Decision:
     if told is not None:
         return told
     if guard is None:
-        return _wake(case, run.current, "unready", case.missing[1] or "its points are not known")
+        kind, why = case.missing if case.missing[0] else ("no_catalogue", "its points are unknown")
+        return _wake(case, run.current, kind, why)
     if guard.asleep_slack_s() < 0.0:
         at = moment(run.deadline, case.seen.now) if run.deadline else "unknown"
         return _wake(case, guard.fastest, "deadline", f"the deadline at {at} needs every hour left")

@@ -165,7 +165,7 @@ def test_a_sleeping_run_sleeps_on_while_the_plan_says_so() -> None:
         (asleep(plan(""), deadline=hours(10.05)), "deadline", "A"),
         (asleep(plan(""), frozen="by hand"), "frozen", "A"),
         (asleep(plan(""), ordered_point="B"), "operator", "B"),
-        (asleep(plan(""), deadline=None), "unready", "A"),
+        (asleep(plan(""), deadline=None), "no_deadline", "A"),
         (
             replace(
                 asleep(plan("")),

@@ -235,4 +235,5 @@ def test_every_kind_of_reason_in_the_code_is_documented() -> None:
     code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "policies").glob("*.py"))
     said = set(re.findall(r"(?:hold|switch)\(\s*\"([a-z_]+)\"", code))
     said |= set(re.findall(r"return \"([a-z_]+)\", ", code)) | {"failed_switches"}
+    said |= set(re.findall(r"_(?:wake|sleep)\(\s*case, (?:[a-z._]+, )?\"([a-z_]+)\"", code))
     assert said == documented_kinds()

@@ -1,5 +1,6 @@
 """The rules of others do what their authors say, on cases small enough to reckon by hand."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from math import exp
@@ -39,7 +40,7 @@ E = rated("E", 2, 1300, 430.0, 540.0)
 POINTS = (E, D, B, A)
 
 
-def look(values: list[float], work_h: float, **changes: object) -> Look:
+def look(values: Sequence[float], work_h: float, **changes: object) -> Look:
     """Hours of a grid, and work that A does in `work_h`; at A, with everything still to do."""
     facts: dict[str, object] = {
         "ahead": tuple(Ahead(seconds=HOUR, g_per_kwh=value) for value in values),

@@ -14,7 +14,7 @@ from wattmesh.controller.replay.bounds import hindsight
 from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import Forecast, Own, Persist
 from wattmesh.controller.replay.grid import Grid
-from wattmesh.controller.replay.world import Noise, State, run
+from wattmesh.controller.replay.world import Driver, Noise, State, run
 from wattmesh.controller.think import NoPlans
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.rivals import RULES
@@ -55,11 +55,11 @@ def test_the_bound_is_below_the_oracle_and_the_oracle_below_every_policy(
     known = hindsight(setting, pause=True)
     assert known.bound_g <= known.plan.evaluation.grams * (1 + 1e-9)
     assert known.plan.evaluation.legal
-    for name, driver in {
-        **{name: Rival(means(perfect(on)), rule) for name, rule in RULES.items()},
-        "mpc": mpc(perfect(on)),
-        "threshold": Ours(means(perfect(on)), NoPlans()),
-    }.items():
+    drivers: dict[str, Driver] = {
+        name: Rival(means(perfect(on)), rule) for name, rule in RULES.items()
+    }
+    drivers |= {"mpc": mpc(perfect(on)), "threshold": Ours(means(perfect(on)), NoPlans())}
+    for name, driver in drivers.items():
         state = run(setting, driver, cycle_s=CYCLE_S)
         assert known.bound_g <= state.carbon_g * (1 + 1e-9), name
 
@@ -95,9 +95,13 @@ def test_the_deadline_is_met_whatever_the_forecast_says_and_whatever_fails(
 ) -> None:
     """Within the guard's reserve for speed, and never two failures in a row."""
     on = days(34, seed=3)
-    forecast = {"inverted": Inverted(grid=on), "persist": Persist(grid=on), "own": Own(on)}[kind]
+    kinds: dict[str, Forecast] = {
+        "inverted": Inverted(grid=on),
+        "persist": Persist(grid=on),
+        "own": Own(on),
+    }
     setting = scene(on, hours=20, slack=slack, day=30, noise=noise, catalogue=job(switch=DEAR))
-    state = run(setting, mpc(forecast), cycle_s=CYCLE_S)
+    state = run(setting, mpc(kinds[kind]), cycle_s=CYCLE_S)
     assert state.at_s <= 20 * slack * 3600 + 1e-3
 
 
