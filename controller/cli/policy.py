@@ -1,4 +1,4 @@
-"""`wattmesh policy`: what policies would have saved on recorded grids."""
+"""`wattmesh policy bench`: what policies would have saved on recorded grids."""
 
 import os
 import sys
@@ -10,6 +10,7 @@ import typer
 
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.output import print_json, print_lines
+from wattmesh.controller.cli.plan import app
 from wattmesh.controller.cli.policy_screen import screen
 from wattmesh.controller.cli.progress import counted
 from wattmesh.controller.replay.bench import (
@@ -27,15 +28,8 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Release
 
-app = typer.Typer(help="What policies would have saved on recorded grids.")
-
 MODES = ("own", "perfect", "persist")
 NOISES = ("throughput", "switch_failure", "seed")
-
-
-@app.callback()
-def policy() -> None:
-    """Keep `bench` a command of its own while it is the only one."""
 
 
 @app.command()

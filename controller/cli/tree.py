@@ -46,6 +46,9 @@ COMMANDS = {
     "doctor": Place(module="doctor", name="doctor"),
 }
 
+INNER = {("policy", "plan"): Place(module="plan", name="app")}
+"""Commands of a group that are asked often, and do not wait for what the rest of it imports."""
+
 
 def build(words: Sequence[str]) -> typer.Typer:
     """Make the command tree for what was typed: one branch when it is known, else all."""
@@ -61,7 +64,7 @@ def build(words: Sequence[str]) -> typer.Typer:
     asked = words[0] if words and words[0] in COMMANDS else None
     for name, place in COMMANDS.items():
         if asked in (None, name):
-            _add(app, name, place)
+            _add(app, name, INNER.get(tuple(words[:2]), place))
     return app
 
 

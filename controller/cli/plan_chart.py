@@ -1,0 +1,182 @@
+"""Draw a plan in characters: the grid as a curve, mu as lines through it, a letter per point. Pure.
+
+Invariant: a column of the curve, of the letters and of the time axis is the same stretch of time.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from wattmesh.controller.cli import words
+
+ROWS = 6
+LABEL = 10
+"""Width of what stands before the curve."""
+
+ASLEEP, DONE = "·", " "
+TICK = 16
+"""Columns between two times of the axis, at least."""
+
+MOST_ABOVE = 1.5
+"""A mu above this many times the highest intensity is not drawn, but said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """The stretch of time that is drawn, in columns."""
+
+    start: datetime
+    end: datetime
+    width: int
+
+    def middle(self, column: int) -> datetime:
+        """Give the middle of a column."""
+        return self.start + (self.end - self.start) * (column + 0.5) / self.width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Which row a value is in, the lowest row 0."""
+
+    low: float
+    high: float
+
+    def row(self, value: float) -> int:
+        """Give the row."""
+        span = self.high - self.low
+        return round((value - self.low) / span * (ROWS - 1)) if span > 0 else ROWS // 2
+
+    def value(self, row: int) -> float:
+        """Give the value in the middle of a row."""
+        return self.low + (self.high - self.low) * row / (ROWS - 1)
+
+
+def frame(answer: Mapping[str, Any], width: int) -> Frame:
+    """Draw from the cycle's time to the end of the plan, or to the deadline where that is later."""
+    ends = [answer["plan"]["finish_at"], answer["deadline"]]
+    return Frame(
+        start=datetime.fromisoformat(answer["at"]),
+        end=max(datetime.fromisoformat(each) for each in ends if each),
+        width=width,
+    )
+
+
+def curve(answer: Mapping[str, Any], drawn: Frame) -> list[str]:
+    """Draw the grid, the highest row first, with mu at the side."""
+    values = [_mean(answer["grid"], drawn, column) for column in range(drawn.width)]
+    known = [each for each in values if each is not None]
+    if not known:
+        return []
+    marks = [each for each in answer["plan"]["mu"] if shown(each["g_per_kwh"], max(known))]
+    levels = [each["g_per_kwh"] for each in marks]
+    scale = Scale(low=min(*known, *levels, max(known)), high=max(*known, *levels, min(known)))
+    cells = _cells([None if each is None else scale.row(each) for each in values])
+    lines = []
+    for row in reversed(range(ROWS)):
+        ours = [each for each in marks if scale.row(each["g_per_kwh"]) == row]
+        line = "".join(_cell(each, mu=bool(ours)) for each in cells[row])
+        title = "g/kWh " if row == ROWS - 1 else ""
+        label = f"{title}{words.intensity(scale.value(row))}".rjust(LABEL - 2)
+        lines.append(f"{label} ┤{line}  {_mu(ours)}".rstrip())
+    return lines
+
+
+def shown(mu_g_per_kwh: float, highest: float) -> bool:
+    """Say whether a mu is near enough to the curve to be drawn with it."""
+    return mu_g_per_kwh <= MOST_ABOVE * highest
+
+
+def letters(steps: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Give each point of the plan a letter of its own: its id's first, where that tells it."""
+    ids = [each for each in dict.fromkeys(step["point"] for step in steps) if each]
+    firsts = [each[0] for each in ids]
+    spare = (each for each in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+    clear = len(set(firsts)) == len(ids)
+    named = firsts if clear else [next(spare) for _ in ids]
+    return {"": ASLEEP, **dict(zip(ids, named, strict=True))}
+
+
+def points(answer: Mapping[str, Any], drawn: Frame) -> str:
+    """Draw where the run is to be."""
+    steps, names = answer["plan"]["steps"], letters(answer["plan"]["steps"])
+    line = ""
+    for column in range(drawn.width):
+        at = drawn.middle(column)
+        step = next((each for each in steps if _holds(each, at)), None)
+        line += names[step["point"]] if step else DONE
+    return f"{'point':<{LABEL}}{line}".rstrip()
+
+
+def axis(drawn: Frame) -> str:
+    """Write the times."""
+    ticks = max(1, drawn.width // TICK)
+    line = ""
+    for tick in range(ticks):
+        column = tick * drawn.width // ticks
+        at = drawn.start + (drawn.end - drawn.start) * column / drawn.width
+        line = line.ljust(column) + _time(at, drawn)
+    return f"{'':<{LABEL}}{line}"
+
+
+def _time(at: datetime, drawn: Frame) -> str:
+    """Write a time: with its day, or with its date where the weekday would not tell."""
+    far = drawn.end - drawn.start > timedelta(days=6)
+    return f"{at.astimezone(UTC):{'%d %b %H:%M' if far else '%a %H:%M'}}"
+
+
+def _holds(span: Mapping[str, Any], at: datetime) -> bool:
+    """Say whether a span of the API holds a moment."""
+    return datetime.fromisoformat(span["start"]) <= at < datetime.fromisoformat(span["end"])
+
+
+def _mean(grid: Sequence[Mapping[str, Any]], drawn: Frame, column: int) -> float | None:
+    """Give the mean intensity of a column; None where nothing is known of it."""
+    step = (drawn.end - drawn.start) / drawn.width
+    start, end = drawn.start + step * column, drawn.start + step * (column + 1)
+    total = seconds = 0.0
+    for slot in grid:
+        first = max(start, datetime.fromisoformat(slot["start"]))
+        last = min(end, datetime.fromisoformat(slot["end"]))
+        overlap_s = (last - first).total_seconds()
+        if overlap_s > 0:
+            total += slot["g_per_kwh"] * overlap_s
+            seconds += overlap_s
+    return total / seconds if seconds else None
+
+
+def _cells(rows: Sequence[int | None]) -> list[list[str]]:
+    """Lay the curve into cells, [row][column], the lowest row first."""
+    cells = [[" "] * len(rows) for _ in range(ROWS)]
+    before: int | None = None
+    for column, row in enumerate(rows):
+        if row is None:
+            before = None
+            continue
+        if before is None or before == row:
+            cells[row][column] = "─"
+        else:
+            rises = row > before
+            cells[before][column] = "╯" if rises else "╮"
+            cells[row][column] = "╭" if rises else "╰"
+            for between in range(min(before, row) + 1, max(before, row)):
+                cells[between][column] = "│"
+        before = row
+    return cells
+
+
+def _cell(drawn: str, *, mu: bool) -> str:
+    """Let the line of mu run behind the curve."""
+    return "┄" if mu and drawn == " " else drawn
+
+
+def _mu(marks: Sequence[Mapping[str, Any]]) -> str:
+    """Name the mus of a row."""
+    return ", ".join(_told(marks))
+
+
+def _told(marks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Say what each mu parts; the one of the curve's own scale needs no unit."""
+    for each in marks:
+        slower = each["slower"] or "asleep"
+        yield f"mu = {words.intensity(each['g_per_kwh'])} ({slower} above, {each['faster']} below)"
