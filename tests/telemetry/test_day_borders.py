@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.telemetry.test_sampler import T0, Bench
 from wattmesh.controller.agent.knowledge import read_grid, write_grid
 from wattmesh.controller.api.agents import laid
 from wattmesh.controller.periods import period_of
@@ -90,3 +91,22 @@ def test_the_row_of_an_old_agent_is_laid_over_both_days() -> None:
     assert [each.energy_mj for each in parts] == [500_000, 500_001]
     assert sum(each.unobserved_ms for each in parts) == 7
     assert sum(each.upper_mj for each in parts) == 9
+
+
+def test_a_meter_cuts_what_it_read_over_the_months_border() -> None:
+    """A second over 18:30 UTC: October and November have half each, and nothing is lost."""
+    grid = SlotGrid(origin=T0, interval_s=3600.0, timezone="Asia/Kolkata")
+    border = T0 + timedelta(hours=6.5)
+    bench = Bench(grid=grid)
+    bench.step(6.5 * 3600 - 0.5)
+    start_mj = bench.world.gpu.counter_mj
+    bench.world.gpu.power_mw = 333_333
+    bench.step(1.0)
+    bench.sampler.flush()
+    rows = sorted(bench.book.rows.values(), key=lambda each: each.slot_start)[-2:]
+    assert [(row.slot_start, row.slot_end) for row in rows] == [
+        (border - timedelta(minutes=30), border),
+        (border, border + timedelta(minutes=30)),
+    ]
+    assert [row.energy_mj for row in rows] == [166_666, 166_667]
+    assert sum(row.energy_mj or 0 for row in rows) == bench.world.gpu.counter_mj - start_mj
