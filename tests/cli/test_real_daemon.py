@@ -57,6 +57,8 @@ plays_at = {now}
 catalogue = "{folder}/catalogue.toml"
 baseline = "A"
 deadline_after_s = 3600
+[budget.cluster]
+grams = 1000.0
 """
 
 
@@ -168,8 +170,8 @@ def running(folder: Path) -> Iterator[Site]:
 
 @pytest.mark.parametrize(
     "command",
-    ["status", "runs", "decisions", "why llama", "budget", "budget --audit llama", "carbon now",
-     "carbon history"],
+    ["status", "runs", "decisions", "why llama", "budget", "budget --audit llama", "report",
+     "carbon now", "carbon history"],
 )  # fmt: skip
 def test_screens_and_json_of_a_real_daemon(
     command: str, site: Site, capsys: pytest.CaptureFixture[str]
@@ -180,6 +182,19 @@ def test_screens_and_json_of_a_real_daemon(
     assert capsys.readouterr().out.strip()
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)
+
+
+def test_a_budget_is_planned_anew_over_the_socket(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The operator is told what was done; a budget that is none is one sentence."""
+    socket = ["--socket", site.socket]
+    assert main(["budget", "--replan", "cluster", *socket]) == 0
+    assert "Planned budget cluster anew" in capsys.readouterr().out
+    assert main(["budget", *socket]) == 0
+    assert "plan       made anew by" in capsys.readouterr().out
+    assert main(["budget", "--replan", "nobody", *socket]) == 1
+    assert "there is: cluster" in capsys.readouterr().err
 
 
 def test_an_operator_s_acts_reach_the_journal(
