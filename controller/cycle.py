@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from wattmesh.controller.act import carry_out, settle, settle_clock
-from wattmesh.controller.capping import CapNow, apply
+from wattmesh.controller.cap_held import CapNow
+from wattmesh.controller.capping import apply
 from wattmesh.controller.clocks import Controls
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.nodes import NodeRow

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from wattmesh.controller.bell import Bell
-from wattmesh.controller.capping import CapNow
+from wattmesh.controller.cap_held import CapNow
 from wattmesh.controller.cycle import Cycle
 from wattmesh.controller.fleet import Snapshot, holders
 from wattmesh.controller.fleet import sample as fleet_sample

@@ -7,8 +7,9 @@ counted as seen nor as settable.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from wattmesh.controller.cap_held import CapNow
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.errors import InputInvalid
@@ -17,9 +18,6 @@ from wattmesh.telemetry.attribution import Holder, Standing, is_gpu
 from wattmesh.telemetry.desired import Applied, GpuControl
 from wattmesh.telemetry.readings import Component, PowerReading, Quality
 from wattmesh.telemetry.sampler import Sample
-
-if TYPE_CHECKING:
-    from wattmesh.controller.capping import CapNow
 
 DELIVER_S = 10.0
 MISSED = 3
@@ -50,7 +48,7 @@ class Snapshot:
     runs: tuple[RunRow, ...]
     nodes: Mapping[str, NodeRow]
     by_gpu: Mapping[str, tuple[int, ...]]
-    cap: "CapNow | None" = None
+    cap: CapNow | None = None
 
     @classmethod
     def of(
@@ -61,7 +59,7 @@ class Snapshot:
         *,
         epoch: int | None,
         frozen: str,
-        cap: "CapNow | None" = None,
+        cap: CapNow | None = None,
     ) -> "Snapshot":
         """Take what a turn has read."""
         places: dict[str, list[int]] = {}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import wattmesh
-from wattmesh.controller.capping import sentence
+from wattmesh.controller.cap_held import sentence
 from wattmesh.controller.carbon_lines import carbon_line
 from wattmesh.controller.fleet import controls
 from wattmesh.controller.journal.journal import Journal

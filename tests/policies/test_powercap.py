@@ -1,0 +1,269 @@
+"""The plan of a power cap, beside every combination of clocks and the lowest limits there are."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.policies.build import NOW, observation, point, run
+from tests.policies.build import catalogue as made
+from wattmesh.policies.capped import loads, under
+from wattmesh.policies.decide import decide
+from wattmesh.policies.powercap import (
+    MARGIN,
+    Board,
+    Capping,
+    Load,
+    cap,
+    draw_w,
+    levels,
+    needs_w,
+)
+from wattmesh.reconfig.catalogue import Evidence
+
+FAST = point("F", 2, 1000.0, 1200.0, clock_mhz=1980)
+MIDDLE = point("M", 2, 900.0, 900.0, clock_mhz=1600)
+SLOW = point("S", 2, 700.0, 600.0, clock_mhz=1200)
+ALIKE = (FAST, MIDDLE, SLOW)
+
+Planner = Callable[[float, Sequence[Board], Sequence[Load]], Capping]
+
+
+def board(name: str, **changes: Any) -> Board:
+    """A board of 700 W that can be limited to 250 W."""
+    facts: dict[str, Any] = {"gpu_uuid": name, "limit_w": 700.0, "floor_w": 250.0}
+    return Board(**facts | changes)
+
+
+def load(name: str, *gpus: str, late: bool = False) -> Load:
+    """A run at F on these boards; `late`: anything slower misses its deadline."""
+    able = [each.id for each in ALIKE if not late or each is FAST]
+    return Load(run=name, gpus=gpus, levels=levels(FAST, ALIKE, able))
+
+
+def lowest_w(boards: Sequence[Board], runs: Sequence[Load]) -> float:
+    """The lowest bound there is, by trying every clock of every run with every limit at its floor.
+
+    Told from the words of the rule, not from the code: a lowered board counts at its floor, or at
+    the draw of a locked clock where that is lower; one that does not obey counts in full.
+    """
+    largest = max((each.limit_w for each in boards if each.limit_w), default=0.0)
+    found = []
+    for chosen in product(*(each.levels or (None,) for each in runs)):
+        at = {
+            gpu: level
+            for each, level in zip(runs, chosen, strict=True)
+            if level is not None
+            for gpu in each.gpus
+        }
+        total = 0.0
+        for each in boards:
+            free = each.limit_w if each.limit_w is not None else largest
+            if not each.obeys:
+                total += free
+                continue
+            best = min(free, each.floor_w) if each.floor_w is not None else free
+            if each.gpu_uuid in at:
+                where = at[each.gpu_uuid].point
+                if where.clock_mhz is not None and where.evidence is not Evidence.ASSUMED:
+                    best = min(best, where.power_w / where.gpus * (1 + MARGIN))
+            total += best
+        found.append(total)
+    return min(found)
+
+
+def kept(planner: Planner, cap_w: float, boards: Sequence[Board], runs: Sequence[Load]) -> bool:
+    """Whether a plan holds to the rule: kept where it can be, told where not, floors respected."""
+    plan = planner(cap_w, boards, runs)
+    least = lowest_w(boards, runs)
+    known = {each.gpu_uuid: each for each in boards}
+    largest = max((each.limit_w for each in boards if each.limit_w), default=0.0)
+    total = 0.0
+    for each in boards:
+        free = each.limit_w if each.limit_w is not None else largest
+        lowered = plan.boards.get(each.gpu_uuid)
+        bound = free
+        if lowered is not None and each.obeys:
+            if lowered.cap_w is not None:
+                if not (each.floor_w or 0.0) <= lowered.cap_w <= free:
+                    return False
+                bound = lowered.cap_w
+            if lowered.clock_mhz is not None:
+                where = next(p for p in ALIKE if p.clock_mhz == lowered.clock_mhz)
+                bound = min(bound, (draw_w(where) or free))
+        total += bound
+    assert set(plan.boards) <= set(known)
+    if plan.meets != (least <= cap_w + 1e-6) and not (free_w(boards) <= cap_w):
+        return False
+    if abs(total - plan.bound_w) > 1e-6:
+        return False
+    return plan.bound_w <= cap_w + 1e-6 or not plan.meets
+
+
+def free_w(boards: Sequence[Board]) -> float:
+    """What boards may draw while nobody lowers them."""
+    largest = max((each.limit_w for each in boards if each.limit_w), default=0.0)
+    return sum(largest if each.limit_w is None else each.limit_w for each in boards)
+
+
+@st.composite
+def sites(draw: st.DrawFn) -> tuple[float, list[Board], list[Load]]:
+    """Up to three runs on two boards each, and boards without a run; some deaf, some unknown."""
+    names = [f"G{n}" for n in range(draw(st.integers(1, 8)))]
+    boards = [
+        board(
+            name,
+            limit_w=draw(st.sampled_from([700.0, 700.0, 500.0, None])),
+            floor_w=draw(st.sampled_from([250.0, 250.0, 350.0, None])),
+            obeys=draw(st.sampled_from([True, True, True, False])),
+        )
+        for name in names
+    ]
+    pairs = [tuple(names[2 * n : 2 * n + 2]) for n in range(draw(st.integers(0, 3)))]
+    runs = [load(f"r{n}", *pair, late=draw(st.booleans())) for n, pair in enumerate(pairs) if pair]
+    return draw(st.floats(100.0, 6000.0)), boards, runs
+
+
+@settings(max_examples=200)
+@given(sites())
+def test_the_cap_is_kept_wherever_it_can_be_and_no_floor_is_broken(
+    site: tuple[float, list[Board], list[Load]],
+) -> None:
+    """Against every combination of clocks and floors."""
+    assert kept(cap, *site)
+
+
+def test_the_check_finds_a_plan_that_trusts_deaf_boards() -> None:
+    """A planner that takes every board's word fails where one does not obey."""
+
+    def trusting(cap_w: float, boards: Sequence[Board], runs: Sequence[Load]) -> Capping:
+        return cap(cap_w, [replace(each, obeys=True) for each in boards], runs)
+
+    site = (1000.0, [board("G0"), board("G1", obeys=False)], [load("r", "G0", "G1")])
+    assert kept(cap, *site)
+    assert not kept(trusting, *site)
+
+
+def test_nothing_is_lowered_where_boards_cannot_draw_that_much() -> None:
+    """Also not while they idle, and not when the cap is above what they may draw."""
+    plan = cap(1400.0, [board("G0"), board("G1")], [load("r", "G0", "G1")])
+    assert plan.meets
+    assert plan.boards == {}
+    assert plan.bound_w == 1400.0
+
+
+def test_limits_that_cost_no_tokens_come_before_clocks() -> None:
+    """Boards that train get the limit of their own point, idle ones go down; no clock moves."""
+    boards = [board(f"G{n}") for n in range(4)]
+    plan = cap(2000.0, boards, [load("r", "G0", "G1")])
+    assert plan.bound_w == pytest.approx(2000.0)
+    assert {each.clock_mhz for each in plan.boards.values()} == {None}
+    assert plan.boards["G0"].cap_w == pytest.approx(600.0 * (1 + MARGIN))
+    assert plan.boards["G2"].cap_w == pytest.approx((2000.0 - 1260.0) / 2)
+    assert plan.points["r"] is FAST
+    assert plan.price_per_w == 0.0
+
+
+def test_the_next_clock_is_taken_and_no_slower_one() -> None:
+    """M fits, S would too; limits back the clock up."""
+    plan = cap(1000.0, [board("G0"), board("G1")], [load("r", "G0", "G1")])
+    assert plan.points["r"] is MIDDLE
+    for each in plan.boards.values():
+        assert each.clock_mhz == 1600
+        assert each.cap_w == pytest.approx(450.0 * (1 + MARGIN))
+    assert plan.price_per_w > 0
+
+
+def test_of_two_runs_the_one_that_would_be_late_keeps_its_clock() -> None:
+    """A cap outranks a deadline, but not where somebody else can make room."""
+    boards = [board(f"G{n}") for n in range(4)]
+    runs = [load("a", "G0", "G1", late=True), load("b", "G2", "G3")]
+    plan = cap(2000.0, boards, runs)
+    assert plan.meets
+    assert plan.points["a"] is FAST
+    assert plan.points["b"] is not FAST
+    both = cap(1400.0, boards, runs)
+    assert both.points["a"] is not FAST
+
+
+def test_below_the_slowest_clock_limits_go_down_to_their_floor_and_no_further() -> None:
+    """The lowest that can be reached is told."""
+    boards, runs = [board("G0"), board("G1")], [load("r", "G0", "G1")]
+    tight = cap(550.0, boards, runs)
+    assert tight.meets
+    assert tight.points["r"] is SLOW
+    assert [each.cap_w for each in tight.boards.values()] == [pytest.approx(275.0)] * 2
+    over = cap(300.0, boards, runs)
+    assert not over.meets
+    assert over.bound_w == over.lowest_w == 500.0
+
+
+def test_a_board_of_which_nothing_is_known_counts_like_the_largest() -> None:
+    """Unknown is never zero."""
+    plan = cap(900.0, [board("G0"), board("G1", limit_w=None, floor_w=None, obeys=False)], [])
+    assert not plan.meets
+    assert plan.untold == ("G1",)
+    assert plan.bound_w == 250.0 + 700.0
+
+
+def test_an_assumed_draw_bounds_nothing() -> None:
+    """Only measured points are levels; the others are held by limits."""
+    guessed = [replace(each, evidence=Evidence.ASSUMED) for each in ALIKE]
+    runs = [Load(run="r", gpus=("G0",), levels=levels(guessed[0], guessed, ["F"]))]
+    plan = cap(600.0, [board("G0")], runs)
+    assert plan.boards["G0"].cap_w == pytest.approx(600.0)
+    assert plan.boards["G0"].clock_mhz is None
+
+
+CATALOGUE = made(FAST, MIDDLE, SLOW)
+
+
+def seen_under(cap_w: float, **changes: Any) -> Any:
+    """A run on four boards' room, at F, as a cycle sees it under a cap."""
+    one = run(
+        catalogue=CATALOGUE, current=FAST, world_size=2, gpus_held=2, clock_trouble="", **changes
+    )
+    seen = observation(one)
+    runs = loads(seen, {one.run: ("G0", "G1")})
+    plan = cap(cap_w, [board("G0"), board("G1")], runs)
+    return under(seen, plan, NOW + timedelta(hours=4))
+
+
+def test_a_capped_run_is_seen_where_it_is_held_and_no_sentence_hides_it() -> None:
+    """Guard, plan and sentence reckon with the clock that the boards have."""
+    seen = seen_under(1000.0)
+    assert seen.runs[0].current is MIDDLE
+    decision = decide(seen)[0]
+    assert decision.current == "M"
+    assert "power cap of 1 kW until 18:00 UTC holds it at M instead of F" in decision.reason
+
+
+def test_no_decision_goes_above_the_cap_even_for_the_deadline() -> None:
+    """An operator's cap outranks the deadline, an order and grams; each is said so."""
+    late = decide(seen_under(1000.0, deadline=NOW + timedelta(hours=10, minutes=10)))[0]
+    assert late.target == "M"
+    assert late.kind == "deadline"
+    assert "power cap" in late.reason
+    refused = decide(seen_under(1000.0, ordered_point="F"))[0]
+    assert refused.kind in ("order_refused", "deadline")
+    assert refused.target == "M"
+    assert needs_w(FAST) > 1000.0
+
+
+def test_without_the_cap_the_same_run_goes_to_the_fastest_for_its_deadline() -> None:
+    """The twin: it is the cap that holds it, and nothing else."""
+    one = run(
+        catalogue=CATALOGUE,
+        current=MIDDLE,
+        world_size=2,
+        gpus_held=2,
+        clock_trouble="",
+        deadline=NOW + timedelta(hours=10, minutes=13),
+    )
+    decision = decide(observation(one))[0]
+    assert (decision.kind, decision.target) == ("deadline", "F")
