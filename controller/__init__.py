@@ -29,6 +29,13 @@ Remembering and accounting:
     accounts.py          joules become grams; the baseline beside every run
     slot_prices.py       what a slot is priced with: measured, fallback, stand-in, settled
     budget.py            both ledgers added up for people, and laid open for auditors
+    periods.py           days, weeks, months and years in the site's time zone (pure)
+    planning.py          plans of budgets, frozen at the start of a period
+    spending.py          where each budget stands: spent, burning, on course
+    report.py            a month in every scenario; report_*.py are its parts
+    reported.py          what the settings say of budgets and reports
+    closing.py           a month that is settled is closed, once
+    period_roll.py       all of that at the borders of periods, every hour
 
 Telling:
     pulse.py             the newest facts of the daemon's own loops
@@ -38,6 +45,7 @@ Telling:
     trouble.py           what needs a human, and what to do
     carbon_lines.py      the grid signals for screens: lines, and the forecast with its skill
     carbon_metrics.py    the same for Prometheus
+    budget_metrics.py    the budgets for Prometheus
     metrics.py           the figures for Prometheus
     figures.py           what they need of the journal
     api/                 HTTP over a Unix socket

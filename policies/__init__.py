@@ -35,5 +35,6 @@ steady.py      keeping to a plan while a new one is hardly better
 cautious.py    planning by quantiles or over scenarios
 regret.py      what hindsight would have saved, and whose fault it is
 words.py       grams, durations and times as the sentences say them
+budget.py      a budget as a curve: burn in windows, course with a band; decides nothing
 baseline.py    the counterfactual: where the run would be had it never been touched
 """

@@ -11,7 +11,8 @@ The map:
     tables.py    columns that line up
     quick.py     status without waiting for the tree; status.py, status_screen.py
     offline.py   what the journal and the socket tell when the daemon does not answer
-    budget.py    budget, budget --audit RUN; budget_screen.py
+    budget.py    budget, budget --audit RUN, --replan NAME; budget_screen.py, period_screen.py
+    report.py    report --month; report_screen.py, report_csv.py, report_picture.py (a process)
     why.py       why RUN, decisions; why_screen.py
     runs.py      runs
     operate.py   freeze, thaw, switch: what an operator may ask for

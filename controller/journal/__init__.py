@@ -16,6 +16,8 @@ The map:
     carbon.py            what was observed of the grid, append-only, and how its polls went
     ledger.py            joules and grams per slot
     sums.py              what the ledger adds up to, old slots added up once
+    by_slot.py           the same slot by slot, for budgets and reports
+    budgets.py           plans of budgets, and closed months: both append-only
     leadership.py        who leads, and the epoch that fences everybody else
     events.py            clock steps, outages, reloads
     retention.py         roll-up and pruning
