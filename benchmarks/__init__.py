@@ -5,6 +5,7 @@
 
 daemon.py        what the daemon costs: memory, start, processor, answers
 equivalence.py   whether a switched run trains the same model: hours, kept and gone on with
+forecast.py      how right our forecast of the grid is, on recorded zones; forecast_*.py
 planner.py       how long a plan takes and how near to the best it is; planner_peers.py: HiGHS
 switch.py        what moving a job between layouts costs; --part bytes, --part soak
 soak.py          an hour of faults around a real job; a run of its own, not part of `make bench`

@@ -79,7 +79,7 @@ def _row(recorded: Recorded, told: Score) -> dict[str, Any]:
 
 def _goals(judged: list[Score]) -> tuple[Goal, ...]:
     """Give the design's figures over the zones that count; None where there is no such zone."""
-    worth = [told.gain_24h for told in judged if told.profile_mape_24h > WORTH_PERCENT]
+    worth = [told.gain_24h for told in judged if (told.profile_mape_24h or 0.0) > WORTH_PERCENT]
     counted = [told for told in judged if told.counted]
     total = sum(told.counted for told in counted)
     pooled = 100.0 * sum(told.covered for told in counted) / total if total else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.forecast_data import Recorded
 from wattmesh.policies.forecast import predict, teach
@@ -76,7 +76,7 @@ class Score:
     """The figures of one zone, percent where nothing else is said."""
 
     row: Mapping[str, Any]
-    profile_mape_24h: float
+    profile_mape_24h: float | None
     gain_24h: float
     gain_lower: float
     covered: int
@@ -118,14 +118,22 @@ def _share_errors(told: Array, truth: Array) -> Array:
     return np.abs(told - truth) / np.where(truth > 0, truth, np.nan)
 
 
-def _percent(shares: Array) -> float:
-    return 100.0 * float(np.nanmean(shares))
+def _percent(shares: Array) -> float | None:
+    """Mean of what is known, percent; None when nothing is."""
+    told = shares[~np.isnan(shares)]
+    return 100.0 * float(told.mean()) if len(told) else None
 
 
 def _gain(theirs: Array, ours: Array) -> float:
     """By how many percent our mean error is smaller, over what both forecast."""
     both = ~np.isnan(theirs) & ~np.isnan(ours)
-    return 100.0 * (1.0 - float(ours[both].sum() / theirs[both].sum()))
+    return float(_gains(theirs[both].sum(), ours[both].sum()))
+
+
+def _gains(theirs: ArrayLike, ours: ArrayLike) -> Array:
+    """Percent less of a sum of errors; none where there was no error to make smaller."""
+    told: Array = 100.0 * (1.0 - np.asarray(ours) / np.maximum(theirs, 1e-12))
+    return np.where(np.maximum(theirs, ours) > 1e-9, told, 0.0)
 
 
 def _bounds(origins: NDArray[np.int64], theirs: Array, ours: Array) -> tuple[float, float]:
@@ -135,7 +143,7 @@ def _bounds(origins: NDArray[np.int64], theirs: Array, ours: Array) -> tuple[flo
     sums = [np.bincount(weeks, np.where(both, each, 0.0).sum(axis=1)) for each in (theirs, ours)]
     count = len(sums[0])
     drawn = np.random.default_rng(20260101).integers(0, count, (RESAMPLES, count))
-    gains = 100.0 * (1.0 - sums[1][drawn].sum(axis=1) / sums[0][drawn].sum(axis=1))
+    gains = _gains(sums[0][drawn].sum(axis=1), sums[1][drawn].sum(axis=1))
     low, high = np.quantile(gains, [0.025, 0.975])
     return float(low), float(high)
 

@@ -8,6 +8,12 @@ menu.py        which points a run may be switched to at all
 guard.py       the deadline guard, with its proof
 hull.py        which points are ever worth running
 ladder.py      what decisions rest on as signals grow old
+forecast.py    what the grid will emit: provider, own and profile, weighed by skill
+skill.py       how far off each source was, by how far ahead it looked
+series.py      what was observed, as whole hours
+anchored.py    a forecast from eight days, without training
+learned.py     our own: the profile corrected by what the series taught (numpy)
+lookback.py    the features it looks at (numpy)
 horizon.py     intensity from now to the deadline, beyond the forecast too
 price.py       the carbon price of a token: exact least grams, bound, schedule
 outlook.py     hull, plan and price from where one run is

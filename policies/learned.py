@@ -21,7 +21,8 @@ MOST = 365 * DAY
 """Hours of history that are looked at."""
 STRIDE = 5
 """Hours between the origins learned from: prime to 24, so every hour of the day occurs."""
-FOLDS = 6
+FOLDS = 12
+"""Stretches of the history that are left out in turn."""
 GROUPS = tuple(
     np.arange(first, until)
     for first, until in [(at, at + 1) for at in range(1, 7)]
@@ -39,12 +40,13 @@ RIDGE_SHAPE = 3.0
 """The same of the correction by shape, in origins."""
 MOSTLY = 0.75
 """An origin teaches by its shape when this share of its 72 hours is known."""
-FULL = 60.0
+FULL = 240.0
 """Days of origins at which the ridge is as written; with fewer it is stronger."""
 SHARES = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
 """Shares of the mean correction that may be applied."""
-LEAN = 0.0
-""""""
+LEAN = 0.1
+"""Left-out weeks are harder than the hours to come, for which the weeks beside them were learned:
+the whole correction is applied unless it loses so much there, in the two losses that are added."""
 FLOOR = 0.2
 """Relative errors of values under this share of the week's mean weigh as if they were it."""
 RECENT = 45.0 * DAY

@@ -108,10 +108,7 @@ class Lookback:
             (self.mean(origins, LONG) - level)[:, None] * flat,
             self.long[same] - profile - (self.mean(origins, LONG) - level)[:, None],
             (profile / level[:, None] - 1) * drift[:, None],
-            drift[:, None] * np.cos(turn),
-            drift[:, None] * np.sin(turn),
-            few[:, None] * np.cos(turn),
-            few[:, None] * np.sin(turn),
+            *(off[:, None] * wave for off in (newest, few, drift) for wave in _waves(turn)),
         ]
         return np.stack(columns, axis=-1)
 
@@ -131,10 +128,14 @@ class Lookback:
         parts += [self.habit[origins - ago] for ago in range(1, DAY, 6)]
         told = np.stack(parts, axis=-1) / level[:, None]
         turn = (2 * np.pi * (origins + self.clock) / DAY)[:, None]
-        waves = [np.cos(turn), np.sin(turn), np.cos(2 * turn), np.sin(2 * turn)]
         sizes = (0.5, 0.5, 0.3, 0.3)
-        by_hour = [size * told * wave for size, wave in zip(sizes, waves, strict=True)]
+        by_hour = [size * told * wave for size, wave in zip(sizes, _waves(turn), strict=True)]
         return np.concatenate([0.8 * told, *by_hour], axis=1)
+
+
+def _waves(turn: Array) -> list[Array]:
+    """Once and twice around the day: by these a coefficient may differ by the hour."""
+    return [np.cos(turn), np.sin(turn), np.cos(2 * turn), np.sin(2 * turn)]
 
 
 def look_back(values: Array, clock: int) -> Lookback:
