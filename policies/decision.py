@@ -68,6 +68,8 @@ class CarbonView:
         note: why the rung is not the best one, as a clause; "" when it is.
         since_change_s: since the rung changed; None when it never did.
         interval_s: length of one interval of the signal.
+        usual: mean of each hour of the day, UTC, over the last weeks (`wattmesh.policies.far`), for
+            what lies beyond the forecast; empty when it is not known.
     """
 
     signal: str
@@ -81,6 +83,7 @@ class CarbonView:
     note: str = ""
     since_change_s: float | None = None
     interval_s: float = 0.0
+    usual: tuple[float, ...] = ()
 
     @property
     def now_g_per_kwh(self) -> float | None:

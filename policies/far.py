@@ -96,16 +96,30 @@ def lengthened(
             if weight >= 1.0
             else replace(slot, g_per_kwh=mixed, low_g_per_kwh=None, high_g_per_kwh=None)
         )
-    last, at = slots[-1], found[-1].end
-    step = max(past.step, timedelta(hours=1))
+    at, step = found[-1].end, max(past.step, timedelta(hours=1))
     while at < end:
-        hour = at.astimezone(UTC).hour
-        # What the forecast's end was off from the usual day fades like the forecast itself.
-        off = _weight(at - now) * (last.g_per_kwh - usual[last.start.astimezone(UTC).hour])
-        value = max(0.0, usual[hour] + off)
+        value = beyond(usual, found[-1], at, step)
         found.append(IntensitySlot(start=at, end=at + step, g_per_kwh=value))
         at += step
     return tuple(found)
+
+
+def beyond(usual: Sequence[float], last: IntensitySlot, at: datetime, step: timedelta) -> float:
+    """Give the intensity at a moment after the last slot that is known.
+
+    What that slot is off from the usual day fades like a forecast.
+
+    Args:
+        usual: 24 values.
+        last: the slot that is known.
+        at: a moment after it.
+        step: how long the value is to hold.
+    """
+    off = last.g_per_kwh - usual[last.start.astimezone(UTC).hour]
+    middle = at + step / 2
+    return max(
+        0.0, usual[middle.astimezone(UTC).hour] + off * math.exp(-(middle - last.end) / FADES)
+    )
 
 
 def _weight(lead: timedelta) -> float:

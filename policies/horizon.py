@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from wattmesh.policies.decision import IntensitySlot
+from wattmesh.policies.far import beyond
 
 DAY = timedelta(days=1)
 MOST_EXTENSION = 1000
@@ -30,12 +31,20 @@ class Horizon:
     extended: str = ""
 
 
-def to_end(slots: Sequence[IntensitySlot], now: datetime, end: datetime) -> Horizon:
+def to_end(
+    slots: Sequence[IntensitySlot], now: datetime, end: datetime, usual: Sequence[float] = ()
+) -> Horizon:
     """Cut `slots` to [now, end) and extend them to `end` where they stop short.
 
-    Beyond the forecast each moment takes the value of the same hour of its last day; a forecast
-    shorter than a day gives its mean instead. Empty when `end` is not after `now`, or when no slot
-    holds `now`.
+    Beyond the forecast each moment goes back to the usual value of its hour, where that is known.
+    Else it takes the value of the same hour of the forecast's last day; a forecast shorter than a
+    day gives its mean instead. Empty when `end` is not after `now`, or when no slot holds `now`.
+
+    Args:
+        slots: the running one and the forecast.
+        now: begin.
+        end: of the horizon.
+        usual: mean of each hour of the day, UTC; empty when it is not known.
     """
     kept = between(slots, now, end)
     if not kept or kept[0].start > now or end <= now:
@@ -43,6 +52,11 @@ def to_end(slots: Sequence[IntensitySlot], now: datetime, end: datetime) -> Hori
     reach = kept[-1].end
     if reach >= end:
         return Horizon(slots=kept, reach=reach)
+    if usual:
+        extension = _usually(slots, reach, end, usual)
+        return Horizon(
+            slots=(*kept, *extension), reach=reach, extended="the usual values of the hours"
+        )
     daily = reach - slots[0].start >= DAY
     rule = "the values of its last day" if daily else "its mean"
     extension = _extension(slots, reach, end, daily=daily)
@@ -69,6 +83,21 @@ def mean_g_per_kwh(slots: Sequence[IntensitySlot]) -> float:
     weights = [(slot.end - slot.start).total_seconds() for slot in slots]
     weighted = sum(w * s.g_per_kwh for w, s in zip(weights, slots, strict=True))
     return weighted / sum(weights)
+
+
+def _usually(
+    slots: Sequence[IntensitySlot], reach: datetime, end: datetime, usual: Sequence[float]
+) -> list[IntensitySlot]:
+    """Fill [reach, end) with the usual day, which the last slot leads over to."""
+    step = max(slots[-1].end - slots[-1].start, (end - reach) / MOST_EXTENSION)
+    filled: list[IntensitySlot] = []
+    at = reach
+    while at < end:
+        until = min(end, at + step)
+        value = beyond(usual, slots[-1], at, until - at)
+        filled.append(IntensitySlot(start=at, end=until, g_per_kwh=value))
+        at = until
+    return filled
 
 
 def _extension(

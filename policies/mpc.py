@@ -151,7 +151,7 @@ def _slots(case: Case, guard: Guard, catalogue: Catalogue) -> tuple[IntensitySlo
     """Give the slots to plan in, from now to the end of the time that may be used."""
     now = case.seen.now
     end = now + timedelta(seconds=guard.time_left_s)
-    horizon = to_end(case.seen.carbon.slots, now, end)
+    horizon = to_end(case.seen.carbon.slots, now, end, case.seen.carbon.usual)
     reserve = timedelta(seconds=guard.reserve_s(_slowest_alike(guard, catalogue)))
     slots = between(horizon.slots, now, end - reserve)
     near = now + NEAR

@@ -80,7 +80,7 @@ def look_ahead(
     """Plan from now to the deadline; None when there is no room for anything but the fastest."""
     held = case.gpus_held
     end = case.seen.now + timedelta(seconds=guard.time_left_s)
-    horizon = to_end(case.seen.carbon.slots, case.seen.now, end)
+    horizon = to_end(case.seen.carbon.slots, case.seen.now, end, case.seen.carbon.usual)
     reserve = timedelta(seconds=guard.reserve_s(hull.vertices[0].point))
     plan = fill(
         hull,

@@ -8,6 +8,7 @@ import pytest
 
 from tests.policies.build import NOW, slots
 from wattmesh.policies.far import MEMORY, Past, lengthened, usual_day
+from wattmesh.policies.horizon import to_end
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -68,3 +69,18 @@ def test_scaling_everything_scales_what_is_said() -> None:
         slots([4000.0] * 72), past([10 * each for each in daily(9)]), NOW, NOW + 9 * DAY
     )
     assert [10 * each.g_per_kwh for each in one] == pytest.approx([each.g_per_kwh for each in ten])
+
+
+def test_beyond_a_forecast_the_horizon_goes_back_to_the_usual_day() -> None:
+    """And says so; without it the last day repeats."""
+    usual = tuple(200.0 + hour for hour in range(24))
+    told = slots([500.0] * 48)
+    found = to_end(told, NOW, NOW + 12 * DAY, usual)
+    assert found.slots[:48] == told
+    assert found.extended == "the usual values of the hours"
+    last = found.slots[-1]
+    assert last.end == NOW + 12 * DAY
+    assert last.g_per_kwh == pytest.approx(usual[last.start.hour], abs=5.0)
+    assert all(one.end == other.start for one, other in pairwise(found.slots))
+    assert to_end(told, NOW, NOW + 12 * DAY).slots[-1].g_per_kwh == 500.0
+    assert to_end(told, NOW, NOW + 2 * DAY, usual) == to_end(told, NOW, NOW + 2 * DAY)
