@@ -96,9 +96,10 @@ def lengthened(
             if weight >= 1.0
             else replace(slot, g_per_kwh=mixed, low_g_per_kwh=None, high_g_per_kwh=None)
         )
-    at, step = found[-1].end, max(past.step, timedelta(hours=1))
+    last, step = found[-1], max(past.step, timedelta(hours=1))
+    at = last.end
     while at < end:
-        value = beyond(usual, found[-1], at, step)
+        value = beyond(usual, last, at, step)
         found.append(IntensitySlot(start=at, end=at + step, g_per_kwh=value))
         at += step
     return tuple(found)
@@ -117,9 +118,8 @@ def beyond(usual: Sequence[float], last: IntensitySlot, at: datetime, step: time
     """
     off = last.g_per_kwh - usual[last.start.astimezone(UTC).hour]
     middle = at + step / 2
-    return max(
-        0.0, usual[middle.astimezone(UTC).hour] + off * math.exp(-(middle - last.end) / FADES)
-    )
+    left = math.exp(-(middle - last.end) / FADES)
+    return max(0.0, usual[middle.astimezone(UTC).hour] + off * left)
 
 
 def _weight(lead: timedelta) -> float:

@@ -54,9 +54,8 @@ def to_end(
         return Horizon(slots=kept, reach=reach)
     if usual:
         extension = _usually(slots, reach, end, usual)
-        return Horizon(
-            slots=(*kept, *extension), reach=reach, extended="the usual values of the hours"
-        )
+        rule = "the usual values of the hours"
+        return Horizon(slots=(*kept, *extension), reach=reach, extended=rule)
     daily = reach - slots[0].start >= DAY
     rule = "the values of its last day" if daily else "its mean"
     extension = _extension(slots, reach, end, daily=daily)

@@ -55,7 +55,8 @@ def test_a_forecast_is_believed_for_a_day_and_then_less_and_less() -> None:
     found = lengthened(slots([400.0] * 72), past([200.0] * 24 * 30), NOW, NOW + 14 * DAY)
     values = [slot.g_per_kwh for slot in found]
     assert values[:25] == [400.0] * 25
-    assert values[72] == pytest.approx(200 + 200 * exp(-1))
+    assert values[71] == pytest.approx(200 + 200 * exp(-47 / 48))
+    assert values[96] == pytest.approx(200 + 200 * exp(-1.5), abs=1.0)
     assert all(after <= before for before, after in pairwise(values))
     assert values[-1] == pytest.approx(200.0, abs=1.0)
     assert all(one.end == other.start for one, other in pairwise(found))
