@@ -60,9 +60,11 @@ class Forecaster:
         made_of = (history.end, issue.id if issue else 0, history.end + passed)
         if made_of == self._made_of:
             return 0
-        # Hours of a recording that plays compressed are no hours: it has the plain profile only.
-        make = self._predicted if self._scale == 1.0 else self._profile
-        forecast = make(history, issue, now)
+        observed = self._observed(history)
+        if observed is not None:
+            forecast = self._predicted(observed, issue, now)
+        else:
+            forecast = self._profile(history, issue, now)
         stored = self._journal.forecasts.store(forecast) if forecast is not None else False
         self._made_of = made_of
         return int(stored)
@@ -75,12 +77,25 @@ class Forecaster:
                 return each
         return None
 
+    def _observed(self, history: History) -> Observed | None:
+        """Give the history as forecasts want it; None where they cannot have it.
+
+        Hours of a recording that plays compressed are no hours, and intervals that divide none
+        make none.
+        """
+        if self._scale != 1.0:
+            return None
+        try:
+            return Observed(
+                start=history.start, interval_s=self._series.interval_s, values=history.values
+            )
+        except ValueError:
+            return None
+
     def _predicted(
-        self, history: History, issue: Forecast | None, now: datetime
+        self, observed: Observed, issue: Forecast | None, now: datetime
     ) -> Forecast | None:
         """Blend the provider's forecast with ours by the skill that both have shown."""
-        interval_s = self._series.interval_s
-        observed = Observed(start=history.start, interval_s=interval_s, values=history.values)
         skill = self._skill(observed, now)
         issued = Issued(issued_at=issue.issued_at, slots=issue.slots) if issue else None
         if not timedelta(0) <= now - self._taught_at < AGAIN:
@@ -100,7 +115,7 @@ class Forecaster:
             signal=self._signal,
             rung=Rung.ISSUED if issue else Rung.PROFILE,
             source=BLEND if issue else PROFILE,
-            issued_at=issue.issued_at if issue else history.end,
+            issued_at=issue.issued_at if issue else observed.end,
             fetched_at=now,
             model=model_of(predicted),
             slots=predicted.slots,

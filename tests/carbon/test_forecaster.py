@@ -1,0 +1,159 @@
+"""Our own issues: what they are made of, when a new one is made, and when none can be."""
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.process import empty_journal
+from wattmesh.controller.forecaster import Forecaster
+from wattmesh.controller.journal.forecasts import BLEND, PROFILE, Forecast
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.policies.decision import IntensitySlot, Rung
+from wattmesh.telemetry.carbon import CarbonPoint, Series, Signal
+from wattmesh.telemetry.readings import Quality
+
+NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
+NOON = NOW.replace(minute=0)
+HOUR = timedelta(hours=1)
+SIGNAL = Signal(provider="neso", zone="GB")
+ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    """An empty journal."""
+    path = tmp_path / "journal.db"
+    path.write_bytes(empty_journal())
+    opened = Journal.open(f"sqlite:///{path}")
+    yield opened
+    opened.close()
+
+
+def series(interval_s: float = 3600.0, day_s: float = 86_400.0) -> Series:
+    """Say how the signal is cut."""
+    return Series(interval_s=interval_s, origin=ORIGIN, cadence_s=interval_s, day_s=day_s)
+
+
+def tell(
+    journal: Journal,
+    count: int,
+    *,
+    interval_s: float = 3600.0,
+    until: datetime = NOON,
+    quality: Quality = Quality.MEASURED,
+) -> None:
+    """Store so many intervals with a day in them, the last one ending at `until` or before."""
+    length = timedelta(seconds=interval_s)
+    last = ORIGIN + (until - ORIGIN) // length * length
+    journal.carbon.store(
+        CarbonPoint(
+            signal=SIGNAL,
+            start=last - (n + 1) * length,
+            end=last - n * length,
+            g_per_kwh=200.0 + 50.0 * math.sin((last - n * length).hour / 24 * math.tau),
+            quality=quality,
+            issued_at=last,
+            fetched_at=last,
+        )
+        for n in range(count)
+    )
+
+
+def issue(journal: Journal, at: datetime, value: float = 90.0, hours: int = 48) -> None:
+    """Store a forecast of the provider."""
+    slots = tuple(
+        IntensitySlot(start=at + n * HOUR, end=at + (n + 1) * HOUR, g_per_kwh=value)
+        for n in range(hours)
+    )
+    journal.forecasts.store(
+        Forecast(
+            signal=SIGNAL,
+            rung=Rung.ISSUED,
+            source="neso",
+            issued_at=at,
+            fetched_at=at,
+            slots=slots,
+        )
+    )
+
+
+def own(journal: Journal) -> list[Forecast]:
+    """Give the newest of our own issues."""
+    return [each for each in journal.forecasts.newest(SIGNAL) if each.source != "neso"]
+
+
+def test_without_a_forecast_of_the_provider_it_is_a_profile(journal: Journal) -> None:
+    """It says of when its history is, reaches three days, and what it is made of."""
+    tell(journal, 8 * 24)
+    assert Forecaster(journal, SIGNAL, series()).turn(NOW) == 1
+    (made,) = own(journal)
+    assert (made.rung, made.source, made.issued_at) == (Rung.PROFILE, PROFILE, NOON)
+    assert made.slots[0].start <= NOW < made.slots[0].end
+    assert made.slots[-1].end >= NOW + 72 * HOUR
+    assert "profile" in made.model
+
+
+def test_the_provider_s_forecast_goes_in_and_gives_its_time(journal: Journal) -> None:
+    """The blend is as old as what the provider said; beyond its end our own goes on."""
+    tell(journal, 8 * 24)
+    issue(journal, NOON - 3 * HOUR, hours=24)
+    Forecaster(journal, SIGNAL, series()).turn(NOW)
+    (made,) = own(journal)
+    assert (made.rung, made.source, made.issued_at) == (Rung.ISSUED, BLEND, NOON - 3 * HOUR)
+    assert made.slots[0].g_per_kwh == 90.0
+    assert made.slots[-1].g_per_kwh != 90.0
+    assert made.slots[-1].end >= NOW + 72 * HOUR
+
+
+@pytest.mark.parametrize(("age_h", "hours"), [(25, 48), (3, 3)])
+def test_a_forecast_that_is_old_or_over_does_not_go_in(
+    journal: Journal, age_h: int, hours: int
+) -> None:
+    """A day old, or at its end before now: the profile stands alone."""
+    tell(journal, 8 * 24)
+    issue(journal, NOON - age_h * HOUR, hours=hours)
+    Forecaster(journal, SIGNAL, series()).turn(NOW)
+    assert [each.source for each in own(journal)] == [PROFILE]
+
+
+def test_nothing_new_makes_no_new_issue(journal: Journal) -> None:
+    """Neither the same hour again, nor a restart within it; another value does."""
+    tell(journal, 8 * 24)
+    forecaster = Forecaster(journal, SIGNAL, series())
+    assert [forecaster.turn(NOW) for _ in range(3)] == [1, 0, 0]
+    assert Forecaster(journal, SIGNAL, series()).turn(NOW) == 0
+    tell(journal, 1, until=NOON + HOUR)
+    assert forecaster.turn(NOW + HOUR) == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "quality", "late"),
+    [
+        (0, Quality.MEASURED, timedelta(0)),
+        (8 * 24, Quality.PROVISIONAL, timedelta(0)),
+        (8 * 24, Quality.STATIC, timedelta(0)),
+        (8 * 24, Quality.MEASURED, timedelta(hours=73)),
+    ],
+)
+def test_of_nothing_known_nothing_is_made(
+    journal: Journal, count: int, quality: Quality, late: timedelta
+) -> None:
+    """Stand-ins and static numbers are no history, and one that ended three days ago is too old."""
+    tell(journal, count, quality=quality)
+    assert Forecaster(journal, SIGNAL, series()).turn(NOW + late) == 0
+    assert own(journal) == []
+
+
+@pytest.mark.parametrize(("interval_s", "day_s"), [(420.0, 86_400.0), (1.25, 60.0)])
+def test_where_hours_cannot_be_made_the_plain_profile_is(
+    journal: Journal, interval_s: float, day_s: float
+) -> None:
+    """Intervals that divide no hour, and recordings whose day is a minute."""
+    tell(journal, int(3 * day_s / interval_s), interval_s=interval_s)
+    assert Forecaster(journal, SIGNAL, series(interval_s, day_s)).turn(NOON) == 1
+    (made,) = own(journal)
+    assert made.model == "anchored profile"
+    assert made.slots[0].start <= NOON < made.slots[0].end
