@@ -62,21 +62,13 @@ def folder(tmp_path: Path) -> Path:
     journal = Journal.open(f"sqlite:///{tmp_path}/journal.db")
     register(journal, now=START + HOUR)
     points(journal, ACCOUNTING, [150.0 + n for n in range(60)], START - HOUR / 2)
+    dark = row(START, None, gpu_uuid="g3", unobserved_ms=60_000, upper_mj=42_000, **IDLE)
+    rows = [dark]
     for number in range(60):
         at = START + number * HOUR
-        rows = [
-            row(at, 900_000_000 + number),
-            row(at, 60_000_000, gpu_uuid="g2", run="", line="idle"),
-        ]
-        journal.ledger.book(rows, [])
-    dark = {
-        "gpu_uuid": "g3",
-        "run": "",
-        "line": "idle",
-        "unobserved_ms": 60_000,
-        "upper_mj": 42_000,
-    }
-    journal.ledger.book([row(START, None, **dark)], [])
+        rows.append(row(at, 900_000_000 + number))
+        rows.append(row(at, 60_000_000, gpu_uuid="g2", **IDLE))
+    journal.ledger.book(rows, [])
     Accounts(journal, ACCOUNTING, GRID, 1250).price(START + 60 * HOUR)
     done = Finish(run="r", incarnation="i1", attempt=1, step=9, tokens=88_000, reason="done")
     journal.runs.finish(done, owner_uid=UID, now=START + 59 * HOUR)
