@@ -5,13 +5,14 @@ never guessed.
 """
 
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 
 from wattmesh.policies.decision import Action, Decision, Observation, RunView
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.menu import menu
+from wattmesh.policies.words import duration, figures
 from wattmesh.policies.words import point as named
-from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
+from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, Release
 
 SETTLING_INTERVALS = 2
 """Boundary intervals after a start or a switch whose measured speed says nothing yet."""
@@ -52,6 +53,21 @@ class Case:
             return None
         return self.guard.slack_s(self.run.current)
 
+    @property
+    def promise(self) -> str:
+        """What the guard's word rests on, as a clause."""
+        if self.guard is None:
+            return ""
+        run, margin = self.run, self.seen.policy.guard_margin
+        parts = [f"{figures(100 * margin)} % for errors of speed"]
+        if run.outage_share > 0:
+            parts.append(f"{figures(100 * run.outage_share, 2)} % for outages like those so far")
+        text = f"counting on {figures(100 * self.guard.counted_on)} % of the speed"
+        text += f" ({' and '.join(parts)} in reserve)"
+        if 0 < self.guard.reacquire_s < inf:
+            text += f" and on GPUs being back {duration(self.guard.reacquire_s)} after a wish"
+        return text
+
     def hold(self, kind: str, why: str) -> Decision:
         """Stay, for a reason that reads on after "staying at A (tp2 on 2 GPUs): "."""
         return self.say(Action.HOLD, kind, f"staying at {self.here}: {why}.")
@@ -90,8 +106,15 @@ def examine(seen: Observation, run: RunView) -> Case:
 
 
 def switch_s(run: RunView, catalogue: Catalogue) -> float:
-    """Seconds of one switch: measured on this run, else as the catalogue says."""
-    return catalogue.switch.layout_s if run.switch_s is None else run.switch_s
+    """Seconds of one switch: measured on this run, else the longest the catalogue has.
+
+    Where unused GPUs are given back, with the wait until they are the run's again.
+    """
+    if run.switch_s is not None:
+        return run.switch_s
+    switch = catalogue.switch
+    wait_s = switch.reacquire_s or 0.0 if catalogue.release is Release.RELEASED else 0.0
+    return max(switch.layout_s, *(pair.seconds for pair in switch.pairs), 0.0) + wait_s
 
 
 def _missing(run: RunView) -> tuple[str, str]:
@@ -138,14 +161,31 @@ def _guard(seen: Observation, run: RunView, points: tuple[OperatingPoint, ...]) 
         cycle_s=seen.cycle_s,
         attempts=max(1, limit - run.failed_switches),
         attempts_after=limit,
+        timeout_s=seen.policy.failed_switch_s,
+        reacquire_s=_reacquire_s(catalogue),
     )
+
+
+def _reacquire_s(catalogue: Catalogue) -> float:
+    """Seconds until GPUs that were given back are there again; without bound when not measured."""
+    if catalogue.release is not Release.RELEASED:
+        return 0.0
+    measured_s = catalogue.switch.reacquire_s
+    return inf if measured_s is None else measured_s
 
 
 def _counted_on(seen: Observation, run: RunView, interval_tokens: float) -> float:
     """Share of catalogue speed to count on: the reserve, or less where the run is slower still.
 
-    What was measured at the current point is taken for all points, once it has settled.
+    What was measured at the current point is taken for all points, once it has settled. Time that
+    outages are expected to take, as they did so far, comes off either.
     """
+    up = 1.0 - run.outage_share
+    return up * _speed_share(seen, run, interval_tokens)
+
+
+def _speed_share(seen: Observation, run: RunView, interval_tokens: float) -> float:
+    """Share of catalogue speed while it trains: the margin for errors of speed, or as measured."""
     reserve = 1.0 - seen.policy.guard_margin
     measured = run.tokens_per_s
     if run.current is None or run.catalogue is None or measured is None:

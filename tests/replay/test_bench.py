@@ -21,6 +21,7 @@ from wattmesh.policies.rivals import RULES
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Evidence, Release, SwitchCost
 
+ROOT = Path(__file__).parents[2]
 DEAR = SwitchCost(layout_s=300.0, layout_energy_j=500_000.0, reacquire_s=120.0, source="assumed")
 
 
@@ -238,3 +239,20 @@ def test_what_cannot_be_asked_is_refused_in_one_sentence(
     words = ["policy", "bench", "--catalogue", str(file), "--trace", str(path), "--hours", "6"]
     assert main([*words, *wrong]) != 0
     assert wrong[1] in capsys.readouterr().err
+
+
+def test_the_wait_for_gpus_given_back_is_reckoned_with() -> None:
+    """Two hours until they are the run's again: it is in time all the same."""
+    slow = replace(DEAR, reacquire_s=7200.0)
+    on = days(6, seed=6)
+    setting = scene(on, hours=20, slack=2, day=1, catalogue=job(switch=slow))
+    state = run(setting, mpc(Inverted(grid=on)), cycle_s=CYCLE_S)
+    assert state.at_s <= 40 * 3600 + 1e-3
+
+
+def test_the_example_catalogue_is_one_and_says_that_nothing_in_it_was_measured() -> None:
+    """Its reference is its fastest point, so that a slack means what it says."""
+    found = catalogue_file.load(ROOT / "examples" / "catalogues" / "llama-70b.toml")
+    assert {each.evidence for each in found.points} == {Evidence.ASSUMED}
+    assert found.reference == max(found.points, key=lambda each: each.tokens_per_s).id
+    assert asked(catalogue=found, hours=None).window(1.0) == timedelta(hours=240)
