@@ -118,18 +118,19 @@ def plan_answer(seen: Observation, run: RunView, state: PlanState, decision: str
     """
     plan = run.plan
     ends = [each for each in (run.deadline, plan.finish_at if plan else None) if each]
-    horizon = to_end(seen.carbon.slots, seen.now, max(ends)) if ends else None
+    carbon = seen.carbon
+    horizon = to_end(carbon.slots, seen.now, max(ends), carbon.usual) if ends else None
     return PlanAnswer(
         at=seen.now,
         run=run.run,
         name=run.name,
         current=run.current.id if run.current else "",
         deadline=run.deadline,
-        signal=seen.carbon.signal,
+        signal=carbon.signal,
         sentence=_sentence(seen, run, state),
         decision=decision,
         plan=_plan_line(seen, run, plan) if plan else None,
-        grid=tuple(_grid_line(each) for each in (horizon.slots if horizon else seen.carbon.slots)),
+        grid=tuple(_grid_line(each) for each in (horizon.slots if horizon else carbon.slots)),
         extended=horizon.extended if horizon else "",
         solve_s=state.solve_s,
         failures=state.failures,

@@ -3,7 +3,7 @@
 Invariant: a column of the curve, of the letters and of the time axis is the same stretch of time.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from wattmesh.controller.cli import words
 
 ROWS = 6
-LABEL = 10
+LABEL = 12
 """Width of what stands before the curve."""
 
 ASLEEP, DONE = "·", " "
@@ -171,12 +171,9 @@ def _cell(drawn: str, *, mu: bool) -> str:
 
 
 def _mu(marks: Sequence[Mapping[str, Any]]) -> str:
-    """Name the mus of a row."""
-    return ", ".join(_told(marks))
-
-
-def _told(marks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Say what each mu parts; the one of the curve's own scale needs no unit."""
-    for each in marks:
-        slower = each["slower"] or "asleep"
-        yield f"mu = {words.intensity(each['g_per_kwh'])} ({slower} above, {each['faster']} below)"
+    """Name the mus of a row, and what each of them parts."""
+    return ", ".join(
+        f"mu = {words.intensity(each['g_per_kwh'])} ({each['slower'] or 'asleep'} above, "
+        f"{each['faster']} below)"
+        for each in marks
+    )

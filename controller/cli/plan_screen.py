@@ -14,7 +14,7 @@ from wattmesh.controller.cli import plan_chart, words
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 
 CHART_LEAST, CHART_MOST = 24, 96
-SIDE = 42
+SIDE = 44
 """Columns that labels take on both sides of the curve."""
 
 
@@ -56,7 +56,8 @@ def _legend(plan: Mapping[str, Any]) -> Iterator[Text | str]:
     for point, seconds in hours.items():
         step = known[point]
         clock = f" @{step['clock_mhz']} MHz" if step["clock_mhz"] is not None else ""
-        named = f"{point}  {step['layout']}{clock}" if point else "asleep"
+        told = "" if names[point] == point else f"{point}  "
+        named = f"{told}{step['layout']}{clock}" if point else "asleep"
         mark = styled((names[point], STRONG), f"  {named}, {words.duration(seconds)}")
         yield Text(" " * plan_chart.LABEL).append_text(mark)
 

@@ -1,0 +1,90 @@
+"""Planning processes that misbehave, as programs; and what of a process is left."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.daemon.waiting import wait_for
+from wattmesh.controller.plan_process import PlanProcess
+from wattmesh.controller.plan_wire import Asked, written
+from wattmesh.policies.decision import Observation, PlanView
+from wattmesh.policies.mpc import Question, question
+
+LIMIT_S = 20.0
+"""For a plan that is to come; no test waits for it to pass."""
+
+NONSENSE = """\
+import socket
+pipe = socket.socket(fileno=0)
+pipe.recv(1 << 20)
+pipe.sendall(b"no JSON at all\\n")
+pipe.recv(1)
+"""
+
+ENDLESS = """\
+import socket
+pipe = socket.socket(fileno=0)
+pipe.recv(1 << 20)
+while True:
+    pipe.sendall(b"x" * 100_000)
+"""
+
+ANOTHER = """\
+from wattmesh.controller import plan_child
+from wattmesh.controller.plan_wire import read_told, written
+from dataclasses import replace
+answer = plan_child.answer
+plan_child.answer = lambda line: written(replace(read_told(answer(line)), digest="another"))
+plan_child.main()
+"""
+"""The real planner, which says that it answers another question."""
+
+CRASHES_AT = """\
+from wattmesh.controller import plan_child
+answer = plan_child.answer
+def spoilt(line):
+    if b"{word}" in line:
+        raise SystemExit(7)
+    return answer(line)
+plan_child.answer = spoilt
+plan_child.main()
+"""
+"""The real planner, which one question kills."""
+
+
+@contextmanager
+def process(program: str = "") -> Iterator[PlanProcess]:
+    """Give a planning process, or a program in its place; it is gone afterwards."""
+    made = PlanProcess((sys.executable, "-c", program)) if program else PlanProcess()
+    try:
+        yield made
+    finally:
+        made.kill()
+        made.end()
+
+
+def asked(seen: Observation, run: int = 0) -> Question:
+    """Give the question of a run."""
+    found = question(seen, seen.runs[run])
+    assert found is not None
+    return found
+
+
+def line(seen: Observation, before: PlanView | None = None) -> bytes:
+    """Give the question of the first run as it is sent."""
+    return written(Asked(question=asked(seen), before=before))
+
+
+def runs(pid: int) -> bool:
+    """Say whether a process still runs; one that waits to be buried does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+def wait_gone(pid: int) -> None:
+    """Wait until a process has ended."""
+    wait_for(lambda: not runs(pid), f"the end of process {pid}")
