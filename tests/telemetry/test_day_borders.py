@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.telemetry.test_sampler import T0, Bench
+from tests.telemetry.test_sampler import Bench
+from tests.telemetry.world import T0
 from wattmesh.controller.agent.knowledge import read_grid, write_grid
 from wattmesh.controller.api.agents import laid
 from wattmesh.controller.periods import period_of
