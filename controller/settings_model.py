@@ -186,6 +186,9 @@ class PolicySection(Section):
     """Classes of points that may be switched to: exact, numerical, statistical."""
     switch_timeout_s: float = Field(default=600.0, gt=0)
     """Seconds after which a switch that was not confirmed counts as failed."""
+    failed_switch_s: float | None = Field(default=None, gt=0, examples=[300.0])
+    """Longest seconds until a run trains again after a switch that failed, rollback and restart
+    included; the deadline guard reckons with them. Default: switch_timeout_s."""
 
     def limits(self) -> PolicySettings:
         """Give the part that the pure policy reads."""
@@ -196,6 +199,7 @@ class PolicySection(Section):
             guard_margin=self.guard_margin,
             max_switches_per_day=self.max_switches_per_day,
             failed_limit=self.failed_limit,
+            failed_switch_s=self.failed_switch_s or self.switch_timeout_s,
             equivalence=tuple(Equivalence(each) for each in self.equivalence),
         )
 

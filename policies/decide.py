@@ -112,6 +112,8 @@ def _deadline(case: Case) -> Decision | None:
     gone = guard.finish_s(fastest) - lag_s * current.tokens_per_s / fastest.tokens_per_s
     by_switch_s = lag_s + guard.switch_s + max(0.0, gone)
     if fastest.tokens_per_s <= current.tokens_per_s or by_switch_s >= guard.finish_s(current):
+        if fastest.tokens_per_s <= current.tokens_per_s and guard.feasible:
+            return case.hold("static_fastest", _no_promise(case, at))
         return case.hold(
             "deadline",
             f"no switch can make it faster, the rest takes {rest} and the deadline at {at} is "
@@ -124,6 +126,15 @@ def _deadline(case: Case) -> Decision | None:
         "deadline",
         fastest,
         f"the deadline at {at} needs the fastest point from now on, which ends the run about {end}",
+    )
+
+
+def _no_promise(case: Case, at: str) -> str:
+    """Say that there is too little slack for a promise, and what is done without one."""
+    return (
+        f"the deadline at {at} leaves less than the reserve, {case.promise}: it keeps to its "
+        "fastest point to the end, nothing is done for grams' sake, and nothing is promised; move "
+        f"runs.{case.run.name}.deadline for more"
     )
 
 

@@ -161,6 +161,7 @@ class RunView:
         suspended_s: since it was suspended to save carbon; None while it trains. `layout` and
             `current` then say where it was.
         plan: the newest one; None when there is none.
+        outage_share: share of its time that it stood in outages nobody ordered, in [0, 1).
         room_w: watts that an operator's power cap leaves it; None: no cap is in force.
         capped: what the cap does to it, as a clause; "" when nothing.
     """
@@ -196,6 +197,7 @@ class RunView:
     capabilities: tuple[str, ...] = ()
     suspended_s: float | None = None
     plan: PlanView | None = None
+    outage_share: float = 0.0
     room_w: float | None = None
     capped: str = ""
 
@@ -222,6 +224,8 @@ class PolicySettings:
         dwell_s: least time between two layout changes. `clock_dwell_s`: between two clock changes.
         gain_factor: a switch must save at least this many times what it costs.
         guard_margin: share of speed kept in reserve by the deadline guard, in [0, 1).
+        failed_switch_s: longest time until a run trains again after a switch that failed, rollback
+            and restart included; 0: twice the seconds of a switch.
         equivalence: classes the operator allows.
     """
 
@@ -231,6 +235,7 @@ class PolicySettings:
     guard_margin: float = 0.02
     max_switches_per_day: int = 6
     failed_limit: int = 2
+    failed_switch_s: float = 0.0
     equivalence: tuple[Equivalence, ...] = (Equivalence.EXACT, Equivalence.NUMERICAL)
 
 

@@ -3,22 +3,33 @@
 Words. `rho(i)`: tokens/s of point i that can be counted on: catalogue speed x (1 - z) x the drift
 measured. `f`: the fastest point that may be switched to. `lag(i)`: longest time from a look at a
 run that trains at i to the switch that an order written at the next look begins: one cycle plus
-one boundary interval. `S`: seconds of a switch, without a token; a failed one costs up to
-FAILED_SWITCH x S until the old layout trains again. `n`: attempts left before the run is frozen.
+one boundary interval. `S`: seconds of a switch, without a token. `F`: seconds that a failed one
+costs until the old layout trains again, rollback and restart included: the hard timeout of a
+switch, and FAILED_SWITCH x S at least. `R(i)`: seconds until GPUs that i gave back and f needs are
+the job's again: 0 where it keeps them, the measured 95 % quantile where it gives them back, without
+bound where nobody measured it. `n`: attempts left before the run is frozen.
 
     alone(i)    = w / rho(i)                                   finish where we are
-    reach(i, n) = n lag(i) + (1 + FAILED_SWITCH (n - 1)) S     finish at f, n - 1 attempts failing
+    reach(i, n) = n (lag(i) + R(i)) + S + (n - 1) F            finish at f, n - 1 attempts failing
                   + max(0, w - n lag(i) rho(i)) / rho(f)
     safe(i, n)  : min(alone, reach) <= time left               (n = 0: alone only)
 
 Rule. At each look, with w tokens and D seconds left: unless safe(i, n), order f. Another point j
 may be ordered only if, for a wait x of 0 and of lag(i) alike, safe(j, N) holds after x + S and
-safe(i, n - 1) after x + FAILED_SWITCH S (on the same side of the `min` for both x).
+safe(i, n - 1) after x + F (on the same side of the `min` for both x).
 
 Theorem. If safe held at the first look, the run finishes by its deadline for every carbon series
 and every forecast, provided that speed at i is at least rho(i), no switch takes longer than
-stated, N switches never fail in a row, looks and boundaries come as often as stated, and nobody
-outside stops the run.
+stated, N switches never fail in a row, looks and boundaries come as often as stated, GPUs that were
+given back are there within R, and nobody outside stops the run. `z` is the margin for errors of
+speed and, from the run's own history, the share of time that it stood in outages. Where safe does
+not hold (too little slack, a slower measured speed, nodes that were lost and took f with them),
+nothing is promised: the run goes to, or stays at, the fastest point there is, and the decision says
+that it is no more than that.
+
+*Frozen.* A run whose N switches failed is frozen where safe(i, 0) = alone(i) holds: it is in time
+there without another switch, and its clock goes back to the fastest of its layout. A person's
+freeze is hands off at once and may cost the deadline; status says so.
 
 Proof. Let safe(i, n) hold at the last event (a look that ordered nothing, or the end of a switch).
 *Staying*: if alone held it holds for ever, since w falls by at least rho(i) a second. If reach
@@ -35,6 +46,7 @@ events.
 """
 
 from dataclasses import dataclass
+from math import isfinite
 
 from wattmesh.reconfig.catalogue import OperatingPoint
 
@@ -53,6 +65,9 @@ class Guard:
         switch_s: seconds of one switch.
         interval_tokens: tokens from one boundary to the next.
         cycle_s: longest time between two looks.
+        timeout_s: longest time until a run trains again after a switch that failed.
+        reacquire_s: until GPUs that a smaller point gave back are there again; infinite: nobody
+            knows, so no point that needs them is counted on from there.
         attempts: switches that may be tried before the run is frozen, now; `attempts_after`: the
             same after one that was confirmed.
     """
@@ -66,6 +81,18 @@ class Guard:
     cycle_s: float
     attempts: int
     attempts_after: int
+    timeout_s: float = 0.0
+    reacquire_s: float = 0.0
+
+    @property
+    def failed_s(self) -> float:
+        """Seconds that a failed switch costs."""
+        return max(FAILED_SWITCH * self.switch_s, self.timeout_s)
+
+    @property
+    def feasible(self) -> bool:
+        """Say whether the rest would fit at full speed, were nothing to go wrong any more."""
+        return self.tokens_left / self.fastest.tokens_per_s <= self.time_left_s
 
     def slack_s(self, point: OperatingPoint) -> float:
         """Give the seconds a run at `point` could lose now and still be in time."""
@@ -88,8 +115,8 @@ class Guard:
         success = self._worst_s(target, self.attempts_after, current, wait_s, self.switch_s)
         if current is None:
             return success
-        failed_s = FAILED_SWITCH * self.switch_s
-        return min(success, self._worst_s(current, self.attempts - 1, current, wait_s, failed_s))
+        failed = self._worst_s(current, self.attempts - 1, current, wait_s, self.failed_s)
+        return min(success, failed)
 
     def asleep_slack_s(self) -> float:
         """Give the seconds a suspended run could sleep on and still be in time."""
@@ -102,14 +129,13 @@ class Guard:
             left = max(0.0, self.tokens_left - self._rho(current) * wait_s)
             seconds = self.time_left_s - wait_s - self.switch_s
             slack.append(self._asleep_s(self.attempts_after, left, seconds))
-        failed_s = FAILED_SWITCH * self.switch_s
         wait_s = self.lag_s(current)
-        slack.append(self._worst_s(current, self.attempts - 1, current, wait_s, failed_s))
+        slack.append(self._worst_s(current, self.attempts - 1, current, wait_s, self.failed_s))
         return min(slack) >= 0.0
 
     def may_wake(self, target: OperatingPoint) -> bool:
         """Say whether a suspended run may be woken at `target`."""
-        seconds = self.time_left_s - self.cycle_s - FAILED_SWITCH * self.switch_s
+        seconds = self.time_left_s - self.cycle_s - self.failed_s
         failed = self._asleep_s(self.attempts - 1, self.tokens_left, seconds)
         return self.slack_after_s(None, target) >= 0.0 and failed >= 0.0
 
@@ -123,7 +149,13 @@ class Guard:
             return 0.0
         lost = 1.0 - point.tokens_per_s / self.fastest.tokens_per_s
         waits = self.attempts_after * self.lag_s(point) * lost
-        return waits + self._switching_s(self.attempts_after)
+        back_s = self.attempts_after * self._back_s(point)
+        # What cannot be reached needs no room kept free: the guard bars the way itself.
+        return waits + self._switching_s(self.attempts_after) + (back_s if isfinite(back_s) else 0)
+
+    def returns_from(self, point: OperatingPoint) -> bool:
+        """Say whether the GPUs that the fastest point needs can be counted on from `point`."""
+        return isfinite(self._back_s(point))
 
     def lag_s(self, point: OperatingPoint) -> float:
         """Give the longest time from a look to the switch that the next look orders."""
@@ -135,13 +167,17 @@ class Guard:
 
     def _switching_s(self, attempts: int) -> float:
         """Seconds of `attempts` switches, all but the last failing."""
-        return (1.0 + FAILED_SWITCH * (attempts - 1)) * self.switch_s
+        return self.switch_s + (attempts - 1) * self.failed_s
+
+    def _back_s(self, point: OperatingPoint) -> float:
+        """Seconds until GPUs that `point` gave back and the fastest needs are there again."""
+        return self.reacquire_s if point.gpus < self.fastest.gpus else 0.0
 
     def _asleep_s(self, attempts: int, tokens: float, seconds: float) -> float:
         """Give the slack of a run that sleeps, `attempts` to wake it left; it finishes at none."""
         if attempts < 1:
             return float("-inf")
-        waking_s = attempts * self.cycle_s + self._switching_s(attempts)
+        waking_s = attempts * (self.cycle_s + self.reacquire_s) + self._switching_s(attempts)
         return seconds - waking_s - tokens / self._rho(self.fastest)
 
     def _worst_s(
@@ -174,5 +210,6 @@ class Guard:
             return alone_s, float("-inf")
         lag_s = attempts * self.lag_s(point)
         rest = max(0.0, tokens - lag_s * self._rho(point))
-        reach_s = lag_s + self._switching_s(attempts) + rest / self._rho(self.fastest)
+        way_s = lag_s + attempts * self._back_s(point) + self._switching_s(attempts)
+        reach_s = way_s + rest / self._rho(self.fastest)
         return alone_s, seconds - reach_s

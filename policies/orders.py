@@ -46,6 +46,11 @@ def _too_late(case: Case, target: OperatingPoint) -> str:
         return ""
     if current is not None and not guard.may_stay(current) and _faster(current, target):
         return ""
+    if not guard.returns_from(target):
+        return (
+            "it gives GPUs back, and nobody measured how long it takes until they are there again "
+            "(switch.reacquire_s)"
+        )
     return (
         f"with {count(guard.tokens_left)} tokens left and the deadline in "
         f"{duration(guard.time_left_s)} the run may end "

@@ -58,6 +58,11 @@ def at_target(case: Case, view: Outlook) -> str:
 
 def barred(guard: Guard, view: Outlook, target: Vertex) -> str:
     """Say that the guard does not let the run go where the plan would like it."""
+    if not guard.returns_from(target.point):
+        return (
+            f"{target.point.id} gives GPUs back, and nobody measured how long it takes until they "
+            "are there again (switch.reacquire_s), so the way back cannot be counted on"
+        )
     late = duration(-guard.slack_after_s(view.current, target.point))
     return (
         f"{target.point.id} is better at {intensity(view.now_g_per_kwh)}, but if switches fail on "

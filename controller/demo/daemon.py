@@ -85,6 +85,7 @@ gain_factor = {policy.gain_factor}
 guard_margin = {policy.guard_margin}
 max_switches_per_day = {policy.max_switches_per_day}
 switch_timeout_s = {policy.switch_timeout_s}
+failed_switch_s = {policy.failed_switch_s}
 
 [runs.{plan.run_name}]
 catalogue = {json.dumps(str(plan.catalogue))}

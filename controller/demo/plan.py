@@ -34,6 +34,7 @@ class DemoPolicy:
     guard_margin: float = 0.02
     max_switches_per_day: int = 20
     switch_timeout_s: float = 30.0
+    failed_switch_s: float = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
