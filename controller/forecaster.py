@@ -14,6 +14,7 @@ from wattmesh.controller.history import History, history_of, profile_slots
 from wattmesh.controller.journal.forecasts import BLEND, PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.policies.decision import Rung
+from wattmesh.policies.far import Past, usual_day
 from wattmesh.policies.forecast import Issued, Lessons, predict, scored, teach
 from wattmesh.policies.ladder import DAY_S, OLDEST
 from wattmesh.policies.series import Observed
@@ -62,6 +63,7 @@ class Forecaster:
             return 0
         observed = self._observed(history)
         if observed is not None:
+            self._keep_usual(observed)
             forecast = self._predicted(observed, issue, now)
         else:
             forecast = self._profile(history, issue, now)
@@ -121,6 +123,13 @@ class Forecaster:
             slots=predicted.slots,
             parts=parts_of(predicted),
         )
+
+    def _keep_usual(self, observed: Observed) -> None:
+        """Keep the usual day, into which plans lead beyond what a forecast knows."""
+        step = timedelta(seconds=observed.interval_s)
+        usual = usual_day(Past(start=observed.start, step=step, values=observed.values))
+        if usual is not None:
+            self._journal.forecasts.keep_usual(self._signal, usual)
 
     def _skill(self, observed: Observed, now: datetime) -> Skill:
         """Score what we said of the hours that became known since, and keep that."""

@@ -109,6 +109,7 @@ def carbon_view(journal: Journal, facts: SignalFacts | None, now: datetime) -> C
         note=standing.why,
         since_change_s=_since_change_s(fetch, standing.rung, now),
         interval_s=facts.interval_s,
+        usual=journal.forecasts.usual(facts.signal),
     )
 
 
@@ -189,6 +190,8 @@ def run_view(journal: Journal, row: RunRow, now: datetime, *, clock_trouble: str
         since_switch_s=_age_s(confirmed[0].updated_at, now) if confirmed else None,
         switch_s=_p95([each.total_s for each in confirmed if each.total_s]),
         capabilities=row.capabilities,
+        # A first launch has no outage behind it, and most runs are at their first.
+        outage_share=journal.outages.share(row.run, now) if row.attempt > 1 else 0.0,
     )
 
 

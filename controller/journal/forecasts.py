@@ -153,6 +153,19 @@ class ForecastStore:
                 [{"signal": str(signal), "skill": skill, "at": to_us(at)}],
             )
 
+    def usual(self, signal: Signal) -> tuple[float, ...]:
+        """Give the usual day of a signal, g/kWh of its hours; () before there is one."""
+        query = select(CARBON_SKILL.c.usual).where(CARBON_SKILL.c.signal == str(signal))
+        with self._database.reading() as connection:
+            found: str | None = connection.execute(query).scalar()
+        return tuple(map(float, json.loads(found))) if found else ()
+
+    def keep_usual(self, signal: Signal, hours: Sequence[float]) -> None:
+        """Write down the usual day of a signal."""
+        row = {"signal": str(signal), "usual": to_text(list(hours))}
+        with self._database.writing() as connection:
+            upsert(connection, CARBON_SKILL, [row])
+
     def _newest_of(self, connection: Connection, signal: Signal, source: str) -> Forecast | None:
         """Read the newest issue of one source; a row that was read before is not read again."""
         table = CARBON_FORECASTS.c

@@ -131,8 +131,9 @@ CARBON_SKILL = Table(
     "carbon_skill",
     METADATA,
     Column("signal", String(200), primary_key=True),
-    Column("skill", Text, nullable=False),
-    Column("at", BigInteger, nullable=False),
+    Column("skill", Text, nullable=False, default=""),
+    Column("at", BigInteger, nullable=False, default=0),
+    Column("usual", Text, nullable=False, default=""),
 )
 
 ENERGY = Table(

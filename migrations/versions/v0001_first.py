@@ -76,6 +76,7 @@ def upgrade() -> None:
         sa.Column("signal", sa.String(length=200), nullable=False),
         sa.Column("skill", sa.Text(), nullable=False),
         sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.Column("usual", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("signal"),
     )
     op.create_table(

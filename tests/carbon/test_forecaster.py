@@ -11,6 +11,7 @@ from tests.daemon.process import empty_journal
 from wattmesh.controller.forecaster import Forecaster
 from wattmesh.controller.journal.forecasts import BLEND, PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.observe import SignalFacts, carbon_view
 from wattmesh.policies.decision import IntensitySlot, Rung
 from wattmesh.telemetry.carbon import CarbonPoint, Series, Signal
 from wattmesh.telemetry.readings import Quality
@@ -117,6 +118,20 @@ def test_a_forecast_that_is_old_or_over_does_not_go_in(
     issue(journal, NOON - age_h * HOUR, hours=hours)
     Forecaster(journal, SIGNAL, series()).turn(NOW)
     assert [each.source for each in own(journal)] == [PROFILE]
+
+
+def test_the_usual_day_is_kept_for_plans(journal: Journal) -> None:
+    """What the cycle sees has the mean of every hour of the day; with less than a day nothing."""
+    tell(journal, 20)
+    forecaster = Forecaster(journal, SIGNAL, series())
+    forecaster.turn(NOW)
+    facts = SignalFacts(signal=SIGNAL, interval_s=3600.0, stale_after_s=3600.0)
+    assert carbon_view(journal, facts, NOW).usual == ()
+    tell(journal, 8 * 24)
+    Forecaster(journal, SIGNAL, series()).turn(NOW + HOUR)
+    usual = carbon_view(journal, facts, NOW).usual
+    assert len(usual) == 24
+    assert usual[0] == pytest.approx(200.0 + 50.0 * math.sin(1 / 24 * math.tau), abs=1e-3)
 
 
 def test_nothing_new_makes_no_new_issue(journal: Journal) -> None:
