@@ -20,6 +20,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
+MOST_GROUPS = 6
+"""Groups of transitions above which some are put together: faster, with a lower bound."""
+
 EARLY = 1e-6
 """Seconds by which a border may come too early."""
 
@@ -137,13 +140,15 @@ def _ways(problem: Problem, edges_s: Floats, g_per_j: Floats, embodied: Floats) 
     """Give the transitions, those together that bind until the same borders."""
     kinds = len(problem.options)
     seconds, energy_j = np.zeros((kinds, kinds)), np.zeros((kinds, kinds))
-    groups: dict[bytes, list[tuple[int, int]]] = {}
+    groups: dict[tuple[bytes, bytes], list[tuple[int, int]]] = {}
     for i, row in enumerate(problem.transitions):
         for j, way in enumerate(row):
             if i != j and way is not None:
                 seconds[i, j], energy_j[i, j] = way.seconds, way.energy_j
-                binds = _borders(edges_s, way.binds_s)
-                groups.setdefault(binds.tobytes(), []).append((i, j))
+                ends, binds = _borders(edges_s, way.seconds), _borders(edges_s, way.binds_s)
+                groups.setdefault((ends.tobytes(), binds.tobytes()), []).append((i, j))
+    if len(groups) > MOST_GROUPS:
+        groups = _fewer(groups)
     extra_g = _extra_g(problem, edges_s, g_per_j, seconds, energy_j)
     extra_g += (np.maximum(embodied[:, None], embodied) - embodied) * seconds
     names = [each.layout for each in problem.options]
@@ -152,6 +157,16 @@ def _ways(problem: Problem, edges_s: Floats, g_per_j: Floats, embodied: Floats) 
     return tuple(
         _group(edges_s, extra_g, problem, members, seconds) for members in groups.values()
     ) or (_none(len(g_per_j), kinds),)
+
+
+def _fewer(
+    groups: dict[tuple[bytes, bytes], list[tuple[int, int]]],
+) -> dict[tuple[bytes, bytes], list[tuple[int, int]]]:
+    """Put together what binds until the same borders, whenever it is over."""
+    found: dict[tuple[bytes, bytes], list[tuple[int, int]]] = {}
+    for (_, binds), members in groups.items():
+        found.setdefault((b"", binds), []).extend(members)
+    return found
 
 
 def _extra_g(

@@ -1,8 +1,8 @@
-"""From the paths of two prices to one good legal path: splice, then change single slots.
+"""From the paths of two prices to one good legal path: splice, then change single stretches.
 
 At the price of the bound one path does too little and the next one too much. A path that follows
-one of them up to a border and the other from there on lies between; so does one that leaves its
-slot for another option. Candidates are ranked by estimates and then followed exactly.
+one of them up to a border and the other from there on lies between; so does one that spends
+a stretch at another option. Candidates are ranked by estimates and then followed exactly.
 
 Invariant: whatever is returned was judged legal by `wattmesh.policies.evaluate`.
 """
@@ -27,6 +27,12 @@ ROUNDS = 8
 
 NEAR = 5e-5
 """A path is good enough when a better one can save at most this share."""
+
+SHORT = 36
+"""Slots up to which a stretch of any length is changed."""
+
+MOST_STRETCHES = 60_000
+"""Stretches that are estimated at once, about."""
 
 CLOSE = 1e-5
 """An estimate may be too high by this share; what is estimated above is not followed."""
@@ -129,47 +135,62 @@ def splices(arrays: Arrays, first: Path, then: Path) -> list[Candidate]:
 
 
 def polish(judge: Judge, arrays: Arrays, bound_g: float) -> None:
-    """Change the best path in one slot after another while that is better and it is not near."""
+    """Change one stretch of the best path after another while that is better and it is not near."""
     for _ in range(ROUNDS):
         best = judge.best
         if best is None or best.charged_g <= bound_g * (1 + NEAR):
             return
-        if not _one_change(judge, arrays, best.path):
+        # What is trained less in a stretch may be trained after the end.
+        if not _one_change(judge, arrays, stretched(best.path, arrays.slots)):
             return
 
 
 def _one_change(judge: Judge, arrays: Arrays, path: Path) -> bool:
-    """Try the most promising changes of one slot; say whether one was better."""
-    route, kinds, last = Route(arrays, path), len(arrays.rates), len(path) - 1
-    at, target = np.divmod(np.arange(len(path) * kinds), kinds)
-    now, later = route.path[at], np.minimum(at + 1, last)
-    before = np.concatenate([[arrays.start], route.path[:-1]])[at]
-    after = np.where(at < last, route.path[later], target)
-    come, leave = steps(arrays, at, before, target), steps(arrays, later, target, after)
-    came = steps(arrays, at, before, now)
-    left = steps(arrays, later, now, np.where(at < last, route.path[later], now))
-    grams, tokens = _slot(arrays, at, target)
-    old_g, old_tokens = _slot(arrays, at, now)
-    grams += route.grams[-1] - old_g + come.extra_g + leave.extra_g - came.extra_g - left.extra_g
-    tokens += route.tokens[-1] - old_tokens - come.lost - leave.lost + came.lost + left.lost
-    first = np.where(come.moved, come.binds, route.bound[at])
-    second = np.where(leave.moved, leave.binds, first)
-    legal = come.possible & leave.possible & (target != now) & arrays.open[at, target]
-    legal &= ~come.moved | (route.bound[at] <= at)
-    legal &= (~leave.moved | (first <= at + 1)) & (second <= route.next_change[later])
+    """Try the most promising changes of one stretch; say whether one was better."""
+    route, count = Route(arrays, path), len(path)
+    first, until, target = _stretches(count, len(arrays.rates))
+    before = np.where(first > 0, route.path[first - 1], arrays.start)
+    later = np.minimum(until, count - 1)
+    goal = np.where(until < count, route.path[later], target)
+    old_goal = np.where(until < count, route.path[later], route.path[until - 1])
+    come, leave = steps(arrays, first, before, target), steps(arrays, later, target, goal)
+    left = steps(arrays, later, route.path[until - 1], old_goal)
+    grams = arrays.grams[until, target] - arrays.grams[first, target]
+    tokens = arrays.tokens[until, target] - arrays.tokens[first, target]
+    grams += route.grams[-1] - (route.grams[until] - route.grams[first])
+    tokens += route.tokens[-1] - (route.tokens[until] - route.tokens[first])
+    grams += come.extra_g + leave.extra_g - left.extra_g
+    tokens -= come.lost + leave.lost - left.lost
+    bound = np.where(come.moved, come.binds, route.bound[first])
+    bound_after = np.where(leave.moved, leave.binds, bound)
+    legal = come.possible & leave.possible & (arrays.shut[until, target] < first)
+    legal &= ~come.moved | (route.bound[first] <= first)
+    legal &= (~leave.moved | (bound <= until)) & (bound_after <= route.next_change[later])
     for estimate_g, change in _ranked(arrays, np.where(legal, grams, np.inf), tokens, route):
         if estimate_g > judge.limit_g:
             return False
-        slot = int(at[change])
-        if judge.take((*path[:slot], int(target[change]), *path[slot + 1 :])):
+        stretch = (int(target[change]),) * int(until[change] - first[change])
+        if judge.take((*path[: first[change]], *stretch, *path[until[change] :])):
             return True
     return False
 
 
-def _slot(arrays: Arrays, slot: Ints, option: Ints) -> tuple[Floats, Floats]:
-    """Give grams and tokens of whole slots."""
-    grams = arrays.grams[slot + 1, option] - arrays.grams[slot, option]
-    return grams, arrays.tokens[slot + 1, option] - arrays.tokens[slot, option]
+def _stretches(count: int, kinds: int) -> tuple[Ints, Ints, Ints]:
+    """Give (first slot, border after the last, option) of all stretches that are tried.
+
+    Every length where slots are few, else powers of two, and fewer the more slots there are.
+    """
+    lengths = range(1, count + 1)
+    if count > SHORT:
+        most = max(1, MOST_STRETCHES // (count * kinds))
+        lengths = [1 << n for n in range(min(most, count.bit_length() - 1))]
+    at, target = np.divmod(np.arange(count * kinds), kinds)
+    pairs = [(at[at + each <= count], each, target[at + each <= count]) for each in lengths]
+    return (
+        np.concatenate([begin for begin, _, _ in pairs]),
+        np.concatenate([begin + each for begin, each, _ in pairs]),
+        np.concatenate([option for _, _, option in pairs]),
+    )
 
 
 def _ranked(arrays: Arrays, grams: Floats, tokens: Floats, tail: Route) -> list[tuple[float, int]]:

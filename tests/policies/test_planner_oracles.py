@@ -12,7 +12,7 @@ from wattmesh.policies.arrays import arrays_of
 from wattmesh.policies.evaluate import evaluate
 from wattmesh.policies.planner import plan
 from wattmesh.policies.prices import Search
-from wattmesh.policies.problem import NoPlan, Plan, Problem
+from wattmesh.policies.problem import NoPlan, Plan, Problem, Transition
 
 ROUNDING = 1e-7
 
@@ -61,6 +61,27 @@ def test_integer_programming_agrees(problem: Problem) -> None:
         return
     assert whole.grams == pytest.approx(best, rel=1e-5, abs=1e-9)
     assert flow_program(problem, relaxed=True).bound_g <= planned(problem).bound_g * (1 + 1e-5)
+
+
+def test_many_different_transitions_are_put_together_without_harm_to_the_bound() -> None:
+    """Twelve pairs, each with its own seconds and dwell: more groups than are kept apart."""
+    base = case(6, 1.5, seconds=600.0, grid=(300.0, 100.0, 250.0, 90.0, 280.0, 110.0))
+    kept = (0, 2, 4, 6)
+    kinds = tuple(base.options[each] for each in kept)
+    ways = tuple(
+        tuple(
+            None
+            if i == j
+            else Transition(seconds=100.0 * (4 * i + j), energy_j=2e7, dwell_s=300.0 * (i + j))
+            for j in range(4)
+        )
+        for i in range(4)
+    )
+    problem = replace(base, options=kinds, transitions=ways)
+    best, found = try_all(problem), planned(problem)
+    assert best is not None
+    assert found.bound_g <= best * (1 + ROUNDING)
+    assert found.evaluation.charged_g >= best * (1 - ROUNDING)
 
 
 @pytest.mark.parametrize("held", [False, True])
