@@ -149,6 +149,18 @@ def test_the_story_of_a_run(served: Served) -> None:
     assert served.get(f"/v1/runs/{facts.RUN}").body["catalogue"]["reference"] == "A"
 
 
+def test_the_forecast_that_decisions_rest_on(served: Served) -> None:
+    """The running slot as it was observed, then one issue, from whom and since when."""
+    carbon(served, 212.0, 150.0, 118.0)
+    view = served.get("/v1/carbon/forecast").body
+    assert (view["rung"], view["source"]) == ("issued", "csv")
+    assert view["sentence"] == "Decisions rest on an issued forecast."
+    assert [each["quality"] for each in view["slots"]] == ["provisional", "forecast", "forecast"]
+    assert [each["g_per_kwh"] for each in view["slots"]] == [212.0, 150.0, 118.0]
+    assert view["slots"][1]["low_g_per_kwh"] is None
+    assert view["skill"] == []
+
+
 def test_carbon_now_and_history(served: Served) -> None:
     """The signal as it stands, and the intervals behind."""
     assert served.get("/v1/carbon/now").body["carbon"] is None
