@@ -77,7 +77,7 @@ def plan(
         return NoPlan(reason=_no_legal_path(problem))
     polish(judge, arrays, bound_g)
     best = judge.best
-    bound_g = min(bound_g, best.charged_g)
+    bound_g = max(0.0, min(bound_g, best.charged_g))
     return Plan(
         path=best.path,
         evaluation=best.evaluation,

@@ -9,7 +9,7 @@ Invariant: whatever is returned was judged legal by `wattmesh.policies.evaluate`
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -180,7 +180,7 @@ def _stretches(count: int, kinds: int) -> tuple[Ints, Ints, Ints]:
 
     Every length where slots are few, else powers of two, and fewer the more slots there are.
     """
-    lengths = range(1, count + 1)
+    lengths: Sequence[int] = range(1, count + 1)
     if count > SHORT:
         most = max(1, MOST_STRETCHES // (count * kinds))
         lengths = [1 << n for n in range(min(most, count.bit_length() - 1))]

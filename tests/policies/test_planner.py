@@ -249,3 +249,12 @@ def test_a_price_that_is_far_off_only_costs_time(wrong: float) -> None:
     again = plan(problem, near_mu=found.mu_g_per_token * wrong)
     assert isinstance(again, Plan)
     assert again.bound_g == pytest.approx(found.bound_g, rel=1e-3)
+
+
+def test_a_grid_that_emits_nothing_for_a_while_or_at_all_is_planned() -> None:
+    """Marginal signals are 0 while plants are curtailed: the work goes there; all 0 costs 0."""
+    problem = case(36, 2.0, grid=(300.0,) * 12 + (0.0,) * 20 + (300.0,) * 4)
+    found = planned(problem)
+    assert found.evaluation.grams < 0.1 * planned(case(36, 2.0, grid=(300.0,) * 36)).bound_g
+    nothing = planned(case(24, 1.5, grid=(0.0,) * 24))
+    assert (nothing.evaluation.grams, nothing.bound_g, nothing.gap) == (0.0, 0.0, 0.0)
