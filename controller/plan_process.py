@@ -98,7 +98,7 @@ class PlanProcess:
         try:
             self._child = subprocess.Popen(
                 (*self._command, str(os.getpid())),
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 env={**os.environ, **ONE_THREAD},
             )

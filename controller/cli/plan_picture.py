@@ -10,12 +10,13 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from matplotlib import dates
+from matplotlib import dates as untyped_dates
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from wattmesh.controller.cli import plan_chart, words
 
+dates: Any = untyped_dates
 INK, MUTED, FAINT = "#1f2933", "#7b8794", "#e4e7eb"
 GRID_LINE, GRID_FILL, MU, SLEEP = "#3e4c59", "#cbd2d9", "#e8590c", "#dee2e6"
 POINTS = ("#1864ab", "#2f9e44", "#862e9c", "#e67700", "#a61e4d", "#0b7285", "#5c940d")

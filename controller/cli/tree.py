@@ -46,7 +46,7 @@ COMMANDS = {
     "doctor": Place(module="doctor", name="doctor"),
 }
 
-INNER = {("policy", "plan"): Place(module="plan", name="app")}
+INNER: dict[tuple[str, ...], Place] = {("policy", "plan"): Place(module="plan", name="app")}
 """Commands of a group that are asked often, and do not wait for what the rest of it imports."""
 
 

@@ -1,7 +1,6 @@
 """A plan on the screen: the curve, mu, the points and the times in the same columns."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.answering import answering
+from tests.cli.test_coverage import status_view
 from tests.cli.test_screens import plain
 from tests.daemon.clocks import SteppedClock
 from tests.policies.build import NOW, A, B, catalogue, observation, point, run, slots
@@ -21,7 +21,7 @@ from wattmesh.controller.plan_view import no_look, plan_answer
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings import Settings
 from wattmesh.controller.trouble import PLANS_FAILED, troubles
-from wattmesh.controller.views import StatusView, as_json
+from wattmesh.controller.views import as_json
 from wattmesh.policies.decision import Observation, PlanStep, PlanView
 from wattmesh.policies.follow import FRESH
 
@@ -82,7 +82,7 @@ def test_curve_points_and_times_share_their_columns() -> None:
 
 
 def test_mu_is_drawn_where_the_curve_can_be_held_against_it() -> None:
-    """800 W more for 400 tokens/s: two joules a token, so mu is 100 of what the price is 200."""
+    """660 W more for 400 tokens/s are 1.65 J a token; what a token may cost, over that, is mu."""
     view = answer(plan(("B", 7), ("A", 6), price_mu=300e-6 / 3.6))
     (mark,) = view["plan"]["mu"]
     expected = view["plan"]["mu_g_per_token"] / ((1600.0 - 940.0) / 400.0) * 3.6e6
@@ -106,10 +106,8 @@ def test_what_the_plan_comes_to_is_said() -> None:
     lines = drawn(answer(made, catalogue=catalogue(A, LOW, B)))
     assert "switches 3 (1 layout, 1 clock, 1 sleep), gap to bound 0.35 %" in lines
     assert "finish   Sat 21 Nov 03:00, deadline Sat 21 Nov 04:00 (1 h to spare)" in lines
-    assert (
-        "carbon   2.9 kg from then on; no plan comes below 2.89 kg if the grid is as forecast"
-        in (lines)
-    )
+    grams = "2.9 kg from then on; no plan comes below 2.89 kg if the grid is as forecast"
+    assert f"carbon   {grams}" in lines
     text = "\n".join(lines)
     assert "·  asleep, 3 h" in text
     assert "dp4 @1200 MHz, 2 h" in text
@@ -220,23 +218,13 @@ def failing(times: int) -> Pulse:
     return pulse
 
 
-def test_a_planner_that_goes_on_failing_needs_a_look(view: StatusView) -> None:
+def test_a_planner_that_goes_on_failing_needs_a_look() -> None:
     """Once may be chance; three times in a row is a sentence that says what goes on meanwhile."""
+    view = status_view()
     assert troubles(view, failing(PLANS_FAILED - 1)) == ()
     (sentence,) = troubles(view, failing(PLANS_FAILED))
     assert "No plan can be made: the planning process ended (3 times in a row)" in sentence
     assert "price rule" in sentence
-
-
-@pytest.fixture
-def view() -> StatusView:
-    """A status with nothing wrong in it."""
-    from tests.cli import facts  # noqa: PLC0415
-
-    known = facts.status()
-    fields = {each: known[each] for each in StatusView.__dataclass_fields__}
-    power = facts.power(covered=64, to_cover=64)
-    return StatusView(**fields | {"runs": (), "carbon": None, "accounting": None, "power": power})
 
 
 def test_planning_is_counted_without_any_run() -> None:
@@ -245,4 +233,3 @@ def test_planning_is_counted_without_any_run() -> None:
     counts = {each.labels["outcome"]: each.value for each in found["wattmesh_planner_questions"]}
     assert counts == {"answered": 0.0, "failed": 4.0}
     assert found["wattmesh_plan_age_seconds"] == []
-    assert replace(Planning(), waiting=2).waiting == 2
