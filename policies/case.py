@@ -64,8 +64,9 @@ class Case:
             parts.append(f"{figures(100 * run.outage_share, 2)} % for outages like those so far")
         text = f"counting on {figures(100 * self.guard.counted_on)} % of the speed"
         text += f" ({' and '.join(parts)} in reserve)"
-        if 0 < self.guard.reacquire_s < inf:
-            text += f" and on GPUs being back {duration(self.guard.reacquire_s)} after a wish"
+        back_s = _back_s(run.catalogue) if run.catalogue else 0.0
+        if 0 < back_s < inf:
+            text += f" and on GPUs being back {duration(back_s)} after they are asked for"
         return text
 
     def hold(self, kind: str, why: str) -> Decision:
@@ -162,11 +163,17 @@ def _guard(seen: Observation, run: RunView, points: tuple[OperatingPoint, ...]) 
         attempts=max(1, limit - run.failed_switches),
         attempts_after=limit,
         timeout_s=seen.policy.failed_switch_s,
-        reacquire_s=_reacquire_s(catalogue),
+        reacquire_s=_reacquire_s(run, catalogue),
     )
 
 
-def _reacquire_s(catalogue: Catalogue) -> float:
+def _reacquire_s(run: RunView, catalogue: Catalogue) -> float:
+    """Seconds until GPUs that were given back are there, as far as `switch_s` has them not yet."""
+    back_s = _back_s(catalogue)
+    return back_s if run.switch_s is not None or back_s == inf else 0.0
+
+
+def _back_s(catalogue: Catalogue) -> float:
     """Seconds until GPUs that were given back are there again; without bound when not measured."""
     if catalogue.release is not Release.RELEASED:
         return 0.0

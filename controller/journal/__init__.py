@@ -12,6 +12,8 @@ The map:
     frozen_catalogue.py  a run's catalogue as it was when it was registered
     switches.py          switches (the intent row is the order) and their transitions
     decisions.py         decisions, one row per change of mind
+    caps.py              power caps that operators ordered: append-only
+    outages.py           how much of its time a run stood in outages nobody ordered
     forecasts.py         forecasts as they were issued, and the skill of their sources
     carbon.py            what was observed of the grid, append-only, and how its polls went
     ledger.py            joules and grams per slot

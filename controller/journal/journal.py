@@ -14,6 +14,7 @@ from wattmesh.controller.journal.forecasts import ForecastStore
 from wattmesh.controller.journal.leadership import Leadership
 from wattmesh.controller.journal.ledger import LedgerStore
 from wattmesh.controller.journal.nodes import NodeStore
+from wattmesh.controller.journal.outages import OutageStore
 from wattmesh.controller.journal.retention import Retention
 from wattmesh.controller.journal.runs import RunStore
 from wattmesh.controller.journal.switches import SwitchStore
@@ -36,6 +37,7 @@ class Journal:
         self.budgets = BudgetStore(database)
         self.caps = CapStore(database)
         self.nodes = NodeStore(database, self.ledger.added)
+        self.outages = OutageStore(database)
         self.leadership = Leadership(database)
         self.events = EventStore(database)
         self.retention = Retention(database)

@@ -38,6 +38,9 @@ class World:
         fails: whether the n-th switch fails.
         interval_tokens: from boundary to boundary.
         signal_trouble: what is wrong with the signal after so many seconds; "" for nothing.
+        failed_s: seconds until it trains again after a switch that failed; None: twice a switch.
+        lost_s: after so many seconds nodes are lost; the run comes back `outage_s` later at the
+            point `left`, on the GPUs of that point, and gets no others.
     """
 
     catalogue: Catalogue
@@ -54,6 +57,10 @@ class World:
     speed: Callable[[float], float] = lambda _: 1.0
     fails: Callable[[int], bool] = lambda _: False
     signal_trouble: Callable[[float], str] = lambda _: ""
+    failed_s: float | None = None
+    lost_s: float = float("inf")
+    outage_s: float = 0.0
+    left: str = ""
 
     @property
     def gpus(self) -> int:
@@ -93,6 +100,8 @@ class Simulation:
         self.since_s: float | None = None
         self.boundary = float(world.interval_tokens)
         self.look_s = 0.0
+        self.gpus = world.gpus
+        self.out_s: float | None = None
         self.day.path.append((0.0, self.point.id))
 
     def go(self) -> Day:
@@ -109,14 +118,18 @@ class Simulation:
 
     def _speed(self) -> float:
         """Tokens per second now; none during a switch."""
-        if self.ends_s is not None:
+        if self.ends_s is not None or self.out_s is not None:
             return 0.0
         return self.point.tokens_per_s * self.world.speed(self.at_s)
 
     def _next_s(self) -> float:
         """The next moment at which anything changes."""
         moments = [self.look_s, self._border_s()]
-        if self.ends_s is not None:
+        if self.gpus == self.world.gpus:
+            moments.append(self.world.lost_s)
+        if self.out_s is not None:
+            moments.append(self.out_s)
+        elif self.ends_s is not None:
             moments.append(self.ends_s)
         else:
             goal = min(self.boundary, float(self.world.tokens_total))
@@ -137,13 +150,27 @@ class Simulation:
         self._charge(seconds)
         self.tokens += self._speed() * seconds
         self.at_s = to_s
-        if self.ends_s is not None:
+        if self.out_s is not None:
+            if self.at_s >= self.out_s - 1e-9:
+                self.out_s = None
+        elif self.gpus == self.world.gpus and self.at_s >= self.world.lost_s - 1e-9:
+            self._lose()
+        elif self.ends_s is not None:
             if self.at_s >= self.ends_s - 1e-9:
                 self._end_switch()
         elif self.tokens >= self.boundary - 1e-6:
             self.boundary = self.tokens + self.world.interval_tokens
             if self.order is not None:
                 self._begin_switch()
+
+    def _lose(self) -> None:
+        """Lose nodes: whatever was under way is void, and what is left trains on later."""
+        self.point = self.world.catalogue.point(self.world.left)
+        self.gpus = self.point.gpus
+        self.order = self.ends_s = None
+        self.out_s = self.at_s + self.world.outage_s
+        self.boundary = self.tokens + self.world.interval_tokens
+        self.day.path.append((self.at_s, self.point.id))
 
     def _charge(self, seconds: float) -> None:
         """Book the energy of some seconds at what the grid emits."""
@@ -165,8 +192,10 @@ class Simulation:
         """Stop training for a switch."""
         self.fails = self.world.fails(self.switches)
         self.switches += 1
-        took = self.world.switch_s * (FAILED_SWITCH if self.fails else 1.0)
-        self.ends_s = self.at_s + took
+        failed_s = self.world.failed_s
+        if failed_s is None:
+            failed_s = FAILED_SWITCH * self.world.switch_s
+        self.ends_s = self.at_s + (failed_s if self.fails else self.world.switch_s)
 
     def _end_switch(self) -> None:
         """Train on: at the new point, or at the old one."""
@@ -228,8 +257,8 @@ class Simulation:
             tokens=int(self.tokens),
             tokens_total=world.tokens_total,
             layout=self.point.layout,
-            world_size=world.gpus,
-            gpus_held=world.gpus,
+            world_size=self.gpus,
+            gpus_held=self.gpus,
             boundary_every=world.interval_tokens,
             started_at=world.start,
             catalogue=world.catalogue,

@@ -79,10 +79,14 @@ def world(
     trouble: Callable[[float], str] = lambda _: "",
     scale_s: float = 1.0,
     honest: bool = False,
+    timeout: float = 0.0,
+    lost: float = float("inf"),
 ) -> World:
     """A run of 4000 x `scale_s` seconds of work at A, with `slack` times that to its deadline.
 
-    Its forecast is the day backwards, unless it is `honest`.
+    Its forecast is the day backwards, unless it is `honest`. A failed switch takes `timeout` times
+    a switch, if that is more than twice; half of its nodes are lost after the share `lost` of the
+    time to the deadline.
     """
     work_s, switch_s = 4000.0 * scale_s, 30.0 * scale_s
     step = slack * work_s / len(values)
@@ -101,7 +105,16 @@ def world(
         deadline=NOW + timedelta(seconds=slack * work_s),
         grid=grid,
         forecast=grid if honest else backwards(grid),
-        policy=PolicySettings(dwell_s=2 * switch_s, gain_factor=1.0, guard_margin=Z),
+        policy=PolicySettings(
+            dwell_s=2 * switch_s,
+            gain_factor=1.0,
+            guard_margin=Z,
+            failed_switch_s=timeout * switch_s,
+        ),
+        failed_s=max(FAILED_SWITCH, timeout) * switch_s,
+        lost_s=lost * slack * work_s,
+        outage_s=3 * switch_s,
+        left="B",
         interval_tokens=int(50 * scale_s * A.tokens_per_s),
         cycle_s=7.0 * scale_s,
         first="A",
@@ -134,10 +147,11 @@ def adversaries(draw: st.DrawFn) -> World:
         fails=lambda n: single[n] if n < len(single) else False,
         trouble=lambda at_s: "gone." if stale[int(at_s / (700 * scale_s)) % len(stale)] else "",
         scale_s=scale_s,
+        timeout=draw(st.sampled_from([0.0, 5.0, 20.0])),
     )
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(adversaries())
 def test_the_deadline_is_met_whatever_happens(adversary: World) -> None:
     """The theorem, acted out: feasible at the start means in time at the end."""
@@ -193,3 +207,87 @@ def test_a_second_failure_in_a_row_freezes_and_is_no_more_touched() -> None:
     assert [name for _, name in day.path] == ["A", "A", "A"]
     assert sum(each.action is Action.SWITCH for each in day.decisions) == 2
     assert day.in_time
+
+
+def trusting(seen: Observation) -> tuple[Decision, ...]:
+    """The sabotaged twin: the same policy, told that a failed switch costs nothing more."""
+    return decide(replace(seen, policy=replace(seen.policy, failed_switch_s=0.0)))
+
+
+@pytest.mark.parametrize(("choose", "in_time"), [(decide, True), (trusting, False)])
+def test_a_failed_switch_that_takes_its_whole_timeout_is_reckoned_with(
+    choose: Decide, in_time: bool
+) -> None:
+    """Rollback and restart included: who reckons with twice a switch is late."""
+    values = [500.0] * 12 + [100.0] * 12
+    hard = world(
+        values, slack=1.35, speed=lambda _: 1.0 - Z, fails=lambda n: n == 1, honest=True, timeout=40
+    )
+    assert Simulation(hard, choose).go().in_time is in_time
+
+
+@settings(max_examples=30)
+@given(adversaries(), st.floats(0.05, 0.95))
+def test_after_a_loss_of_nodes_the_guard_holds_for_what_is_left_or_says_that_it_does_not(
+    adversary: World, lost: float
+) -> None:
+    """The fastest point is gone with its nodes: the promise is made anew, or openly not made."""
+    length_s = (adversary.deadline - adversary.start).total_seconds()
+    sim = Simulation(replace(adversary, lost_s=lost * length_s))
+    assume(feasible(sim))
+    word: list[bool] = []
+
+    def choose(seen: Observation) -> tuple[Decision, ...]:
+        case = examine(seen, seen.runs[0])
+        if sim.gpus < sim.world.gpus and sim.out_s is None and not word and case.guard:
+            assert case.guard.fastest.id == "B"
+            word.append(case.guard.may_stay(sim.point))
+        return decide(seen)
+
+    sim.choose = choose
+    day = sim.go()
+    if word and word[0]:
+        assert day.in_time, (day.finished_s, day.path)
+    elif word:
+        said = {each.kind for each in day.decisions}
+        assert said & {"deadline", "static_fastest", "failed_switches", "frozen"}
+
+
+def test_too_little_slack_for_a_promise_is_said_and_nothing_is_done_for_grams() -> None:
+    """Below 1 / (1 - z) of the fastest: it keeps to the fastest point, and nobody promises."""
+    tight = world(
+        [500.0] * 12 + [100.0] * 12, slack=1.02, speed=lambda _: 1.0, fails=lambda _: False
+    )
+    day = Simulation(tight).go()
+    assert {name for _, name in day.path} == {"A"}
+    said = next(each for each in day.decisions if each.kind == "static_fastest")
+    assert "counting on 95 % of the speed (5 % for errors of speed in reserve)" in said.reason
+    assert "nothing is promised" in said.reason
+
+
+def test_outages_so_far_come_off_the_speed_that_is_counted_on() -> None:
+    """A run that stood a tenth of its time is expected to stand a tenth of the rest."""
+    seen = Simulation(
+        world([300.0], slack=1.5, speed=lambda _: 1.0, fails=lambda _: False)
+    ).observation()
+    calm = examine(seen, replace(seen.runs[0], step=1))
+    shaky = examine(seen, replace(seen.runs[0], step=1, outage_share=0.1))
+    assert calm.guard is not None
+    assert shaky.guard is not None
+    assert shaky.guard.counted_on == pytest.approx(0.9 * calm.guard.counted_on)
+    assert "10 % for outages like those so far" in shaky.promise
+    assert shaky.guard.slack_s(A) < calm.guard.slack_s(A)
+
+
+def test_gpus_given_back_count_only_with_a_measured_time_to_get_them_again() -> None:
+    """Unknown is never zero: without it a smaller point must be in time by itself."""
+    kept = guard()
+    unknown = guard(reacquire_s=float("inf"))
+    measured = guard(reacquire_s=600.0)
+    assert kept.may_go(A, B)
+    assert unknown.returns_from(A)
+    assert not unknown.returns_from(B)
+    assert not unknown.may_go(A, B)
+    assert replace(unknown, time_left_s=20_000.0).may_go(A, B)
+    assert measured.slack_s(B) == pytest.approx(kept.slack_s(B) - 2 * 600.0)
+    assert unknown.reserve_s(B) == kept.reserve_s(B)
