@@ -14,6 +14,7 @@ from datetime import timedelta
 from wattmesh.policies.case import examine
 from wattmesh.policies.decision import Observation, PlanView, Rung, RunView
 from wattmesh.policies.ladder import NAMES
+from wattmesh.policies.menu import menu
 from wattmesh.policies.words import clause, duration
 
 Key = tuple[object, ...]
@@ -73,20 +74,20 @@ def terms(seen: Observation, run: RunView) -> Key:
         run.gpus_held,
         run.world_size,
         run.capabilities,
-        bool(run.clock_trouble),
         seen.policy,
         seen.carbon.signal,
     )
 
 
 def moment(seen: Observation, run: RunView) -> Key:
-    """Give what a new plan is asked for with: the grid moved on, or the run did."""
+    """Give what a new plan is asked for with: the grid moved on, the run did, or its menu."""
     carbon = seen.carbon
     return (
         carbon.slots[0].start if carbon.slots else None,
         carbon.forecast,
         run.current.id if run.current else "",
         run.suspended_s is None,
+        tuple(each.id for each in menu(run, seen.policy)),
         seen.now.timestamp() // AGAIN.total_seconds(),
     )
 
