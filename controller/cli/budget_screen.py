@@ -44,7 +44,7 @@ def screen(view: Mapping[str, Any]) -> list[Text | str]:
     lines: list[Text | str] = [
         *(line for period in view["periods"] for line in period_lines(period, view)),
         styled(
-            ("spent  ", DIM),
+            ("in all ", DIM),
             (words.grams(_priced_g(total)), STRONG),
             f" for {words.joules(total['energy_j'])}{_unpriced(total)}   "
             f"{view['signal'] or 'no signal is set'}; {view['boundary']}",

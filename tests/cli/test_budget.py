@@ -59,7 +59,7 @@ def view(*runs: RunBudget, **changes: Any) -> dict[str, Any]:
 def test_a_saving_names_baseline_and_signal() -> None:
     """Spent, saved with its share, the baseline, and how much of the best possible it was."""
     text = plain(budget_screen.screen(view(run())))
-    assert "spent  4.8 g for 90 kJ   neso:GB:average:direct:CO2; GPUs" in text
+    assert "in all 4.8 g for 90 kJ   neso:GB:average:direct:CO2; GPUs" in text
     assert "saved  1.1 g against the points the runs were submitted at (19 %)" in text
     assert "idle 20 mg (400 J) · unobserved 3 s of GPU time" in text
     assert "baseline A" in text
@@ -73,7 +73,7 @@ def test_joules_without_a_price_are_not_zero_grams() -> None:
     )
     dark = run(carbon_g=0.0, unpriced_j=90_000.0, saved_g=None, settled=False)
     text = plain(budget_screen.screen(view(dark, total=line, lines=(line,), signal="")))
-    assert "spent  - for 90 kJ (90 kJ have no grams yet)   no signal is set" in text
+    assert "in all - for 90 kJ (90 kJ have no grams yet)   no signal is set" in text
     assert " 0 g" not in text
 
 
