@@ -100,7 +100,7 @@ def keep(life: Life, folder: Path) -> None:
     parts = life.simulated.parts
     parts.api.start()
     url = f"--socket={parts.pulse.settings.api.socket}"
-    run_name = life.tale.jobs[-1].name
+    run_name = life.simulated.journal.runs.all(life.now)[-1].name
     screens = {
         "budget.txt": ["budget", url],
         "audit.txt": ["budget", "--audit", run_name, url],

@@ -24,6 +24,7 @@ from benchmarks.year_judge import (
 from benchmarks.year_oracle import Checked, check
 from benchmarks.year_story import GPUS, Tale
 from benchmarks.year_world import Time, World
+from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server import GridServer
 
@@ -47,6 +48,19 @@ class Life:
     simulated: Simulated
     checked: Checked = field(default_factory=Checked)
     failures: list[str] = field(default_factory=list)
+    _decisions: dict[tuple[str, datetime, str, str], DecisionRow] = field(default_factory=dict)
+
+    def remember(self) -> None:
+        """Keep the decisions, which retention lets go after some months."""
+        since = self.now - 2 * CHUNK
+        journal = self.simulated.journal
+        for row in journal.decisions.list(limit=MOST_DECISIONS, since=since):
+            self._decisions[row.run, row.first_at, row.kind, row.target] = row
+
+    @property
+    def decisions(self) -> list[DecisionRow]:
+        """Every decision of this life."""
+        return list(self._decisions.values())
 
     def rows(self, start: datetime, end: datetime) -> tuple[EmissionRow, ...]:
         """Give the ledger's rows of slots that begin in [start, end)."""
@@ -78,7 +92,7 @@ class Life:
     def judge(self) -> None:
         """Find what else is wrong: holds, periods, closed months."""
         tale, journal = self.tale, self.simulated.journal
-        decisions = journal.decisions.list(limit=MOST_DECISIONS)
+        decisions = self.decisions
         span = (tale.start, tale.end)
         blind = blind_spans(tale.dead, 2 * tale.site.poll)
         for job in tale.jobs:
@@ -113,6 +127,7 @@ def lived(tale: Tale, folder: Path, minutes: float = math.inf) -> Iterator[Life]
             while time.now < tale.end and monotonic() < ends_s:
                 until = min(tale.end, time.now + CHUNK)
                 life.live(until)
+                life.remember()
                 until = (time.now - SETTLED).replace(minute=0, second=0)
                 if until > done:
                     life.compare(done, until)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.year_judge import blindly, months, unexplained
-from benchmarks.year_life import MOST_DECISIONS, Life, lived
+from benchmarks.year_life import Life, lived
 from benchmarks.year_story import clocks_change, month_end
 from benchmarks.year_world import HOUR, at
 from wattmesh.controller.journal.ledger import EmissionRow
@@ -86,7 +86,7 @@ def test_the_sum_catches_one_wrong_row(life: Life, change: str) -> None:
 def test_a_missing_decision_is_caught(life: Life) -> None:
     """Sabotaged twin: decisions of half a day vanish; and one that says nothing."""
     tale = life.tale
-    rows = life.simulated.journal.decisions.list(limit=MOST_DECISIONS)
+    rows = life.decisions
     span, job = (tale.start, tale.end), tale.jobs[0]
     early = [row for row in rows if row.last_at < job.start + 3 * DAY]
     assert unexplained(early, job, span, tale.step, tale.down)
@@ -108,7 +108,7 @@ def test_clocks_change_while_the_provider_is_gone(tmp_path: Path) -> None:
     with lived(clocks_change(), tmp_path) as life:
         assert not life.checked.wrong, "\n".join(map(str, life.checked.wrong[:10]))
         assert life.failures == []
-        decisions = life.simulated.journal.decisions.list(limit=1000)
+        decisions = life.decisions
         assert "stale_signal" in {row.kind for row in decisions}
         wrong = blindly([replace(row, kind="at_target") for row in decisions], [life.tale.dead[0]])
         assert wrong  # the sabotaged twin: decisions that look at a grid nobody told
