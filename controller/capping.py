@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from wattmesh.controller.cap_held import CapNow
-from wattmesh.controller.fleet import heard
+from wattmesh.controller.fleet import LOST_HELD, heard
 from wattmesh.controller.journal.caps import CapRow
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.journal.runs import RunRow
@@ -31,7 +31,7 @@ def apply(
         nodes: every node that was not retired.
         runs: every run.
     """
-    at = {each.run: working(each) for each in runs}
+    at = working(runs, seen.now)
     known = boards(nodes, seen.now)
     told = {each.gpu_uuid for each in known}
     # A run may name GPUs that no node told of: they draw all the same.
@@ -53,10 +53,21 @@ def apply(
     return under(seen, plan, row.until), now
 
 
-def working(row: RunRow) -> tuple[str, ...]:
-    """List the GPUs that a run trains on; those of parked ranks are not among them."""
-    found = [gpu for rank, gpu in enumerate(row.gpus) if gpu and rank in row.ranks]
-    return tuple(dict.fromkeys(found)) if row.state == "live" else ()
+def working(rows: Iterable[RunRow], now: datetime) -> dict[str, tuple[str, ...]]:
+    """List the GPUs that each run trains on; those of parked ranks are not among them.
+
+    A run that fell silent a while ago may train on, unless another has its GPUs by now.
+    """
+    taken: set[str] = set()
+    found: dict[str, tuple[str, ...]] = {}
+    for row in sorted(rows, key=lambda each: (each.state != "live", each.run)):
+        silent = row.state != "live"
+        if row.state == "finished" or (silent and now - row.last_seen_at > LOST_HELD):
+            continue
+        gpus = {gpu for rank, gpu in enumerate(row.gpus) if gpu and rank in row.ranks}
+        found[row.run] = tuple(sorted(gpus - taken))
+        taken |= gpus
+    return found
 
 
 def boards(nodes: Iterable[NodeRow], now: datetime) -> tuple[Board, ...]:

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 import wattmesh
 from wattmesh.controller.budget_metrics import budget_metrics
+from wattmesh.controller.cap_metrics import cap_metrics
 from wattmesh.controller.carbon_metrics import carbon_metrics
 from wattmesh.controller.figures import FigureReader, Figures
 from wattmesh.controller.journal.journal import Journal
@@ -56,6 +57,7 @@ class Figured(Collector):
         yield from energy_metrics(figures)
         yield from run_metrics(self._pulse, figures)
         yield from budget_metrics(self._pulse)
+        yield from cap_metrics(self._pulse)
         yield from plan_metrics(self._pulse)
 
     def describe(self) -> tuple[Metric, ...]:

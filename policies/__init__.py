@@ -5,6 +5,8 @@ decide.py      one decision per live run: the rules in the order of priorities
 orders.py      what an operator ordered: carried out or refused
 case.py        one run with its menu and its guard, and what is missing to decide about it
 menu.py        which points a run may be switched to at all
+powercap.py    an operator's power cap: which clock and limit each board gets
+capped.py      what a cap means for runs
 guard.py       the deadline guard, with its proof
 hull.py        which points are ever worth running
 ladder.py      what decisions rest on as signals grow old

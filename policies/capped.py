@@ -24,7 +24,7 @@ def loads(seen: Observation, boards: Mapping[str, tuple[str, ...]]) -> tuple[Loa
     return tuple(
         _load(seen, run, boards[run.run])
         for run in seen.runs
-        if run.live and run.suspended_s is None and boards.get(run.run)
+        if run.suspended_s is None and boards.get(run.run)
     )
 
 

@@ -36,11 +36,12 @@ class OutageStore:
         """Give the share of its time that a run stood between two launches, in [0, 0.5]."""
         with self._database.reading() as connection:
             launches = connection.execute(_LAUNCHES, {"which": run}).all()
-        stood_us = sum(
+        stood_us: int = sum(
             max(0, after.started_at - before.ended_at)
             for before, after in pairwise(launches)
             if before.ended_at is not None and before.end_reason != RESTART
         )
         if not stood_us:
             return 0.0
-        return min(MOST, stood_us / max(DAY_US, to_us(now) - launches[0].started_at))
+        known_us: int = max(DAY_US, to_us(now) - launches[0].started_at)
+        return min(MOST, stood_us / known_us)

@@ -1,0 +1,90 @@
+"""The calls of the power cap: who may, what makes no sense, what would have no effect."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Served
+from tests.api.stranger import as_stranger, needs_root
+from tests.api.test_operators import set_mode
+from tests.cycle.test_caps import node
+from wattmesh.controller.cycle import CycleReport
+from wattmesh.controller.pulse import Turned
+from wattmesh.policies.decision import CarbonView, Mode, Observation
+
+
+def turned(served: Served, *, acts: bool = True) -> None:
+    """Let a cycle have seen a node of four boards."""
+    now = served.clock.wall
+    seen = Observation(
+        now=now, mode=Mode.ACT, runs=(), carbon=CarbonView(signal="", slots=(), age_s=None)
+    )
+    served.pulse.nodes = (node(at=now, changes={} if acts else {"settable": False}),)
+    report = CycleReport(at=now, sentence="", observation=seen)
+    served.pulse.turned = Turned(monotonic_s=served.clock.monotonic_s, report=report)
+
+
+def body(served: Served, cap_w: object = 1200.0, **changes: Any) -> dict[str, Any]:
+    """A cap for two hours."""
+    until: datetime = served.clock.wall + timedelta(hours=2)
+    return {"cap_w": cap_w, "until": until.isoformat(), "reason": "hot"} | changes
+
+
+def test_a_cap_is_in_the_journal_before_the_answer_and_its_end_too(served: Served) -> None:
+    """Who asked and why; one sentence says what follows."""
+    turned(served)
+    answer = served.post("/v1/powercap", body(served))
+    assert answer.status == 200, answer.body
+    assert "holds 4 GPUs at 1.2 kW at most" in answer.body["done"]
+    row = served.journal.caps.in_force(served.clock.wall)
+    assert row is not None
+    assert (row.cap_w, row.reason) == (1200.0, "hot")
+    assert "uid" in row.by
+    again = served.post("/v1/powercap", body(served, 2000.0))
+    assert "It takes the place of the cap of 1.2 kW." in again.body["done"]
+    assert "was ended" in served.post("/v1/powercap/end", {}).body["done"]
+    assert served.post("/v1/powercap/end", {}).body["done"] == "No power cap is in force."
+    assert served.get("/v1/powercap").body["cap"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cap_w": 0}, "above 0"),
+        ({"cap_w": "150kW"}, "a number of watts"),
+        ({"cap_w": True}, "a number of watts"),
+        ({"until": "soon"}, "is not a time"),
+        ({"until": "2026-12-01T18:00:00"}, "is not a time"),
+        ({"until": "2001-01-01T00:00:00Z"}, "between now and 31 days"),
+        ({"until": "2099-01-01T00:00:00Z"}, "between now and 31 days"),
+    ],
+)
+def test_a_cap_that_makes_no_sense_is_refused(
+    served: Served, changes: dict[str, Any], words: str
+) -> None:
+    """A number, and an end to come."""
+    turned(served)
+    answer = served.post("/v1/powercap", body(served, **changes))
+    assert answer.status == 422
+    assert words in answer.body["error"]
+    assert served.journal.caps.list() == ()
+
+
+def test_a_cap_that_would_have_no_effect_is_refused_with_what_to_do(served: Served) -> None:
+    """No cycle yet, a mode that sets nothing, no board that obeys."""
+    assert served.post("/v1/powercap", body(served)).status == 503
+    turned(served, acts=False)
+    assert "No board obeys" in served.post("/v1/powercap", body(served)).body["error"]
+    turned(served)
+    set_mode(served, Mode.ADVISE)
+    assert 'set mode = "act"' in served.post("/v1/powercap", body(served)).body["error"]
+    assert served.journal.caps.list() == ()
+
+
+@needs_root
+def test_only_operators_cap_and_end_caps(served: Served) -> None:
+    """The owner of a run is none."""
+    turned(served)
+    for path in ("/v1/powercap", "/v1/powercap/end"):
+        assert as_stranger(served.socket, "POST", path, body(served)).status == 403

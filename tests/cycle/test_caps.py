@@ -1,0 +1,159 @@
+"""An operator's power cap in the cycle: one row in the journal, obligations for every board."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.cycle.test_clocks import GPUS, journal, turn
+from tests.cycle.test_cycle import T0
+from wattmesh.controller.cap_held import HOLDER, CapNow, sentence
+from wattmesh.controller.capping import boards, working
+from wattmesh.controller.clocks import desired
+from wattmesh.controller.cycle import CycleReport
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.nodes import NodeRow
+from wattmesh.errors import Fenced
+from wattmesh.policies.decision import Mode
+from wattmesh.telemetry.desired import Applied, Desired, GpuControl, LeaseKind
+
+__all__ = ["journal"]
+UNTIL = T0 + timedelta(hours=2)
+CONTROL = GpuControl(gpu_uuid="", settable=True, limit_w=700.0, floor_w=250.0)
+
+
+def node(
+    gpus: tuple[str, ...] = GPUS, *, at: Any = T0, changes: Mapping[str, Any] | None = None
+) -> NodeRow:
+    """A node whose boards may draw 700 W each; `changes` to what its actuator says."""
+    told = [replace(CONTROL, gpu_uuid=gpu, **(changes or {})) for gpu in gpus]
+    return NodeRow(
+        node="n1",
+        boot_id="b",
+        last_seen_at=at,
+        devices={gpu: {"at": at.isoformat(), "power_limit_w": 700.0} for gpu in gpus},
+        facts={"applied": Applied(mode="enforce", epoch=1, gpus=tuple(told)).to_json()},
+    )
+
+
+def order(journal: Journal, cap_w: float, **changes: Any) -> Any:
+    """Order a cap as the leader."""
+    epoch = journal.leadership.acquire("test", 60.0) or 0
+    facts: dict[str, Any] = {"by": "ana", "reason": "hot", "now": T0, "epoch": epoch}
+    return journal.caps.order(cap_w, changes.pop("until", UNTIL), **facts | changes)
+
+
+def cap_of(report: CycleReport) -> CapNow:
+    """The cap that a turn kept."""
+    assert report.cap is not None
+    return report.cap
+
+
+def wished(report: CycleReport, *, mode: Mode = Mode.ACT, frozen: str = "") -> Desired:
+    """What the node hears."""
+    return desired("n1", GPUS, (), epoch=1, mode=mode, frozen=frozen, cap=report.cap)
+
+
+def test_a_cap_becomes_obligations_that_last_as_long_as_it(journal: Journal) -> None:
+    """In the next turn, in every mode, frozen or not; the run's own slower clock first."""
+    order(journal, 1200.0)
+    report = turn(journal, nodes=(node(),))
+    assert cap_of(report).plan.meets
+    for heard in (wished(report), wished(report, mode=Mode.OBSERVE), wished(report, frozen="no")):
+        assert {wish.gpu_uuid for wish in heard.wishes} == set(GPUS)
+        for wish in heard.wishes:
+            assert wish.kind is LeaseKind.OBLIGATION
+            assert (wish.holder, wish.until, wish.clock_mhz) == (HOLDER, UNTIL, 1305)
+        assert sum(wish.cap_w or 0.0 for wish in heard.wishes) <= 1200.0
+    assert cap_of(report).slowed == {"llm": "A"}
+    assert report.decisions[0].current == "S"
+    assert "power cap of 1.2 kW" in report.sentence
+
+
+def test_the_same_facts_give_the_same_wish_again_and_again(journal: Journal) -> None:
+    """What boards hold by then changes nothing: nothing swings."""
+    order(journal, 1200.0)
+    first = wished(turn(journal, nodes=(node(),)))
+    held = node(changes={"cap_w": 275.625, "clock_mhz": 1305})
+    again = wished(turn(journal, at=T0 + timedelta(seconds=5), nodes=(replace(held),)))
+    assert again == first
+
+
+def test_after_its_end_nothing_is_wished_and_the_run_is_where_it_was(journal: Journal) -> None:
+    """Nobody has to end it; ended by hand it is over at once."""
+    soon = T0 + timedelta(seconds=5)
+    order(journal, 1200.0, until=soon)
+    later = turn(journal, at=soon, nodes=(node(at=soon),))
+    assert later.cap is None
+    assert wished(later).wishes == ()
+    assert later.decisions[0].current == "A"
+    order(journal, 1200.0)
+    epoch = journal.leadership.acquire("test", 60.0) or 0
+    ended = journal.caps.end(by="bo", now=T0, epoch=epoch)
+    assert ended is not None
+    assert turn(journal, nodes=(node(),)).cap is None
+    newest = journal.caps.list()[0]
+    assert (newest.ended_by, newest.ended_at) == ("bo", T0)
+    assert journal.caps.end(by="bo", now=T0, epoch=epoch) is None
+
+
+def test_a_newer_cap_takes_the_place_of_the_one_before(journal: Journal) -> None:
+    """Rows stay, one is in force."""
+    assert order(journal, 1200.0) is None
+    before = order(journal, 2000.0, by="bo", now=T0 + timedelta(minutes=1))
+    assert before.cap_w == 1200.0
+    assert [each.cap_w for each in journal.caps.list()] == [2000.0, 1200.0]
+    in_force = journal.caps.in_force(T0 + timedelta(minutes=2))
+    assert in_force is not None
+    assert in_force.cap_w == 2000.0
+
+
+def test_only_the_leader_writes_caps(journal: Journal) -> None:
+    """A daemon that was replaced orders and ends nothing."""
+    order(journal, 1200.0)
+    with pytest.raises(Fenced):
+        order(journal, 5.0, epoch=99)
+    with pytest.raises(Fenced):
+        journal.caps.end(by="x", now=T0, epoch=99)
+    assert len(journal.caps.list()) == 1
+
+
+def test_what_is_not_heard_counts_in_full_and_is_wished_for_all_the_same(journal: Journal) -> None:
+    """A node that comes back must not be told that nothing is wished."""
+    order(journal, 1200.0)
+    silent = node(at=T0 - timedelta(hours=1))
+    report = turn(journal, nodes=(silent,))
+    plan = cap_of(report).plan
+    assert not plan.meets
+    assert plan.bound_w == 2800.0
+    assert plan.deaf == GPUS
+    assert {wish.gpu_uuid for wish in wished(report).wishes} == set(GPUS)
+    assert report.decisions[0].current == "A"
+    assert "cannot be kept" in sentence(cap_of(report), T0)
+
+
+def test_gpus_of_a_run_that_no_node_told_of_are_counted(journal: Journal) -> None:
+    """They draw all the same; unknown is never zero."""
+    order(journal, 1200.0)
+    plan = cap_of(turn(journal, nodes=(node(GPUS[:2]),))).plan
+    assert plan.untold == GPUS[2:]
+    assert plan.bound_w >= 1400.0
+
+
+def test_a_board_in_thermal_trouble_keeps_the_cap_that_it_has() -> None:
+    """No economy wish would be obeyed there now, but the obligation is in force."""
+    hot = node(changes={"settable": False, "cap_w": 300.0})
+    lost = node(changes={"settable": False, "cap_w": 300.0, "trouble": "it does not answer"})
+    assert all(each.obeys for each in boards((hot,), T0))
+    assert not any(each.obeys for each in boards((lost,), T0))
+    assert {each.limit_w for each in boards((hot,), T0)} == {700.0}
+
+
+def test_a_run_that_fell_silent_is_taken_to_train_on_for_an_hour(journal: Journal) -> None:
+    """Its boards are no idle ones; of a run that is long gone they are."""
+    rows = journal.runs.all(T0 + timedelta(minutes=30))
+    assert rows[0].state == "lost"
+    assert working(rows, T0 + timedelta(minutes=30)) == {"r": GPUS}
+    assert working(rows, T0 + timedelta(hours=2)) == {}

@@ -1,0 +1,81 @@
+"""Outages of a run, from its own launches: what was ordered is none."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.cycle.test_cycle import T0, UID, A
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs import RunPlan
+from wattmesh.migrations.upgrade import upgrade
+from wattmesh.reconfig.wire import Finish, Register
+
+DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def journal(journal_url: str) -> Iterator[Journal]:
+    """An empty journal."""
+    upgrade(journal_url)
+    opened = Journal.open(journal_url)
+    yield opened
+    opened.close()
+
+
+def launch(journal: Journal, attempt: int, at: datetime) -> None:
+    """Let the run introduce itself anew."""
+    facts: dict[str, Any] = {"layout": A, "ranks": (0, 1, 2, 3), "world_size": 4}
+    journal.runs.register(
+        Register(
+            run="r",
+            name="llm",
+            incarnation=f"i{attempt}",
+            attempt=attempt,
+            tokens_total=10,
+            boundary_every=1,
+            **facts,
+        ),
+        owner_uid=UID,
+        now=at,
+        epoch=1,
+        plan=RunPlan(),
+    )
+
+
+def end(journal: Journal, attempt: int, at: datetime, reason: str) -> None:
+    """Let an incarnation end."""
+    message = Finish(
+        run="r", incarnation=f"i{attempt}", attempt=attempt, step=1, tokens=1, reason=reason
+    )
+    journal.runs.finish(message, owner_uid=UID, now=at)
+
+
+def test_a_run_that_never_failed_has_no_outages(journal: Journal) -> None:
+    """Nor has one that nobody knows."""
+    launch(journal, 1, T0)
+    assert journal.outages.share("r", T0 + DAY) == 0.0
+    assert journal.outages.share("x", T0 + DAY) == 0.0
+
+
+def test_time_between_launches_counts_and_an_ordered_restart_does_not(journal: Journal) -> None:
+    """Two hours out of ten days; the hour of a restart is part of a switch."""
+    launch(journal, 1, T0)
+    end(journal, 1, T0 + DAY, "failed")
+    launch(journal, 2, T0 + DAY + 2 * HOUR)
+    end(journal, 2, T0 + 2 * DAY, "restart")
+    launch(journal, 3, T0 + 2 * DAY + HOUR)
+    assert journal.outages.share("r", T0 + 10 * DAY) == pytest.approx(2 / 240)
+
+
+def test_the_first_outage_of_a_young_run_is_no_habit(journal: Journal) -> None:
+    """Less than a day counts as a day; more than half is never expected."""
+    launch(journal, 1, T0)
+    end(journal, 1, T0 + HOUR, "failed")
+    launch(journal, 2, T0 + 2 * HOUR)
+    assert journal.outages.share("r", T0 + 2 * HOUR) == pytest.approx(1 / 24)
+    end(journal, 2, T0 + 3 * HOUR, "failed")
+    launch(journal, 3, T0 + 9 * DAY)
+    assert journal.outages.share("r", T0 + 9 * DAY) == 0.5
