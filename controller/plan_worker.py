@@ -129,7 +129,7 @@ class PlanWorker:
 
     def _forget(self, seen: Observation) -> None:
         """Let go of runs that are over."""
-        if len(self._desks) < len(seen.runs):
+        if len(self._desks) <= len(seen.runs):
             return
         for gone in self._desks.keys() - {each.run for each in seen.runs}:
             del self._desks[gone]
