@@ -28,7 +28,7 @@ __all__ = ["ACTUAL", "BASELINE", "UNPRICED", "Accounts"]
 
 ACTUAL = "actual"
 LATE = timedelta(hours=48)
-"""How long after a slot joules of it may be booked without a restart of the daemon."""
+"""How long after a slot another process may book joules of it without a restart of the daemon."""
 
 STUCK_AGAIN = timedelta(hours=1)
 """Old slots without any price are looked at this often; few of them ever get one."""
@@ -96,6 +96,7 @@ class Accounts:
         since = None
         if priced_to is not None:
             since = self._grid.slot(min(now, priced_to) - LATE)[0]
+            since = min(since, self._journal.ledger.booked_since() or since)
         self._prices = SlotPrices(self._journal, self._tariff, now)
         stale = self._stale_slots(now, everything=since is None)
         reckoner = Reckoner(self._journal, self._grid, self._signal, self._priced)

@@ -7,6 +7,7 @@ computed from; so a repeat counts nothing twice, and a crash loses nothing that 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from threading import Lock
 from typing import Any
 
 from sqlalchemy import Row, func, or_, select
@@ -97,6 +98,8 @@ class LedgerStore:
         """Keep the database."""
         self._database = database
         self._sums = Sums(database)
+        self._booked_us: int | None = None
+        self._lock = Lock()
 
     def book(self, rows: Iterable[EnergyRow], baselines: Iterable[CounterBaseline]) -> None:
         """Replace rows and the counters they came from, in one transaction."""
@@ -106,6 +109,7 @@ class LedgerStore:
             upsert(connection, ENERGY, energy)
             upsert(connection, COUNTERS, counters)
         self._written(energy)
+        self._booked(row["slot_start"] for row in energy)
 
     def baselines(self) -> dict[str, CounterBaseline]:
         """Give the counters that were booked up to, by GPU."""
@@ -272,7 +276,21 @@ class LedgerStore:
 
     def added(self, slot_starts_us: Iterable[int]) -> None:
         """Hear that a delivery of a node added to these slots."""
-        self._sums.changed(slot_starts_us)
+        slots = tuple(slot_starts_us)
+        self._sums.changed(slots)
+        self._booked(slots)
+
+    def booked_since(self) -> datetime | None:
+        """Give the first slot that joules came to since the last call; None when none came."""
+        with self._lock:
+            first_us, self._booked_us = self._booked_us, None
+        return from_us(first_us)
+
+    def _booked(self, slot_starts_us: Iterable[int]) -> None:
+        """Remember the first slot that joules came to."""
+        with self._lock:
+            known = () if self._booked_us is None else (self._booked_us,)
+            self._booked_us = min((*known, *slot_starts_us), default=None)
 
     def _written(self, *groups: Sequence[Mapping[str, Any]]) -> None:
         """Tell the sums which slots were written, once that is committed."""

@@ -204,6 +204,19 @@ def test_joules_that_come_days_late_are_priced(journal: Journal) -> None:
     assert scenario(journal, "actual")[0].carbon_ug == 100_000
 
 
+def test_joules_delivered_after_weeks_are_priced_by_the_daemon_that_runs(journal: Journal) -> None:
+    """A node that was cut off delivers; the daemon has long priced everything else."""
+    register(journal)
+    intensity(journal, (100.0,) * 8)
+    book(journal, energy(7, 1))
+    one, weeks = accounts(journal), NOW + timedelta(days=21)
+    one.price(weeks)
+    one.price(weeks)
+    book(journal, energy(0, 3_600_000))
+    one.price(weeks)
+    assert scenario(journal, "actual")[0].carbon_ug == 100_000
+
+
 def test_an_intensity_prices_only_slots_that_lie_within_it(journal: Journal) -> None:
     """One that ends within a slot says nothing about the rest of it."""
     register(journal)
