@@ -58,6 +58,8 @@ Nodes:
     power.py             where power readings come from, as the settings say
     fleet.py             what all nodes together know: coverage, clocks, owners (pure)
     clocks.py            what is wished for the runs' GPUs (pure)
+    capping.py           an operator's power cap in one cycle (pure)
+    cap_held.py          what boards hear of it, and what people do (pure)
 
 Settings:
     settings.py          read the file and name every mistake at once
