@@ -5,7 +5,7 @@ series and averaged; how much of the average is applied at each lead is decided 
 left out of the learning, and the spread of the same left-out errors gives the quantiles.
 
 Invariant: what is learned at one moment reads no later value; a series of another scale gets the
-same forecast in that scale; where left-out weeks show no gain, the anchored profile stays.
+same forecast in that scale; where left-out weeks show a clear loss, the anchored profile stays.
 """
 
 from collections.abc import Sequence
