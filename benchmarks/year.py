@@ -1,6 +1,6 @@
 """A whole year of a site, lived through by the real daemon's parts under a virtual clock.
 
-    python -m benchmarks.year [--json] [--months 12] [--minutes 60] [--keep FOLDER]
+    python -m benchmarks.year [--json] [--first 1] [--months 12] [--minutes 60] [--keep FOLDER]
 
 Twelve months in India (UTC+5:30) with 24 runs; each month the carbon provider fails somehow, some
 months the GPUs fall silent or runs are killed. Every hour of both ledgers is compared with a sum
@@ -33,12 +33,13 @@ from wattmesh.policies.baseline import price_ug
 OTHER_ZONE = "DE"
 
 
-def shortened(tale: Tale, months: int) -> Tale:
-    """Give the first months of a story."""
-    if months >= 12:
-        return tale
-    end = datetime(2026, months + 1, 5, tzinfo=tale.start.tzinfo)
-    return replace(tale, end=end, jobs=[job for job in tale.jobs if job.start < end])
+def shortened(tale: Tale, first: int, months: int) -> Tale:
+    """Give the months of a story from the first one on, 1 for January."""
+    start = datetime(2026, first, 1, tzinfo=tale.start.tzinfo)
+    last = first + months
+    end = tale.end if last > 12 else datetime(2026, last, 5, tzinfo=tale.start.tzinfo)
+    jobs = [job for job in tale.jobs if start <= job.start < end]
+    return replace(tale, start=start, end=end, jobs=jobs)
 
 
 def sabotaged(life: Life) -> list[tuple[str, bool]]:
@@ -117,9 +118,12 @@ def keep(life: Life, folder: Path) -> None:
 def measure(chosen: argparse.Namespace) -> Report:
     """Live through the year."""
     began_s = time.monotonic()
+    tale = shortened(whole_year(), chosen.first, chosen.months)
     with (
         tempfile.TemporaryDirectory(prefix="wattmesh-year-") as folder,
-        lived(shortened(whole_year(), chosen.months), Path(folder), chosen.minutes) as life,
+        lived(
+            shortened(whole_year(), chosen.first, chosen.months), Path(folder), chosen.minutes
+        ) as life,
     ):
         checked, took_s = life.checked, time.monotonic() - began_s
         for each in (*checked.wrong[:20], *life.failures[:20]):
@@ -131,4 +135,4 @@ def measure(chosen: argparse.Namespace) -> Report:
 
 
 if __name__ == "__main__":
-    sys.exit(run(measure, {"months": 12, "minutes": 60.0, "keep": ""}))
+    sys.exit(run(measure, {"first": 1, "months": 12, "minutes": 60.0, "keep": ""}))
