@@ -23,6 +23,9 @@ PIECE = 1 << 16
 MOST = 1 << 24
 """Bytes that an answer may have; a plan has some ten thousand."""
 
+GRACE_S = 2.0
+"""How long a child that hung up may take to end."""
+
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """The planner's arrays are small, and each thread would cost memory of its own."""
 
@@ -61,7 +64,7 @@ class PlanProcess:
             self.end()
             raise PlannerFailed(f"no plan came within {limit_s:g} s") from None
         except (OSError, EOFError) as error:
-            status = self.end()
+            status = self.end(grace_s=GRACE_S)
             ended = f"ended with status {status}" if status is not None else "could not be started"
             raise PlannerFailed(f"the planning process {ended} ({error})") from error
         except BaseException:
@@ -75,16 +78,19 @@ class PlanProcess:
         if child is not None:
             child.kill()
 
-    def end(self) -> int | None:
-        """End the child; give the status it ended with by itself, or by our signal."""
+    def end(self, *, grace_s: float = 0.0) -> int | None:
+        """End the child; give the status it ended with.
+
+        Args:
+            grace_s: for a child that hung up and is likely ending: its own status is worth knowing.
+        """
         pipe, child, self._pipe, self._child = self._pipe, self._child, None, None
         if pipe is not None:
             pipe.close()
         if child is None:
             return None
-        # Hung up on it exits by itself, and then its own status is worth knowing.
         with suppress(subprocess.TimeoutExpired):
-            return child.wait(0.2)
+            return child.wait(grace_s)
         child.kill()
         return child.wait()
 

@@ -192,7 +192,10 @@ class PlanWorker:
         Raises:
             PlannerFailed: it did not answer this question.
         """
-        asked = question(wish.seen, wish.run)
+        try:
+            asked = question(wish.seen, wish.run)
+        except InputInvalid as error:
+            return Told(digest="", seconds=0.0, reason=str(error))
         if asked is None:
             return Told(digest="", seconds=0.0, reason="no time is left to plan")
         line = written(Asked(question=asked, before=before))

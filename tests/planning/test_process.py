@@ -12,7 +12,7 @@ from tests.laws.processes import HEAVY, loaded_after
 from tests.planning import children
 from tests.planning.children import LIMIT_S, line, process, runs, wait_gone
 from tests.policies.build import HOUR, observation, run, slots
-from wattmesh.controller.plan_process import PlannerFailed
+from wattmesh.controller.plan_process import PlannerFailed, PlanProcess
 from wattmesh.controller.plan_wire import read_asked, read_told
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.planning import solved
@@ -130,8 +130,12 @@ def test_an_answer_without_end_is_cut_off() -> None:
         planner.ask(line(observation()), LIMIT_S)
 
 
-def test_a_program_that_is_not_there_is_a_failure_like_others() -> None:
-    """No child can be started: said, and nothing is left behind."""
+def test_a_child_that_cannot_live_is_a_failure_like_others() -> None:
+    """Not to be started, or gone at once: said, and nothing is left behind."""
+    missing = PlanProcess(("/no/such/program",))
+    with pytest.raises(PlannerFailed, match="could not be started"):
+        missing.ask(line(observation()), LIMIT_S)
+    assert missing.pid is None
     with process("raise SystemExit(3)") as planner:
         with pytest.raises(PlannerFailed, match="ended with status 3"):
             planner.ask(line(observation()), LIMIT_S)

@@ -11,6 +11,7 @@ from tests.cli.answering import answering
 from tests.cli.test_coverage import status_view
 from tests.cli.test_screens import plain
 from tests.daemon.clocks import SteppedClock
+from tests.laws.processes import loaded_after
 from tests.policies.build import NOW, A, B, catalogue, observation, point, run, slots
 from wattmesh.controller.cli import plan_chart
 from wattmesh.controller.cli.main import main
@@ -233,3 +234,10 @@ def test_planning_is_counted_without_any_run() -> None:
     counts = {each.labels["outcome"]: each.value for each in found["wattmesh_planner_questions"]}
     assert counts == {"answered": 0.0, "failed": 4.0}
     assert found["wattmesh_plan_age_seconds"] == []
+
+
+def test_asking_for_a_plan_loads_nothing_that_replay_needs() -> None:
+    """`policy plan` answers at once; the twin is its sister, which loads numpy."""
+    words = 'from wattmesh.controller.cli.main import main\nmain(["policy", "{}", "--help"])'
+    assert "numpy" not in loaded_after(words.format("plan"))
+    assert "numpy" in loaded_after(words.format("bench"))

@@ -268,6 +268,16 @@ def test_stopping_ends_the_child_and_asks_no_more() -> None:
         assert (worker.planning().waiting, worker.planning().failed) == (0, 0)
 
 
+def test_numbers_that_no_plan_can_be_made_of_are_a_reason() -> None:
+    """A grid that is no number: said of that run, and no failure of the planner."""
+    spoilt = observation(grid=slots([100.0, float("nan"), 100.0] * 5))
+    with working() as (worker, child):
+        assert newest(worker, spoilt) is None
+        wait_for(lambda: worker.planning().answered, "an answer")
+        assert "not a number" in worker.planning().runs["r-1"].reason
+        assert (worker.planning().failed, child.pid) == (0, None)
+
+
 SIGNAL = "neso:GB:average:direct:CO2"
 
 
