@@ -189,7 +189,12 @@ def _run(run: RunLine) -> Iterator[str]:
             f"{run.name} is frozen: {run.frozen.rstrip('.')}. It trains on unswitched; read "
             f"`wattmesh why {run.name}`, then `wattmesh thaw {run.name}`."
         )
-    if run.slack_s is not None and run.slack_s < 0:
+    if run.slack_s is not None and run.slack_s < 0 and run.frozen:
+        yield (
+            f"{run.name} is frozen where it may miss its deadline by {span(-run.slack_s)}: "
+            f"`wattmesh thaw {run.name}` lets the deadline guard act, or move the deadline."
+        )
+    elif run.slack_s is not None and run.slack_s < 0:
         yield (
             f"{run.name} will miss its deadline by {span(-run.slack_s)} even at its fastest point: "
             "move the deadline, or give it a faster point or more GPUs."

@@ -18,6 +18,7 @@ a cap meet one price, in shares of speed per watt.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 from wattmesh.reconfig.catalogue import Evidence, OperatingPoint
 
@@ -236,46 +237,39 @@ class _Site:
         The step that costs the least speed for a watt comes first; runs that would be late come
         last. What a coarse step made superfluous is given back afterwards, dearest first.
         """
-        chosen, kept = dict(levels), {gpu: limits[gpu] for gpu in self.idle}
-        steps: list[tuple[float, str, int]] = []
-        while self.bound_w(self.limits(chosen) | kept, chosen) > cap_w + _LEAST_W:
-            found = [step for run in chosen for step in self._steps(run, chosen)]
-            if not found:
-                break
-            _, price, run, level = min(found)
-            steps.append((price, run, chosen[run]))
+        chosen = dict(levels)
+        bounds = {run: self._bounds(load) for run, load in self.loads.items()}
+        own = {gpu for load in self.loads.values() for gpu in load.gpus}
+        total_w = sum(self.counted_w(gpu, limits[gpu], levels) for gpu in limits if gpu not in own)
+        total_w += sum(bounds[run][chosen[run]] for run in chosen)
+        nexts = [
+            step for run in chosen if (step := _next(self.loads[run], chosen[run], bounds[run]))
+        ]
+        heapify(nexts)
+        paid: dict[str, float] = {}
+        while nexts and total_w > cap_w + _LEAST_W:
+            _, price, run, level = heappop(nexts)
+            paid[run] = max(price, paid.get(run, 0.0))
+            total_w += bounds[run][level] - bounds[run][chosen[run]]
             chosen[run] = level
-        paid = 0.0
-        for price, run, before in sorted(steps, reverse=True):
-            trial = chosen | {run: before}
-            better = before < chosen[run]
-            if better and self.bound_w(self.limits(trial) | kept, trial) <= cap_w + _LEAST_W:
-                chosen = trial
-            else:
-                paid = max(paid, price)
-        return chosen, paid
+            if step := _next(self.loads[run], level, bounds[run]):
+                heappush(nexts, step)
+        for run in sorted(paid, key=lambda each: (-paid[each], each)):
+            for level in range(chosen[run]):
+                more_w = bounds[run][level] - bounds[run][chosen[run]]
+                if total_w + more_w <= cap_w + _LEAST_W:
+                    total_w, chosen[run] = total_w + more_w, level
+                    break
+        return chosen, max((paid[run] for run in paid if chosen[run]), default=0.0)
 
-    def _steps(self, run: str, levels: Mapping[str, int]) -> Iterable[tuple[bool, float, str, int]]:
-        """List (late, price, run, level) of every slower level of one run."""
-        load, at = self.loads[run], levels[run]
-        if not load.levels:
-            return
-        speed = load.levels[0].point.tokens_per_s
-        for level in range(at + 1, len(load.levels)):
-            freed_w = self._freed_w(load, levels, {**levels, run: level})
-            if freed_w <= _LEAST_W:
-                continue
-            lost = load.levels[at].point.tokens_per_s - load.levels[level].point.tokens_per_s
-            yield not load.levels[level].affordable, lost / speed / freed_w, run, level
-
-    def _freed_w(self, load: Load, before: Mapping[str, int], after: Mapping[str, int]) -> float:
-        """Watts that a run's boards are bound lower after than before."""
-        return sum(
-            self.counted_w(gpu, self._limit_w(gpu, before), before)
-            - self.counted_w(gpu, self._limit_w(gpu, after), after)
-            for gpu in load.gpus
-            if gpu in self.boards
-        )
+    def _bounds(self, load: Load) -> list[float]:
+        """Bound of all boards of one run, by its level."""
+        mine = [gpu for gpu in load.gpus if gpu in self.boards]
+        found = []
+        for level in range(max(1, len(load.levels))):
+            at = {load.run: level}
+            found.append(sum(self.counted_w(gpu, self._limit_w(gpu, at), at) for gpu in mine))
+        return found
 
     def capping(
         self,
@@ -299,9 +293,8 @@ class _Site:
             lowest_w=self._lowest_w(),
             points=self._points(levels) if levels is not None else {},
             room_w={
-                run: cap_w
-                - sum(watts for gpu, watts in counted.items() if self.run_of.get(gpu) != run)
-                for run in self.loads
+                run: cap_w - bound_w + sum(counted.get(gpu, 0.0) for gpu in load.gpus)
+                for run, load in self.loads.items()
             },
             deaf=deaf,
             untold=self.untold,
@@ -350,6 +343,20 @@ class _Site:
             for gpu, each in self.boards.items()
         }
         return self.bound_w(limits, levels)
+
+
+def _next(load: Load, at: int, bounds: Sequence[float]) -> tuple[bool, float, str, int] | None:
+    """Give (late, price, run, level) of the cheapest step down of one run; None: there is none."""
+    found = []
+    for level in range(at + 1, len(load.levels)):
+        freed_w = bounds[at] - bounds[level]
+        if freed_w > _LEAST_W:
+            here, there = load.levels[at].point, load.levels[level]
+            lost = (here.tokens_per_s - there.point.tokens_per_s) / load.levels[
+                0
+            ].point.tokens_per_s
+            found.append((not there.affordable, lost / freed_w, load.run, level))
+    return min(found, default=None)
 
 
 def _thrift(level: Level) -> float:

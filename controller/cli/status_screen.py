@@ -38,6 +38,10 @@ def screen(view: Mapping[str, Any]) -> list[Text | str]:
     # What is wrong with a signal stands among the troubles above.
     lines += grid(view, tell_trouble=False)
     lines.append(_power(view["power"]))
+    cap = view.get("cap")
+    if cap is not None and cap["meets"]:
+        # One that cannot be kept stands among the troubles above.
+        lines.append(f"cap    {cap['sentence']}")
     lines.append("")
     lines += _runs(view)
     lines += ["", *_sentences(view)]

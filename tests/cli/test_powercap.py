@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.cli import facts
 from tests.cli.answering import answering
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cli.powercap import ends, watts
+from wattmesh.controller.cli.status_screen import screen
 from wattmesh.errors import InputInvalid
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
@@ -84,6 +86,16 @@ def test_a_cap_is_ordered_shown_and_ended(
     shown = capsys.readouterr().out
     assert CAP["sentence"] in shown
     assert "llama gave up A for it and will miss its deadline" in shown
+
+
+def test_status_shows_a_cap_that_is_kept_once() -> None:
+    """One that cannot be kept stands among the troubles."""
+    view = {**facts.status(), "cap": CAP}
+    assert str(next(line for line in screen(view) if "cap    " in str(line))).endswith(
+        CAP["sentence"]
+    )
+    broken = {**view, "cap": CAP | {"meets": False}}
+    assert not any("cap    " in str(line) for line in screen(broken))
 
 
 def test_a_typing_error_is_one_sentence_and_orders_nothing(

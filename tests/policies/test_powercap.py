@@ -179,6 +179,24 @@ def test_the_next_clock_is_taken_and_no_slower_one() -> None:
     assert plan.price_per_w > 0
 
 
+@pytest.mark.parametrize("cap_w", range(600, 1400, 20))
+def test_one_run_gets_the_fastest_clock_that_fits(cap_w: float) -> None:
+    """Beside trying each: steps that save the most for a watt may go further than is asked."""
+    crooked = (
+        FAST,
+        point("M", 2, 890.0, 1000.0, clock_mhz=1600),
+        point("N", 2, 885.0, 900.0, clock_mhz=1500),
+        SLOW,
+    )
+    able = [each.id for each in crooked]
+    one = Load(run="r", gpus=("G0", "G1"), levels=levels(FAST, crooked, able))
+    plan = cap(cap_w, [board("G0"), board("G1")], [one])
+    fits = [each for each in crooked if min(needs_w(each), 1400.0) <= cap_w]
+    best = max(fits, key=lambda each: each.tokens_per_s, default=SLOW)
+    assert plan.points["r"].id == best.id
+    assert plan.meets
+
+
 def test_of_two_runs_the_one_that_would_be_late_keeps_its_clock() -> None:
     """A cap outranks a deadline, but not where somebody else can make room."""
     boards = [board(f"G{n}") for n in range(4)]
