@@ -245,7 +245,7 @@ def _applied(lessons: _Lessons, corrections: Array) -> Array:
     base = np.maximum(loss[0], 1e-300)
     gains = loss / base
     each = np.stack([gains[:, group - 1].mean(axis=1) for group in GROUPS])
-    told: Array = SHARES[np.argmin(each + gains.mean(axis=1) - LEAN * SHARES, axis=1)]
+    told: Array = SHARES[np.argmin(each + gains.mean(axis=1), axis=1)]
     return told
 
 
