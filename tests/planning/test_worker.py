@@ -82,6 +82,38 @@ def test_the_same_question_is_asked_once() -> None:
         assert worker.planning().answered == 2
 
 
+LOCKABLE = catalogue(A, B, point("A-low", 4, 900.0, 1200.0, clock_mhz=1200))
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        replace(at(0), carbon=replace(at(0).carbon, forecast=2)),
+        at(0, current=B, layout=B.layout),
+        at(0.5),
+        at(0, clock_trouble=""),
+    ],
+    ids=["issue", "point", "half an hour", "menu"],
+)
+def test_what_changes_what_is_best_asks_anew_and_keeps_the_plan(later: Observation) -> None:
+    """A new issue, another point, time, or a clock that can be set again: the old plan stands."""
+    later = replace(later, runs=(replace(later.runs[0], catalogue=LOCKABLE),))
+    with working() as (worker, _):
+        before = wait_plan(worker, at(0, catalogue=LOCKABLE))
+        assert newest(worker, later) in {before, wait_plan(worker, later)}
+        wait_for(lambda: worker.planning().answered == 2, "a second answer")
+
+
+def test_the_planner_is_told_the_plan_that_is_followed() -> None:
+    """It keeps to it unless a new one is worth it; a void one it is not told."""
+    program = children.CRASHES_AT.format(word='\\"made_at\\":\\"2026-11-20T14:00:00Z\\",\\"digest')
+    with working(program, rest_s=NEVER_S, most_rest_s=NEVER_S) as (worker, _):
+        wait_plan(worker, at(0))
+        wait_plan(worker, at(0, attempt=2))
+        newest(worker, at(1, attempt=2))
+        wait_for(lambda: worker.planning().failed == 1, "the plan before to be told")
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -184,6 +216,18 @@ def test_after_a_failure_the_child_is_left_alone_for_a_while() -> None:
         told = worker.planning()
         assert (told.failed, told.waiting, told.in_a_row) == (1, 0, 1)
         assert "ended with status 7" in told.trouble
+
+
+def test_one_failure_rests_the_planner_for_all_runs() -> None:
+    """A child that cannot live is not started once for each of them."""
+    program = children.CRASHES_AT.format(word="tokens")
+    with working(program, rest_s=NEVER_S, most_rest_s=NEVER_S) as (worker, _):
+        seen = replace(at(0), runs=(at(0).runs[0], run(run="r-2", name="other")))
+        for each in seen.runs:
+            worker.newest(seen, each)
+        wait_for(lambda: worker.planning().failed, "the failure")
+        told = worker.planning()
+        assert (told.failed, told.waiting) == (1, 1)
 
 
 def test_rests_double_to_a_limit() -> None:
