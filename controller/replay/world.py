@@ -30,23 +30,27 @@ class Noise:
         throughput: most of its catalogue speed that a run loses in an hour, as a share; a catalogue
             is what nothing goes wrong at, so speed is never above it.
         switch_failure: chance that a switch fails.
+        salt: of the run, so that runs do not all meet the same fate.
     """
 
     throughput: float = 0.0
     switch_failure: float = 0.0
     seed: int = 0
+    salt: str = ""
 
     def speed(self, at_s: float) -> float:
         """Share of catalogue speed in the hour that holds `at_s`."""
         if not self.throughput:
             return 1.0
-        return 1.0 - self.throughput * Random(f"speed {self.seed} {at_s // 3600}").random()
+        return (
+            1.0 - self.throughput * Random(f"speed {self.seed} {self.salt} {at_s // 3600}").random()
+        )
 
     def fails(self, switch: int) -> bool:
         """Say whether a run's n-th switch fails."""
         if not self.switch_failure:
             return False
-        return Random(f"switch {self.seed} {switch}").random() < self.switch_failure
+        return Random(f"switch {self.seed} {self.salt} {switch}").random() < self.switch_failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +228,7 @@ class World:
         state.target = None
         state.clock_changes += 1
         state.clock_s = state.at_s
-        state.interval_began = None
+        state.interval_began = state.measured = None
         if seconds:
             state.busy_w = self._power_w()
             state.busy_until_s = state.at_s + seconds
