@@ -191,7 +191,7 @@ def _run(run: RunLine) -> Iterator[str]:
         )
     if run.slack_s is not None and run.slack_s < 0 and run.frozen:
         yield (
-            f"{run.name} is frozen where it may miss its deadline by {span(-run.slack_s)}: "
+            f"{run.name} will miss its deadline by {span(-run.slack_s)} where it is frozen: "
             f"`wattmesh thaw {run.name}` lets the deadline guard act, or move the deadline."
         )
     elif run.slack_s is not None and run.slack_s < 0:
