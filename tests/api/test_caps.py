@@ -1,5 +1,6 @@
 """The calls of the power cap: who may, what makes no sense, what would have no effect."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -9,6 +10,8 @@ from tests.api.conftest import Served
 from tests.api.stranger import as_stranger, needs_root
 from tests.api.test_operators import set_mode
 from tests.cycle.test_caps import node
+from wattmesh.controller.cap_metrics import cap_metrics
+from wattmesh.controller.capping import apply
 from wattmesh.controller.cycle import CycleReport
 from wattmesh.controller.pulse import Turned
 from wattmesh.policies.decision import CarbonView, Mode, Observation
@@ -88,3 +91,42 @@ def test_only_operators_cap_and_end_caps(served: Served) -> None:
     turned(served)
     for path in ("/v1/powercap", "/v1/powercap/end"):
         assert as_stranger(served.socket, "POST", path, body(served)).status == 403
+
+
+def test_status_and_metrics_tell_how_a_cap_is_kept(served: Served) -> None:
+    """In force: how far it is kept; not to be kept: a trouble; over: nothing."""
+    turned(served)
+    served.post("/v1/powercap", body(served))
+    kept(served)
+    assert served.get("/v1/powercap").body["cap"]["meets"] is True
+    assert not any("power cap" in each for each in served.get("/v1/status").body["trouble"])
+    assert figures(served) == {"ordered": 1200.0, "bound": 1200.0, "lowest": 1000.0}
+    served.post("/v1/powercap", body(served, 900.0))
+    kept(served)
+    said = served.get("/v1/status").body
+    assert said["cap"]["meets"] is False
+    assert any("cannot be kept: GPUs may still draw 1 kW" in each for each in said["trouble"])
+    served.clock.pass_s(3 * 3600.0)
+    assert served.get("/v1/powercap").body["cap"] is None
+    assert figures(served) == {}
+
+
+def kept(served: Served) -> None:
+    """Let a cycle have kept the cap that is in force."""
+    now = served.clock.wall
+    row = served.journal.caps.in_force(now)
+    before = served.pulse.turned
+    assert row is not None
+    assert before is not None
+    assert before.report.observation is not None
+    seen = replace(before.report.observation, now=now)
+    _, cap = apply(seen, row, served.pulse.nodes, ())
+    report = replace(before.report, cap=cap)
+    served.pulse.turned = Turned(monotonic_s=served.clock.monotonic_s, report=report)
+
+
+def figures(served: Served) -> dict[str, float]:
+    """The cap's figures as Prometheus reads them."""
+    found = {metric.name: metric.samples for metric in cap_metrics(served.pulse)}
+    samples = found["wattmesh_power_cap_watts"]
+    return {each.labels["figure"]: each.value for each in samples}
