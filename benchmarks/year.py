@@ -121,9 +121,7 @@ def measure(chosen: argparse.Namespace) -> Report:
     tale = shortened(whole_year(), chosen.first, chosen.months)
     with (
         tempfile.TemporaryDirectory(prefix="wattmesh-year-") as folder,
-        lived(
-            shortened(whole_year(), chosen.first, chosen.months), Path(folder), chosen.minutes
-        ) as life,
+        lived(tale, Path(folder), chosen.minutes) as life,
     ):
         checked, took_s = life.checked, time.monotonic() - began_s
         for each in (*checked.wrong[:20], *life.failures[:20]):
