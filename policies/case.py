@@ -64,9 +64,6 @@ class Case:
             parts.append(f"{figures(100 * run.outage_share, 2)} % for outages like those so far")
         text = f"counting on {figures(100 * self.guard.counted_on)} % of the speed"
         text += f" ({' and '.join(parts)} in reserve)"
-        back_s = _back_s(run.catalogue) if run.catalogue else 0.0
-        if 0 < back_s < inf:
-            text += f" and on GPUs being back {duration(back_s)} after they are asked for"
         return text
 
     def hold(self, kind: str, why: str) -> Decision:
@@ -81,8 +78,18 @@ class Case:
         if target.layout == self.run.layout:
             reason = f"changing the clock from {self.here} to {named(target)}: {why}."
             return self.say(Action.CLOCK, kind, reason, target=target.id)
-        reason = f"switching from {self.here} to {named(target)}: {why}."
+        reason = f"switching from {self.here} to {named(target)}: {why}{self._way_back(target)}."
         return self.say(Action.SWITCH, kind, reason, target=target.id)
+
+    def _way_back(self, target: OperatingPoint) -> str:
+        """Say that the deadline rests on GPUs that are given back, where it does."""
+        back_s = _back_s(self.run.catalogue) if self.run.catalogue else 0.0
+        if self.guard is None or target.gpus >= self.guard.fastest.gpus or not 0 < back_s < inf:
+            return ""
+        return (
+            f"; the way back counts on the GPUs given back being there {duration(back_s)} after "
+            "they are asked for"
+        )
 
     def say(self, action: Action, kind: str, reason: str, *, target: str = "") -> Decision:
         """Build a decision on this run; without a target it is the run's own point."""

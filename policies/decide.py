@@ -125,7 +125,8 @@ def _deadline(case: Case) -> Decision | None:
     return case.go(
         "deadline",
         fastest,
-        f"the deadline at {at} needs the fastest point from now on, which ends the run about {end}",
+        f"the deadline at {at} needs the fastest point from now on, which ends the run about "
+        f"{end}, {case.promise}",
     )
 
 

@@ -20,7 +20,7 @@ from wattmesh.policies.decision import (
     PolicySettings,
 )
 from wattmesh.policies.guard import FAILED_SWITCH, Guard
-from wattmesh.reconfig.catalogue import SwitchCost
+from wattmesh.reconfig.catalogue import Release, SwitchCost
 
 C = point("C", 1, 250.0, 350.0)
 Z = 0.05
@@ -291,3 +291,18 @@ def test_gpus_given_back_count_only_with_a_measured_time_to_get_them_again() -> 
     assert replace(unknown, time_left_s=20_000.0).may_go(A, B)
     assert measured.slack_s(B) == pytest.approx(kept.slack_s(B) - 2 * 600.0)
     assert unknown.reserve_s(B) == kept.reserve_s(B)
+
+
+def test_a_switch_whose_way_back_rests_on_gpus_given_back_says_so() -> None:
+    """The guarantee holds only if they are there in the measured time, and the sentence tells."""
+    seen = Simulation(
+        world([900.0] * 2, slack=3.0, speed=lambda _: 1.0, fails=lambda _: False)
+    ).observation()
+    one = seen.runs[0]
+    assert one.catalogue is not None
+    for back_s, told in ((120.0, True), (None, False)):
+        switch = replace(one.catalogue.switch, reacquire_s=back_s)
+        job = replace(one.catalogue, switch=switch, release=Release.RELEASED)
+        case = examine(seen, replace(one, step=1, catalogue=job))
+        decision = case.go("carbon", B, "it is dirty")
+        assert ("GPUs given back being there 2 min after" in decision.reason) is told
