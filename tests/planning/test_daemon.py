@@ -69,7 +69,7 @@ def metric(running: DaemonProcess, name: str) -> float:
 def test_a_run_is_planned_shown_and_counted(
     running: DaemonProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the API, on the terminal, as a picture and for Prometheus: the same plan."""
+    """From the API, on the terminal, as a picture and for Prometheus; gone with a clean stop."""
     answer = planned(running)
     assert answer["sentence"] == ""
     assert answer["plan"]["steps"][-1]["end"] == answer["plan"]["finish_at"] <= answer["deadline"]
@@ -89,6 +89,9 @@ def test_a_run_is_planned_shown_and_counted(
     data = (tmp_path / "plan.png").read_bytes()
     assert data.startswith(b"\x89PNG\r\n")
     assert min(struct.unpack(">II", data[16:24])) > 600
+    child = child_of(running.process.pid)
+    assert running.stop() == 0
+    assert not runs(child)
 
 
 def test_a_killed_daemon_takes_its_planner_with_it(running: DaemonProcess) -> None:
@@ -102,14 +105,6 @@ def test_a_killed_daemon_takes_its_planner_with_it(running: DaemonProcess) -> No
     running.process.kill()
     running.process.wait()
     wait_gone(child)
-
-
-def test_a_clean_stop_ends_the_planner_too(running: DaemonProcess) -> None:
-    """SIGTERM: status 0, and no child is left."""
-    planned(running)
-    child = child_of(running.process.pid)
-    assert running.stop() == 0
-    assert not runs(child)
 
 
 def test_a_compressed_recording_is_not_planned_and_says_why(tmp_path: Path) -> None:
