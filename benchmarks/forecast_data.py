@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
-from wattmesh.policies.series import Observed
+from wattmesh.policies.forecast.series import Observed
 
 VALUE = "carbon_intensity_gco2eq_per_kwh"
 HOUR_S = 3600.0

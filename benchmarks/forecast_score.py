@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.forecast_data import Recorded
-from wattmesh.policies.forecast import predict, teach
-from wattmesh.policies.series import Observed
-from wattmesh.policies.skill import Source
+from wattmesh.policies.forecast.predict import predict, teach
+from wattmesh.policies.forecast.series import Observed
+from wattmesh.policies.forecast.skill import Source
 
 Array = NDArray[np.float64]
 

@@ -19,9 +19,9 @@ from typing import Any
 from benchmarks.planner_peers import Solved, flow_program
 from benchmarks.report import Goal, Report, run
 from tests.policies.planner_cases import HOUR, case, wave
-from wattmesh.policies.evaluate import evaluate
-from wattmesh.policies.planner import plan
-from wattmesh.policies.problem import Plan, Problem
+from wattmesh.policies.planner.evaluate import evaluate
+from wattmesh.policies.planner.plan import plan
+from wattmesh.policies.planner.problem import Plan, Problem
 
 SLACKS = (1.1, 1.25, 1.5, 2.0)
 

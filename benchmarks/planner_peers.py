@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
 from scipy.sparse import coo_array, eye_array, hstack  # type: ignore[import-untyped]
 
-from wattmesh.policies.problem import Problem
+from wattmesh.policies.planner.problem import Problem
 from wattmesh.telemetry.readings import J_PER_KWH
 
 Edge = tuple[int, int, int]

@@ -35,8 +35,8 @@ from wattmesh.controller.demo.daemon import Places, settings_text
 from wattmesh.controller.demo.plan import DemoPlan
 from wattmesh.controller.demo.process import Child, Children
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.profile import profile
-from wattmesh.controller.profile_job import read_job
+from wattmesh.controller.profile.job import read_job
+from wattmesh.controller.profile.profile import profile
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.telemetry.fake_nvml import DEMO_BOARD, FakeNvml

@@ -21,12 +21,12 @@ from benchmarks.year_world import (
     Job,
     World,
 )
+from wattmesh.controller.books.period_roll import PeriodRoll
 from wattmesh.controller.duties import Housekeeping, PollDuty
-from wattmesh.controller.forecaster import Forecaster
-from wattmesh.controller.grid import grid
-from wattmesh.controller.period_roll import PeriodRoll
-from wattmesh.controller.poller import Poller
-from wattmesh.controller.settings import parse
+from wattmesh.controller.settings.read import parse
+from wattmesh.controller.signals.forecaster import Forecaster
+from wattmesh.controller.signals.grid import grid
+from wattmesh.controller.signals.poller import Poller
 from wattmesh.controller.wiring import Parts, run_plans
 from wattmesh.errors import WattmeshError
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps

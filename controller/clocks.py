@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from wattmesh.controller.cap_held import CapNow, obligations
+from wattmesh.controller.cap.held import CapNow, obligations
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.switches import SwitchRow
 from wattmesh.policies.decision import Mode

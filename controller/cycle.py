@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from wattmesh.controller.act import carry_out, settle, settle_clock
-from wattmesh.controller.cap_held import CapNow
-from wattmesh.controller.capping import apply
+from wattmesh.controller.cap.capping import apply
+from wattmesh.controller.cap.held import CapNow
 from wattmesh.controller.clocks import Controls
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.nodes import NodeRow

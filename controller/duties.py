@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from wattmesh.controller.bell import Bell
-from wattmesh.controller.cap_held import CapNow
+from wattmesh.controller.cap.held import CapNow
 from wattmesh.controller.cycle import Cycle
 from wattmesh.controller.fleet import Snapshot, holders
 from wattmesh.controller.fleet import sample as fleet_sample
-from wattmesh.controller.forecaster import Forecaster
 from wattmesh.controller.journal.forecasts import ISSUES_KEPT
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.poller import Poller
 from wattmesh.controller.pulse import ClockStep, Coverage, Pulse, Sampled, Turned
+from wattmesh.controller.signals.forecaster import Forecaster
+from wattmesh.controller.signals.poller import Poller
 from wattmesh.controller.status import status
 from wattmesh.controller.wall_clock import Look, step_sentence, stepped_s
 from wattmesh.errors import JournalUnavailable, RateLimited, SourceRefused, SourceUnavailable

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from wattmesh.controller.budget import run_budget
-from wattmesh.controller.carbon_lines import skill_lines
+from wattmesh.controller.books.budget import run_budget
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.sums import TotalRow
 from wattmesh.controller.observe import SignalFacts, carbon_view, running_point
 from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.signals.lines import skill_lines
 from wattmesh.controller.views import SkillLine
 from wattmesh.policies.decision import Rung
 from wattmesh.policies.ladder import ACTS

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from wattmesh.controller.cap_held import CapNow
+from wattmesh.controller.cap.held import CapNow
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.errors import InputInvalid

@@ -15,15 +15,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 import wattmesh
-from wattmesh.controller.budget_metrics import budget_metrics
-from wattmesh.controller.cap_metrics import cap_metrics
-from wattmesh.controller.carbon_metrics import carbon_metrics
+from wattmesh.controller.books.budget_metrics import budget_metrics
+from wattmesh.controller.cap.metrics import cap_metrics
 from wattmesh.controller.figures import FigureReader, Figures
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.loops import Loop
-from wattmesh.controller.plan_metrics import plan_metrics
+from wattmesh.controller.planner.metrics import plan_metrics
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.scheduler import Jobs
+from wattmesh.controller.signals.metrics import carbon_metrics
 from wattmesh.errors import FixInput
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ machine without GPUs never loads NVML's binding.
 
 import platform
 
-from wattmesh.controller.settings_model import PowerSection, Settings
+from wattmesh.controller.settings.model import PowerSection, Settings
 from wattmesh.telemetry.rapl import RaplSource
 from wattmesh.telemetry.readings import PowerSource
 from wattmesh.telemetry.sources import Chain

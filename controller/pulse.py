@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from wattmesh.controller.fleet import Snapshot
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.loops import Clock, LoopState
-from wattmesh.controller.plan_asking import Planning
-from wattmesh.controller.settings_model import Settings
+from wattmesh.controller.planner.asking import Planning
+from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.views import StatusView
 from wattmesh.policies.decision import Decision
 from wattmesh.telemetry.attribution import Claim
@@ -21,9 +21,9 @@ from wattmesh.telemetry.exporter import DeviceExporter
 from wattmesh.telemetry.sampler import Sample
 
 if TYPE_CHECKING:
+    from wattmesh.controller.books.spending import PeriodLine
     from wattmesh.controller.cycle import CycleReport
     from wattmesh.controller.observe import SignalFacts
-    from wattmesh.controller.spending import PeriodLine
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import wattmesh
-from wattmesh.controller.cap_held import sentence
-from wattmesh.controller.carbon_lines import carbon_line
+from wattmesh.controller.cap.held import sentence
 from wattmesh.controller.fleet import controls
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.switches import SwitchRow
 from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.signals.lines import carbon_line
 from wattmesh.controller.trouble import troubles
 from wattmesh.controller.views import (
     CapLine,

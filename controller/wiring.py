@@ -14,12 +14,14 @@ from pathlib import Path
 from sqlalchemy import make_url
 
 from wattmesh.controller import fleet
-from wattmesh.controller.accounts import Accounts
 from wattmesh.controller.api.agents_server import agents_server
 from wattmesh.controller.api.desk import Desk
 from wattmesh.controller.api.server import ApiServer
 from wattmesh.controller.api.sockets import Listening, listen
 from wattmesh.controller.bell import Bell
+from wattmesh.controller.books.accounts import Accounts
+from wattmesh.controller.books.period_roll import PeriodRoll
+from wattmesh.controller.books.slot_prices import Tariff
 from wattmesh.controller.cycle import Cycle, CycleSettings
 from wattmesh.controller.duties import (
     CycleDuty,
@@ -29,24 +31,22 @@ from wattmesh.controller.duties import (
     SampleDuty,
     remember,
 )
-from wattmesh.controller.forecaster import Forecaster
-from wattmesh.controller.grid import grid
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.controller.lease import Lease, holder_name
 from wattmesh.controller.life import boot_id
 from wattmesh.controller.loops import Clock, Loop, LoopState
 from wattmesh.controller.metrics import MetricsServer
-from wattmesh.controller.period_roll import PeriodRoll
-from wattmesh.controller.plan_worker import PlanWorker
-from wattmesh.controller.poller import Poller
+from wattmesh.controller.planner.worker import PlanWorker
 from wattmesh.controller.power import power_source
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.scheduler import Jobs
 from wattmesh.controller.schema import bring_up_to_date
-from wattmesh.controller.settings_checks import listen_address
-from wattmesh.controller.settings_model import Settings
-from wattmesh.controller.slot_prices import Tariff
+from wattmesh.controller.settings.checks import listen_address
+from wattmesh.controller.settings.model import Settings
+from wattmesh.controller.signals.forecaster import Forecaster
+from wattmesh.controller.signals.grid import grid
+from wattmesh.controller.signals.poller import Poller
 from wattmesh.errors import FixInput, JournalUnavailable, WattmeshError
 from wattmesh.reconfig import catalogue_file
 from wattmesh.telemetry.carbon import Provider

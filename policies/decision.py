@@ -68,8 +68,8 @@ class CarbonView:
         note: why the rung is not the best one, as a clause; "" when it is.
         since_change_s: since the rung changed; None when it never did.
         interval_s: length of one interval of the signal.
-        usual: mean of each hour of the day, UTC, over the last weeks (`wattmesh.policies.far`), for
-            what lies beyond the forecast; empty when it is not known.
+        usual: mean of each hour of the day, UTC, over the last weeks (`policies/forecast/far.py`),
+            for what lies beyond the forecast; empty when it is not known.
     """
 
     signal: str

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from wattmesh.policies.decision import IntensitySlot
-from wattmesh.policies.far import beyond
+from wattmesh.policies.forecast.far import beyond
 
 DAY = timedelta(days=1)
 MOST_EXTENSION = 1000

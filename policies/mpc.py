@@ -16,8 +16,8 @@ from wattmesh.policies.case import Case, examine
 from wattmesh.policies.decision import IntensitySlot, Observation, PlanStep, PlanView, RunView
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import between, mean_g_per_kwh, to_end
-from wattmesh.policies.options import options, transitions
-from wattmesh.policies.problem import Plan, Problem
+from wattmesh.policies.planner.options import options, transitions
+from wattmesh.policies.planner.problem import Plan, Problem
 from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, SwitchCost
 
 NEAR = timedelta(hours=72)

@@ -6,9 +6,9 @@ Invariant: the same question and plan before give the same answer.
 
 from wattmesh.policies.decision import PlanView
 from wattmesh.policies.mpc import Question, answer, rest
-from wattmesh.policies.planner import plan
-from wattmesh.policies.problem import NoPlan
-from wattmesh.policies.steady import steady
+from wattmesh.policies.planner.plan import plan
+from wattmesh.policies.planner.problem import NoPlan
+from wattmesh.policies.planner.steady import steady
 
 
 def solved(asked: Question, before: PlanView | None = None) -> PlanView | NoPlan:

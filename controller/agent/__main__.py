@@ -13,10 +13,10 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from wattmesh.controller import settings as reader
 from wattmesh.controller.agent.parts import AgentParts
 from wattmesh.controller.life import STOPPING, WATCHED, leave, live
 from wattmesh.controller.notify import Notifier, Watchdog
+from wattmesh.controller.settings import read as reader
 
 log = logging.getLogger("wattmesh")
 

@@ -18,8 +18,8 @@ from wattmesh.controller.agent.relay import Relay
 from wattmesh.controller.life import boot_id
 from wattmesh.controller.loops import Clock, Loop
 from wattmesh.controller.power import power_source
-from wattmesh.controller.settings_checks import listen_address
-from wattmesh.controller.settings_model import Settings
+from wattmesh.controller.settings.checks import listen_address
+from wattmesh.controller.settings.model import Settings
 from wattmesh.errors import FixInput, WattmeshError
 from wattmesh.telemetry.actuator.client import ActuatorClient
 from wattmesh.telemetry.deadline import Worker

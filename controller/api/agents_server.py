@@ -25,8 +25,8 @@ from wattmesh.controller.api.attested import ATTESTED_UID, Endpoint, attested_pe
 from wattmesh.controller.api.desk import Desk
 from wattmesh.controller.api.peers import NOBODY
 from wattmesh.controller.api.server import Serving, configured
-from wattmesh.controller.settings_checks import listen_address
-from wattmesh.controller.settings_model import ApiSection
+from wattmesh.controller.settings.checks import listen_address
+from wattmesh.controller.settings.model import ApiSection
 from wattmesh.errors import CallHuman, FixInput
 
 log = logging.getLogger(__name__)

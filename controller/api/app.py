@@ -20,9 +20,9 @@ from wattmesh.controller.api.calls import Handler, endpoint, failure, success
 from wattmesh.controller.api.desk import Call, Desk
 from wattmesh.controller.api.openapi import describe
 from wattmesh.controller.api.orders import order_endpoint, orders
-from wattmesh.controller.budget import Audit, BudgetView
-from wattmesh.controller.plan_view import PlanAnswer
-from wattmesh.controller.report_views import MonthReport
+from wattmesh.controller.books.budget import Audit, BudgetView
+from wattmesh.controller.planner.view import PlanAnswer
+from wattmesh.controller.report.views import MonthReport
 from wattmesh.controller.views import Done, ForecastView, PowerCap, Problem, StatusView, as_json
 from wattmesh.errors import RetryLater
 from wattmesh.reconfig.wire import Finish, Orders, Progress, Register, Registered, Transition

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from math import isfinite
 
 from wattmesh.controller.api.desk import Call, Conflict, Desk
-from wattmesh.controller.cap_held import CapNow, sentence
-from wattmesh.controller.capping import apply
+from wattmesh.controller.cap.capping import apply
+from wattmesh.controller.cap.held import CapNow, sentence
 from wattmesh.controller.journal.caps import CapRow
 from wattmesh.controller.status import cap_line
 from wattmesh.controller.views import Done, PowerCap

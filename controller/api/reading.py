@@ -7,15 +7,15 @@ journal does not.
 from datetime import timedelta
 from typing import Any
 
-from wattmesh.controller import budget as budgets
 from wattmesh.controller.api.desk import Call, Desk
-from wattmesh.controller.budget import BudgetView
-from wattmesh.controller.carbon_lines import carbon_line, forecast_view
+from wattmesh.controller.books import budget as budgets
+from wattmesh.controller.books.budget import BudgetView
+from wattmesh.controller.books.spending import spending
 from wattmesh.controller.journal.decisions import DecisionRow
-from wattmesh.controller.plan_asking import PlanState
-from wattmesh.controller.plan_view import PlanAnswer, no_look, plan_answer
-from wattmesh.controller.reported import accounting_signal, bounds_of
-from wattmesh.controller.spending import spending
+from wattmesh.controller.planner.asking import PlanState
+from wattmesh.controller.planner.view import PlanAnswer, no_look, plan_answer
+from wattmesh.controller.report.reported import accounting_signal, bounds_of
+from wattmesh.controller.signals.lines import carbon_line, forecast_view
 from wattmesh.controller.status import last_known, run_line, status
 from wattmesh.controller.views import ForecastView, StatusView, as_json
 from wattmesh.errors import JournalUnavailable, RetryLater

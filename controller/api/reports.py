@@ -4,11 +4,11 @@ Invariant: a report only reads; a plan made anew stands beside the one before it
 """
 
 from wattmesh.controller.api.desk import Call, Desk, NotFound
-from wattmesh.controller.periods import month_named, period_of
-from wattmesh.controller.report import report
-from wattmesh.controller.report_views import MonthReport
-from wattmesh.controller.reported import plans_of, reported
-from wattmesh.controller.spending import run_of
+from wattmesh.controller.books.periods import month_named, period_of
+from wattmesh.controller.books.spending import run_of
+from wattmesh.controller.report.month import report
+from wattmesh.controller.report.reported import plans_of, reported
+from wattmesh.controller.report.views import MonthReport
 from wattmesh.controller.views import Done
 from wattmesh.errors import InputInvalid
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 
 from wattmesh.controller.cli.findings import Finding, ok, problem, unknown
-from wattmesh.controller.settings_model import ActuatorSection
+from wattmesh.controller.settings.model import ActuatorSection
 from wattmesh.errors import Refused, WattmeshError
 from wattmesh.telemetry.actuator.client import ActuatorClient
 from wattmesh.telemetry.desired import Applied

@@ -84,8 +84,8 @@ def providers(
 ) -> None:
     """List every provider, and ask the configured ones what they serve with their keys."""
     # Imported only here: the other commands need neither the settings nor any provider.
-    from wattmesh.controller import settings as reader  # noqa: PLC0415
     from wattmesh.controller.cli import carbon_providers  # noqa: PLC0415
+    from wattmesh.controller.settings import read as reader  # noqa: PLC0415
 
     file = config or (options.DEFAULT_CONFIG if options.DEFAULT_CONFIG.is_file() else None)
     carbon = reader.load(file).carbon if file is not None else None

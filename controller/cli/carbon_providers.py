@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from wattmesh.controller.settings_carbon import CarbonSection, CarbonSourceSection
+from wattmesh.controller.settings.carbon import CarbonSection, CarbonSourceSection
 from wattmesh.controller.views import as_json
 from wattmesh.errors import (
     AuthFailed,

@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from wattmesh.controller import settings as reader
 from wattmesh.controller.cli import actuator_checks, power_checks
 from wattmesh.controller.cli.client import Daemon
 from wattmesh.controller.cli.findings import Finding, ok, problem, unknown
 from wattmesh.controller.cli.words import duration, figures, plural
-from wattmesh.controller.settings import Settings
+from wattmesh.controller.settings import read as reader
+from wattmesh.controller.settings.read import Settings
 from wattmesh.errors import SettingsInvalid, WattmeshError
 
 GIB = 1 << 30

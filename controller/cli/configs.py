@@ -11,8 +11,8 @@ from wattmesh.controller.cli import options, words
 from wattmesh.controller.cli.configs_screen import as_json as catalogue_json
 from wattmesh.controller.cli.configs_screen import details, listing, point_json
 from wattmesh.controller.cli.output import print_json, print_lines
-from wattmesh.controller.profile import profile
-from wattmesh.controller.profile_job import read_job
+from wattmesh.controller.profile.job import read_job
+from wattmesh.controller.profile.profile import profile
 from wattmesh.reconfig import catalogue_file
 
 app = typer.Typer(help="A job's operating points with their evidence.")

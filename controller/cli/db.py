@@ -6,11 +6,11 @@ import typer
 from sqlalchemy.exc import SQLAlchemyError
 
 from wattmesh import migrations
-from wattmesh.controller import settings
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.output import print_json, print_lines
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.journal import revision
+from wattmesh.controller.settings import read as settings
 from wattmesh.errors import JournalUnavailable
 from wattmesh.migrations.upgrade import upgrade as run_upgrade
 

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from wattmesh.controller import settings as reader
 from wattmesh.controller.api import reading, reports
 from wattmesh.controller.api.desk import Call, Desk
 from wattmesh.controller.api.peers import Peer
 from wattmesh.controller.bell import Bell
-from wattmesh.controller.grid import grid
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.controller.loops import Clock
 from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.settings import read as reader
+from wattmesh.controller.signals.grid import grid
 from wattmesh.controller.views import as_json
 from wattmesh.controller.wiring import journal_url
 from wattmesh.errors import InputInvalid

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from rich.text import Text
 
-from wattmesh.controller import settings
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
+from wattmesh.controller.settings import read as settings
 from wattmesh.errors import WattmeshError
 
 COLUMNS = (

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from wattmesh.controller.cli.findings import Finding, ok, problem
 from wattmesh.controller.cli.words import plural
 from wattmesh.controller.power import power_source
-from wattmesh.controller.settings_model import Settings
+from wattmesh.controller.settings.model import Settings
 from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.attribution import is_gpu
 from wattmesh.telemetry.deadline import Overdue, Worker

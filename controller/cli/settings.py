@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from wattmesh import durable
-from wattmesh.controller import settings as reader
-from wattmesh.controller import settings_text
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.output import print_json, print_lines
+from wattmesh.controller.settings import read as reader
+from wattmesh.controller.settings import text as settings_text
 from wattmesh.errors import InputInvalid, SettingsInvalid
 
 app = typer.Typer(help="Check the daemon's settings file, or get one to start from.")

@@ -8,7 +8,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
-from wattmesh.controller import budget
+from wattmesh.controller.books import budget
 from wattmesh.controller.cli.why_screen import probe_difference
 from wattmesh.controller.demo.daemon import DemoDaemon, Places
 from wattmesh.controller.demo.evidence import Band, Mark, Span, Trace

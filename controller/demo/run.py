@@ -29,8 +29,8 @@ from wattmesh.controller.demo.progress import Progress
 from wattmesh.controller.demo.record import Beginning
 from wattmesh.controller.demo.report import Demo, picture_of
 from wattmesh.controller.demo.watcher import Watcher
-from wattmesh.controller.profile import profile
-from wattmesh.controller.profile_job import read_job
+from wattmesh.controller.profile.job import read_job
+from wattmesh.controller.profile.profile import profile
 from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Catalogue

@@ -1,7 +1,7 @@
 """What nobody without knowledge of the future can beat: the oracle's schedule, and a lower bound.
 
 Both come from the planner over the recorded grid, with switch costs, free of dwell, guard and
-boundaries; its plan is judged by `wattmesh.policies.evaluate`, its bound is the dual value.
+boundaries; its plan is judged by `wattmesh.policies.planner.evaluate`, its bound is the dual value.
 
 Invariant: bound <= oracle <= the grams of every policy on the same grid.
 """
@@ -14,9 +14,9 @@ from wattmesh.controller.replay.grid import cut
 from wattmesh.controller.replay.world import Scene
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.horizon import between
-from wattmesh.policies.options import options, transitions
-from wattmesh.policies.planner import plan
-from wattmesh.policies.problem import NoPlan, Plan, Problem
+from wattmesh.policies.planner.options import options, transitions
+from wattmesh.policies.planner.plan import plan
+from wattmesh.policies.planner.problem import NoPlan, Plan, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

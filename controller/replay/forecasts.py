@@ -17,9 +17,9 @@ from typing import Protocol
 from wattmesh.controller.replay.grid import Grid, cut
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import IntensitySlot
-from wattmesh.policies.far import Past, lengthened
-from wattmesh.policies.forecast import Lessons, predict, teach
-from wattmesh.policies.series import Observed
+from wattmesh.policies.forecast.far import Past, lengthened
+from wattmesh.policies.forecast.predict import Lessons, predict, teach
+from wattmesh.policies.forecast.series import Observed
 
 Slots = tuple[IntensitySlot, ...]
 

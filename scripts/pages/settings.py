@@ -1,7 +1,7 @@
 """docs/reference/settings.md: every key of the settings file, and a file to start from."""
 
 from scripts.pages.markdown import block, code, page, table
-from wattmesh.controller.settings_text import keys, sample
+from wattmesh.controller.settings.text import keys, sample
 
 INTRODUCTION = """One TOML file. `wattmesh settings sample` prints one to start from,
 `wattmesh settings check FILE` names every mistake at once, and SIGHUP makes a running daemon read

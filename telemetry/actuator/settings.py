@@ -1,7 +1,7 @@
 """The `[actuator]` table of the one settings file, read with the standard library alone.
 
 The privileged process does not load what the daemon loads; keys, defaults and ranges are those of
-`wattmesh.controller.settings_model.ActuatorSection` (a test holds the two equal).
+`wattmesh.controller.settings.model.ActuatorSection` (a test holds the two equal).
 """
 
 import tomllib

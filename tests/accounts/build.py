@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tests.journal.build import T0, UID, after, progress, register
-from wattmesh.controller.accounts import Accounts
+from wattmesh.controller.books.accounts import Accounts
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.reconfig.wire import Finish
 from wattmesh.telemetry.carbon import CarbonPoint, Signal

@@ -19,7 +19,14 @@ from tests.accounts.build import (
     register,
     slot,
 )
-from wattmesh.controller.budget import Audit, BudgetView, ClusterLine, RunBudget, audit, budget
+from wattmesh.controller.books.budget import (
+    Audit,
+    BudgetView,
+    ClusterLine,
+    RunBudget,
+    audit,
+    budget,
+)
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import InputInvalid
 from wattmesh.telemetry.readings import Quality

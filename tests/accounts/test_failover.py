@@ -20,11 +20,11 @@ from tests.accounts.build import (
     slot,
 )
 from tests.daemon.process import empty_journal
-from wattmesh.controller.accounts import Accounts
+from wattmesh.controller.books.accounts import Accounts
+from wattmesh.controller.books.slot_prices import Fallback, Tariff, cover
 from wattmesh.controller.figures import grams
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow
-from wattmesh.controller.slot_prices import Fallback, Tariff, cover
 from wattmesh.telemetry.carbon import CarbonPoint, Series, Signal
 from wattmesh.telemetry.readings import Quality
 

@@ -10,13 +10,13 @@ import pytest
 
 from tests.accounts.build import energy
 from tests.journal.build import CATALOGUE, UID, progress, register
-from wattmesh.controller.accounts import Accounts
-from wattmesh.controller.closing import close, waits_for
+from wattmesh.controller.books.accounts import Accounts
+from wattmesh.controller.books.periods import Period, period_of
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan
-from wattmesh.controller.periods import Period, period_of
-from wattmesh.controller.report import Reported, report
-from wattmesh.controller.report_views import MARKET, MonthReport
+from wattmesh.controller.report.closing import close, waits_for
+from wattmesh.controller.report.month import Reported, report
+from wattmesh.controller.report.views import MARKET, MonthReport
 from wattmesh.controller.views import as_json
 from wattmesh.policies.baseline import price_ug
 from wattmesh.reconfig.wire import Finish, Register

@@ -7,8 +7,8 @@ import pytest
 
 from tests.accounts.build import SIGNAL, register
 from tests.journal.test_ledger import EMISSION, ENERGY
+from wattmesh.controller.books.spending import PeriodLine, spending
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.spending import PeriodLine, spending
 
 HOUR = timedelta(hours=1)
 MONTH = datetime(2026, 11, 1, tzinfo=UTC)

@@ -250,7 +250,7 @@ def test_the_privileged_process_is_small() -> None:
     loaded = loaded_after("import wattmesh.telemetry.actuator.__main__")
     foreign = loaded - sys.stdlib_module_names - loaded_after("import wattmesh")
     assert foreign == {"pynvml"}
-    assert "pydantic" in loaded_after("import wattmesh.controller.settings_model")
+    assert "pydantic" in loaded_after("import wattmesh.controller.settings.model")
 
 
 def test_no_actuator_is_something_to_try_again(tmp_path: Path) -> None:

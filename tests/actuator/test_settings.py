@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wattmesh.controller.settings_model import ActuatorSection
+from wattmesh.controller.settings.model import ActuatorSection
 from wattmesh.errors import SettingsInvalid
 from wattmesh.telemetry.actuator.settings import ActuatorSettings, load, parse
 

@@ -27,7 +27,7 @@ from wattmesh.controller.api.agents_server import AgentsServer
 from wattmesh.controller.api.desk import Desk
 from wattmesh.controller.fleet import Snapshot
 from wattmesh.controller.journal.runs import RunPlan
-from wattmesh.controller.settings import Settings, parse
+from wattmesh.controller.settings.read import Settings, parse
 from wattmesh.errors import FixInput, SourceUnavailable
 from wattmesh.telemetry.delivery import Batch, Report
 

@@ -9,7 +9,7 @@ import pytest
 from tests.agent.nodes import node
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.agent.parts import own_source
-from wattmesh.controller.settings import Settings, parse
+from wattmesh.controller.settings.read import Settings, parse
 from wattmesh.errors import FixInput, SettingsInvalid
 
 FOREIGN = {"torch", "numpy", "scipy", "matplotlib", "sqlalchemy", "alembic", "typer", "rich"}

@@ -20,7 +20,7 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.controller.loops import Loop
 from wattmesh.controller.pulse import Pulse
-from wattmesh.controller.settings import Settings, parse
+from wattmesh.controller.settings.read import Settings, parse
 from wattmesh.reconfig import catalogue_file
 
 

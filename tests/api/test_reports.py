@@ -7,7 +7,7 @@ import pytest
 from tests.api.conftest import Served
 from tests.api.stranger import as_stranger, needs_root
 from tests.api.test_reading import SIGNAL, carbon
-from wattmesh.controller.settings_model import BudgetSection
+from wattmesh.controller.settings.model import BudgetSection
 from wattmesh.telemetry.ledger import EnergyRow
 
 REPLAN = "/v1/budget/cluster/replan"

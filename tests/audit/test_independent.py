@@ -26,7 +26,7 @@ from tests.accounts.build import (
     slot,
 )
 from tests.audit import independent
-from wattmesh.controller.budget import audit
+from wattmesh.controller.books.budget import audit
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.views import as_json
 

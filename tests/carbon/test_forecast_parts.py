@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from wattmesh.controller.forecast_parts import earlier, model_of, parts_of
 from wattmesh.controller.journal.forecasts import PROFILE, Forecast
+from wattmesh.controller.signals.forecast_parts import earlier, model_of, parts_of
 from wattmesh.policies.decision import Rung
-from wattmesh.policies.forecast import Predicted, predict, scored
-from wattmesh.policies.series import Observed
-from wattmesh.policies.skill import Skill, Source
+from wattmesh.policies.forecast.predict import Predicted, predict, scored
+from wattmesh.policies.forecast.series import Observed
+from wattmesh.policies.forecast.skill import Skill, Source
 from wattmesh.telemetry.carbon import Signal
 
 START = datetime(2026, 11, 1, tzinfo=UTC)

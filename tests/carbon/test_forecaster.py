@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.process import empty_journal
-from wattmesh.controller.forecaster import Forecaster
 from wattmesh.controller.journal.forecasts import BLEND, PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.observe import SignalFacts, carbon_view
+from wattmesh.controller.signals.forecaster import Forecaster
 from wattmesh.policies.decision import IntensitySlot, Rung
 from wattmesh.telemetry.carbon import CarbonPoint, Series, Signal
 from wattmesh.telemetry.readings import Quality

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.poller import Poller
+from wattmesh.controller.signals.poller import Poller
 from wattmesh.errors import AuthFailed, Transient
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer

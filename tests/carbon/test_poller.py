@@ -10,12 +10,12 @@ import pytest
 from tests.daemon.clocks import SteppedClock
 from tests.daemon.process import empty_journal
 from wattmesh.controller.duties import REFUSED_AGAIN_S, PollDuty
-from wattmesh.controller.forecaster import Forecaster
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.observe import SignalFacts, carbon_view
-from wattmesh.controller.poller import HISTORY, Poller
 from wattmesh.controller.pulse import Pulse
-from wattmesh.controller.settings_model import Settings
+from wattmesh.controller.settings.model import Settings
+from wattmesh.controller.signals.forecaster import Forecaster
+from wattmesh.controller.signals.poller import HISTORY, Poller
 from wattmesh.errors import SourceUnavailable, ZoneMismatch
 from wattmesh.integrations.carbon.breaker import Breaker
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps

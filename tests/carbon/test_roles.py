@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.test_settings import mistakes
-from wattmesh.controller.grid import Grid, grid
-from wattmesh.controller.settings import parse
+from wattmesh.controller.settings.read import parse
+from wattmesh.controller.signals.grid import Grid, grid
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ACCOUNTING = '[carbon.accounting]\nprovider = "neso"\nzone = "GB"\n'

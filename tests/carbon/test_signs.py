@@ -10,20 +10,20 @@ import pytest
 
 from tests.daemon.clocks import T0, SteppedClock
 from tests.daemon.process import empty_journal
-from wattmesh.controller.carbon_lines import carbon_line, forecast_view, skill_lines
-from wattmesh.controller.carbon_metrics import carbon_metrics
 from wattmesh.controller.figures import FigureReader
 from wattmesh.controller.journal.forecasts import PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.loops import Loop
 from wattmesh.controller.observe import SignalFacts
 from wattmesh.controller.pulse import Pulse, Signals
-from wattmesh.controller.settings_model import Settings
+from wattmesh.controller.settings.model import Settings
+from wattmesh.controller.signals.lines import carbon_line, forecast_view, skill_lines
+from wattmesh.controller.signals.metrics import carbon_metrics
 from wattmesh.controller.status import last_known
 from wattmesh.controller.trouble import troubles
 from wattmesh.controller.views import CarbonLine
 from wattmesh.policies.decision import IntensitySlot, Rung
-from wattmesh.policies.skill import Outcome, Skill, Source
+from wattmesh.policies.forecast.skill import Outcome, Skill, Source
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.readings import Quality
 

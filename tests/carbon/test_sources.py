@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from wattmesh.controller.settings import parse
-from wattmesh.controller.settings_carbon import CarbonSourceSection
+from wattmesh.controller.settings.carbon import CarbonSourceSection
+from wattmesh.controller.settings.read import parse
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.integrations.carbon.fuel_mix import DIRECT_G_PER_KWH, STORAGE
 from wattmesh.integrations.carbon.providers import PROVIDERS, readers

@@ -5,11 +5,11 @@ from typing import Any
 
 from tests.cli import facts
 from tests.cli.test_screens import plain
-from wattmesh.controller.accounts import ACTUAL, BASELINE
-from wattmesh.controller.budget import Audit, BudgetView, ClusterLine, RunBudget
+from wattmesh.controller.books.accounts import ACTUAL, BASELINE
+from wattmesh.controller.books.budget import Audit, BudgetView, ClusterLine, RunBudget
+from wattmesh.controller.books.spending import BurnLine, PeriodLine
 from wattmesh.controller.cli import budget_screen
 from wattmesh.controller.journal.ledger import EmissionRow
-from wattmesh.controller.spending import BurnLine, PeriodLine
 from wattmesh.controller.views import as_json
 
 

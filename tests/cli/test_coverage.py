@@ -9,7 +9,7 @@ from tests.daemon.clocks import SteppedClock
 from tests.telemetry.world import World
 from wattmesh.controller.cli import budget_screen, status_screen
 from wattmesh.controller.pulse import Pulse, Sampled
-from wattmesh.controller.settings import Settings
+from wattmesh.controller.settings.read import Settings
 from wattmesh.controller.status import power_line
 from wattmesh.controller.trouble import troubles
 from wattmesh.controller.views import StatusView

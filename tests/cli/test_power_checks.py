@@ -7,7 +7,7 @@ import pytest
 
 from wattmesh.controller.cli import power_checks
 from wattmesh.controller.cli.findings import Finding, Verdict
-from wattmesh.controller.settings_model import (
+from wattmesh.controller.settings.model import (
     PowerSection,
     PrometheusSection,
     Settings,

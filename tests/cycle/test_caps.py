@@ -9,8 +9,8 @@ import pytest
 
 from tests.cycle.test_clocks import GPUS, journal, turn
 from tests.cycle.test_cycle import T0
-from wattmesh.controller.cap_held import HOLDER, CapNow, sentence
-from wattmesh.controller.capping import boards, working
+from wattmesh.controller.cap.capping import boards, working
+from wattmesh.controller.cap.held import HOLDER, CapNow, sentence
 from wattmesh.controller.clocks import desired
 from wattmesh.controller.cycle import CycleReport
 from wattmesh.controller.journal.journal import Journal

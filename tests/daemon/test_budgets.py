@@ -13,15 +13,15 @@ from prometheus_client.core import Metric
 from tests.daemon.clocks import SteppedClock
 from tests.daemon.process import empty_journal
 from tests.journal.test_ledger import EMISSION, ENERGY
-from wattmesh.controller.budget_metrics import budget_metrics
-from wattmesh.controller.closing import close
+from wattmesh.controller.books.budget_metrics import budget_metrics
+from wattmesh.controller.books.period_roll import PeriodRoll
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.loops import Loop
 from wattmesh.controller.observe import SignalFacts
-from wattmesh.controller.period_roll import PeriodRoll
 from wattmesh.controller.pulse import Pulse, Signals
-from wattmesh.controller.reported import plans_of, reported
-from wattmesh.controller.settings import parse
+from wattmesh.controller.report.closing import close
+from wattmesh.controller.report.reported import plans_of, reported
+from wattmesh.controller.settings.read import parse
 from wattmesh.controller.status import status
 from wattmesh.errors import FixInput
 from wattmesh.telemetry.carbon import CarbonPoint, Signal

@@ -22,7 +22,7 @@ from wattmesh.controller.metrics import MetricsServer
 from wattmesh.controller.observe import SignalFacts
 from wattmesh.controller.pulse import Pulse, Signals
 from wattmesh.controller.scheduler import Jobs
-from wattmesh.controller.settings import Settings
+from wattmesh.controller.settings.read import Settings
 from wattmesh.errors import FixInput
 from wattmesh.reconfig.wire import Register
 from wattmesh.telemetry.carbon import CarbonPoint, Signal

@@ -7,7 +7,7 @@ SCRIPT = """
 import sys
 import wattmesh.controller.daemon, wattmesh.controller.wiring
 from wattmesh.controller.power import power_source
-from wattmesh.controller.settings_model import PowerSection, Settings
+from wattmesh.controller.settings.model import PowerSection, Settings
 assert power_source(Settings()) is None
 print(sorted({"pynvml", "requests"} & set(sys.modules)))
 power_source(Settings(power=PowerSection(source="nvml")))

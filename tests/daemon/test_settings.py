@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from wattmesh.controller.settings import Settings, load, parse
-from wattmesh.controller.settings_text import keys, sample
+from wattmesh.controller.settings.read import Settings, load, parse
+from wattmesh.controller.settings.text import keys, sample
 from wattmesh.errors import SettingsInvalid
 from wattmesh.policies.decision import Mode
 
@@ -32,8 +32,8 @@ def test_the_three_mistakes_of_the_manual_are_all_named() -> None:
         "settings /etc/wattmesh/wattmesh.toml has 3 mistakes",
         '  runs.llama-8b.deadline    "tomorrow" is not a time; write 2026-12-01T00:00:00Z',
         "  budget.cluster.grams      -5 must be above 0",
-        '  carbon.accounting.zone    "UK" is not a zone of neso; it serves GB (and, to decide on, its '
-        "regions 1 to 17 and postcodes like RG10)",
+        '  carbon.accounting.zone    "UK" is not a zone of neso; it serves GB (and, to decide on, '
+        "its regions 1 to 17 and postcodes like RG10)",
     ]
 
 

@@ -14,11 +14,11 @@ from tests.daemon.clocks import SteppedClock
 from tests.daemon.process import ask, empty_journal
 from tests.daemon.test_life import CARBON, trace
 from tests.daemon.waiting import wait_for
+from wattmesh.controller.books.period_roll import PeriodRoll
 from wattmesh.controller.duties import PollDuty
-from wattmesh.controller.forecaster import Forecaster
-from wattmesh.controller.period_roll import PeriodRoll
-from wattmesh.controller.poller import Poller
-from wattmesh.controller.settings import parse
+from wattmesh.controller.settings.read import parse
+from wattmesh.controller.signals.forecaster import Forecaster
+from wattmesh.controller.signals.poller import Poller
 from wattmesh.controller.wiring import Parts
 from wattmesh.errors import NoData
 from wattmesh.reconfig.switch import SwitchState

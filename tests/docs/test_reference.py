@@ -12,7 +12,7 @@ from scripts import reference
 from scripts.pages import cli, errors, metrics, switch
 from scripts.pages.markdown import docstring
 from wattmesh.controller.api.app import CALLS
-from wattmesh.controller.settings_text import keys
+from wattmesh.controller.settings.text import keys
 from wattmesh.reconfig.switch import SwitchState
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -6,9 +6,9 @@ from tests.laws.sources import Module, calls, imports, modules, parse
 
 PURE = (
     "wattmesh.policies",
-    "wattmesh.controller.periods",
-    "wattmesh.controller.report_closed",
-    "wattmesh.controller.report_prices",
+    "wattmesh.controller.books.periods",
+    "wattmesh.controller.report.closed",
+    "wattmesh.controller.report.prices",
     "wattmesh.controller.states",
     "wattmesh.reconfig.catalogue",
     "wattmesh.reconfig.layout",

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.daemon.waiting import wait_for
-from wattmesh.controller.plan_process import PlanProcess
-from wattmesh.controller.plan_wire import Asked, written
+from wattmesh.controller.planner.process import PlanProcess
+from wattmesh.controller.planner.wire import Asked, written
 from wattmesh.policies.decision import Observation, PlanView
 from wattmesh.policies.mpc import Question, question
 
@@ -31,8 +31,8 @@ while True:
 """
 
 ANOTHER = """\
-from wattmesh.controller import plan_child
-from wattmesh.controller.plan_wire import read_told, written
+from wattmesh.controller.planner import child as plan_child
+from wattmesh.controller.planner.wire import read_told, written
 from dataclasses import replace
 answer = plan_child.answer
 plan_child.answer = lambda line: written(replace(read_told(answer(line)), digest="another"))
@@ -41,7 +41,7 @@ plan_child.main()
 """The real planner, which says that it answers another question."""
 
 CRASHES_AT = """\
-from wattmesh.controller import plan_child
+from wattmesh.controller.planner import child as plan_child
 answer = plan_child.answer
 def spoilt(line):
     if b"{word}" in line:

@@ -12,17 +12,17 @@ from tests.laws.processes import HEAVY, loaded_after
 from tests.planning import children
 from tests.planning.children import LIMIT_S, line, process, runs, wait_gone
 from tests.policies.build import HOUR, observation, run, slots
-from wattmesh.controller.plan_process import PlannerFailed, PlanProcess
-from wattmesh.controller.plan_wire import read_asked, read_told
+from wattmesh.controller.planner.process import PlannerFailed, PlanProcess
+from wattmesh.controller.planner.wire import read_asked, read_told
 from wattmesh.errors import InputInvalid
+from wattmesh.policies.planner.problem import NoPlan
 from wattmesh.policies.planning import solved
-from wattmesh.policies.problem import NoPlan
 
 DAEMON = """\
 import os, sys, threading
 from tests.planning.children import LIMIT_S, line
 from tests.policies.build import observation
-from wattmesh.controller.plan_process import CHILD, PlanProcess
+from wattmesh.controller.planner.process import CHILD, PlanProcess
 process = PlanProcess({command})
 def work():
     process.ask(line(observation()), LIMIT_S)
@@ -181,8 +181,8 @@ def test_the_daemon_never_loads_numpy_to_have_plans() -> None:
     asks = (
         "from tests.planning.children import LIMIT_S, line, process\n"
         "from tests.policies.build import observation\n"
-        "import wattmesh.controller.plan_worker\n"
-        "from wattmesh.controller.plan_wire import read_told\n"
+        "import wattmesh.controller.planner.worker\n"
+        "from wattmesh.controller.planner.wire import read_told\n"
         "with process() as planner:\n"
         "    assert read_told(planner.ask(line(observation()), LIMIT_S)).plan"
     )

@@ -16,11 +16,11 @@ from tests.policies.build import NOW, A, B, catalogue, observation, point, run, 
 from wattmesh.controller.cli import plan_chart
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cli.plan_screen import screen
-from wattmesh.controller.plan_asking import Planning, PlanState
-from wattmesh.controller.plan_metrics import plan_metrics
-from wattmesh.controller.plan_view import no_look, plan_answer
+from wattmesh.controller.planner.asking import Planning, PlanState
+from wattmesh.controller.planner.metrics import plan_metrics
+from wattmesh.controller.planner.view import no_look, plan_answer
 from wattmesh.controller.pulse import Pulse
-from wattmesh.controller.settings import Settings
+from wattmesh.controller.settings.read import Settings
 from wattmesh.controller.trouble import PLANS_FAILED, troubles
 from wattmesh.controller.views import as_json
 from wattmesh.policies.decision import Observation, PlanStep, PlanView

@@ -14,9 +14,9 @@ from tests.daemon.waiting import wait_for
 from tests.planning import children
 from tests.planning.children import process, wait_gone
 from tests.policies.build import NOW, A, B, catalogue, observation, point, run, slots
-from wattmesh.controller.plan_asking import why_none
-from wattmesh.controller.plan_process import PlanProcess
-from wattmesh.controller.plan_worker import Patience, PlanWorker
+from wattmesh.controller.planner.asking import why_none
+from wattmesh.controller.planner.process import PlanProcess
+from wattmesh.controller.planner.worker import Patience, PlanWorker
 from wattmesh.controller.think import NoPlans, think
 from wattmesh.policies.decision import CarbonView, Observation, PlanView, Rung, RunView, SwitchView
 

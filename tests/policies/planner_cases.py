@@ -4,7 +4,7 @@ from math import pi, sin
 
 from hypothesis import strategies as st
 
-from wattmesh.policies.problem import Option, Problem, Sla, Transition
+from wattmesh.policies.planner.problem import Option, Problem, Sla, Transition
 
 HOUR = 3600.0
 GPUS = 256

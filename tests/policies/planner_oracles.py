@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from itertools import product
 
-from wattmesh.policies.evaluate import evaluate
-from wattmesh.policies.problem import Problem
+from wattmesh.policies.planner.evaluate import evaluate
+from wattmesh.policies.planner.problem import Problem
 
 J_PER_KWH = 3.6e6
 Label = tuple[float, float]

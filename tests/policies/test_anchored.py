@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.policies.worlds import Zone, values
-from wattmesh.policies.anchored import anchored_profile
+from wattmesh.policies.forecast.anchored import anchored_profile
 
 NAN = math.nan
 

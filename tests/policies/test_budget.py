@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattmesh.controller.periods import period_of
+from wattmesh.controller.books.periods import period_of
 from wattmesh.policies.budget import (
     RULES,
     Alert,

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from wattmesh.errors import InputInvalid
-from wattmesh.policies.evaluate import evaluate, low_windows
-from wattmesh.policies.problem import Option, Problem, Sla, Transition, merged
+from wattmesh.policies.planner.evaluate import evaluate, low_windows
+from wattmesh.policies.planner.problem import Option, Problem, Sla, Transition, merged
 from wattmesh.telemetry.readings import J_PER_KWH
 
 FAST = Option(

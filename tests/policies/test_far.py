@@ -7,7 +7,7 @@ from math import exp, nan
 import pytest
 
 from tests.policies.build import NOW, slots
-from wattmesh.policies.far import MEMORY, Past, lengthened, usual_day
+from wattmesh.policies.forecast.far import MEMORY, Past, lengthened, usual_day
 from wattmesh.policies.horizon import to_end
 
 HOUR = timedelta(hours=1)

@@ -10,9 +10,9 @@ import pytest
 
 from tests.policies.worlds import START, Zone, observed, values
 from wattmesh.policies.decision import IntensitySlot
-from wattmesh.policies.forecast import Issued, Predicted, predict, scored, teach
-from wattmesh.policies.series import Observed
-from wattmesh.policies.skill import Outcome, Skill, Source
+from wattmesh.policies.forecast.predict import Issued, Predicted, predict, scored, teach
+from wattmesh.policies.forecast.series import Observed
+from wattmesh.policies.forecast.skill import Outcome, Skill, Source
 
 HOUR = timedelta(hours=1)
 NAN = math.nan

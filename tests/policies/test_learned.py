@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tests.policies.worlds import Zone, values
-from wattmesh.policies.anchored import anchored_profile
-from wattmesh.policies.learned import GROUPS, Learned, learn
-from wattmesh.policies.lookback import DAY, REACH, Array, Lookback, look_back
+from wattmesh.policies.forecast.anchored import anchored_profile
+from wattmesh.policies.forecast.learned import GROUPS, Learned, learn
+from wattmesh.policies.forecast.lookback import DAY, REACH, Array, Lookback, look_back
 
 LEADS = np.arange(1, REACH + 1)
 See = Callable[[Array], Lookback]

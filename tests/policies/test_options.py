@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tests.policies.build import HOUR, NOW, A, B, catalogue, point, slots
 from wattmesh.policies.decision import IntensitySlot
-from wattmesh.policies.grid import Grid, mixed
 from wattmesh.policies.horizon import mean_g_per_kwh
-from wattmesh.policies.options import options, transitions
-from wattmesh.policies.problem import Transition
+from wattmesh.policies.planner.grid import Grid, mixed
+from wattmesh.policies.planner.options import options, transitions
+from wattmesh.policies.planner.problem import Transition
 from wattmesh.reconfig.catalogue import PairCost, Release, SwitchCost
 
 A_LOW = point("A-low", 4, 900.0, 1200.0, clock_mhz=1200)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.policies.build import NOW, catalogue, point
 from tests.policies.planner_cases import HOUR, LAYOUT, case, options, wave, ways
 from wattmesh.policies.decision import IntensitySlot
-from wattmesh.policies.evaluate import evaluate, low_windows
 from wattmesh.policies.hull import lower_hull
-from wattmesh.policies.planner import plan
+from wattmesh.policies.planner.evaluate import evaluate, low_windows
+from wattmesh.policies.planner.plan import plan
+from wattmesh.policies.planner.problem import NoPlan, Option, Plan, Problem, Sla, Transition
 from wattmesh.policies.price import fill
-from wattmesh.policies.problem import NoPlan, Option, Plan, Problem, Sla, Transition
 from wattmesh.policies.words import grams
 from wattmesh.reconfig.catalogue import Release
 

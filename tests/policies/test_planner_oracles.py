@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from benchmarks.planner_peers import flow_program
 from tests.policies.planner_cases import HOUR, case, small_problems
 from tests.policies.planner_oracles import exact_dp, try_all
-from wattmesh.policies.arrays import arrays_of
-from wattmesh.policies.evaluate import evaluate
-from wattmesh.policies.planner import plan
-from wattmesh.policies.prices import Search
-from wattmesh.policies.problem import NoPlan, Plan, Problem, Transition
+from wattmesh.policies.planner.arrays import arrays_of
+from wattmesh.policies.planner.evaluate import evaluate
+from wattmesh.policies.planner.plan import plan
+from wattmesh.policies.planner.prices import Search
+from wattmesh.policies.planner.problem import NoPlan, Plan, Problem, Transition
 
 ROUNDING = 1e-7
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from wattmesh.policies.skill import LEADS_H, MEMORY, Outcome, Skill, Source, Tally, bucket
+from wattmesh.policies.forecast.skill import LEADS_H, MEMORY, Outcome, Skill, Source, Tally, bucket
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 

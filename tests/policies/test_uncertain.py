@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from tests.policies.build import NOW
 from tests.policies.planner_cases import HOUR, case, wave
-from wattmesh.policies.cautious import cautious_g_per_kwh, plan_over, scenarios, weigh
 from wattmesh.policies.decision import IntensitySlot
-from wattmesh.policies.evaluate import evaluate
-from wattmesh.policies.planner import plan
-from wattmesh.policies.problem import NoPlan, Plan, Problem
-from wattmesh.policies.regret import open_loop_limit_g, regret
-from wattmesh.policies.steady import steady
+from wattmesh.policies.planner.cautious import cautious_g_per_kwh, plan_over, scenarios, weigh
+from wattmesh.policies.planner.evaluate import evaluate
+from wattmesh.policies.planner.plan import plan
+from wattmesh.policies.planner.problem import NoPlan, Plan, Problem
+from wattmesh.policies.planner.regret import open_loop_limit_g, regret
+from wattmesh.policies.planner.steady import steady
 
 NOISE = 0.15
 

@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from wattmesh.policies.series import Observed
+from wattmesh.policies.forecast.series import Observed
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR_S = 3600.0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from wattmesh.controller.profile_job import fill, read_job
+from wattmesh.controller.profile.job import fill, read_job
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.reconfig.layout import Layout
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattmesh.controller.profile_job import Candidate, ProfileJob
-from wattmesh.controller.profile_meter import Counter, MemoryReading
-from wattmesh.controller.profile_numbers import Watched, idle_power_w, measure
+from wattmesh.controller.profile.job import Candidate, ProfileJob
+from wattmesh.controller.profile.meter import Counter, MemoryReading
+from wattmesh.controller.profile.numbers import Watched, idle_power_w, measure
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.step_log import StepRow
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from wattmesh.controller.demo.process import DemoFailed
-from wattmesh.controller.profile import profile
-from wattmesh.controller.profile_job import Candidate, ProfileJob, read_job
+from wattmesh.controller.profile.job import Candidate, ProfileJob, read_job
+from wattmesh.controller.profile.profile import profile
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Equivalence, Evidence

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from wattmesh.controller.profile_job import Candidate, ProfileJob
-from wattmesh.controller.profile_walk import Walk, WalkServer
+from wattmesh.controller.profile.job import Candidate, ProfileJob
+from wattmesh.controller.profile.walk import Walk, WalkServer
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import Link
 from wattmesh.reconfig.switch import SwitchState

@@ -9,7 +9,7 @@ from tests.telemetry.test_sampler import Bench
 from tests.telemetry.world import T0
 from wattmesh.controller.agent.knowledge import read_grid, write_grid
 from wattmesh.controller.api.agents import laid
-from wattmesh.controller.periods import period_of
+from wattmesh.controller.books.periods import period_of
 from wattmesh.telemetry.ledger import EnergyRow, SlotGrid
 
 ORIGIN = datetime(2020, 1, 1, tzinfo=UTC)

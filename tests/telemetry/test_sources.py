@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.telemetry.test_sampler import GRID
 from tests.telemetry.world import T0, MemoryBook
 from wattmesh.controller.power import power_source
-from wattmesh.controller.settings_model import (
+from wattmesh.controller.settings.model import (
     PowerSection,
     PrometheusSection,
     Settings,

@@ -1,0 +1,14 @@
+"""Grams: both ledgers priced, what was saved, and budgets.
+
+The map:
+    accounts.py        the accounts: joules become grams, and the baseline is kept beside the run
+    budget.py          what was spent and what was saved
+    budget_metrics.py  budgets for Prometheus
+    budget_plans.py    plans of budgets
+    period_roll.py     what happens at the borders of periods
+    periods.py         budget periods in the site's time zone
+    reckoning.py       the baseline of one run
+    saving.py          the saving of one run
+    slot_prices.py     what a ledger slot is priced with
+    spending.py        where each budget of the settings stands in its running period
+"""

@@ -1,0 +1,174 @@
+"""Plans of budgets, made and kept: the curve of expected intensity x expected power of a period.
+
+A plan is frozen when its period begins, or as soon afterwards as a daemon runs. Invariant: whatever
+was missed, `Plans.due` says what is to be planned now; a plan that was made is never changed, a
+further one stands beside it (docs/reports.md).
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from wattmesh.controller.books.periods import Period, period_of
+from wattmesh.controller.journal.budgets import PlanRow
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.errors import FixInput
+from wattmesh.policies.budget import Profile, plan, profile
+from wattmesh.telemetry.carbon import Signal
+
+UG = 1_000_000
+CLUSTER = "cluster"
+"""The budget of everything; any other name is a run's."""
+
+HISTORY = timedelta(days=28)
+"""Expected is what the same hours of so many days before were like: four weeks."""
+
+WEEK = timedelta(days=7)
+"""Power of fewer days tells no week; then it is taken as even. So little history of the grid is
+worth a turn's waiting: the poller may just be filling it."""
+
+PROMPT = timedelta(hours=2)
+"""A plan that is made later than so after its period began says so."""
+
+
+class Limit(Protocol):
+    """What the settings say of a budget."""
+
+    @property
+    def grams(self) -> float:
+        """Grams that may be spent in one period."""
+        ...
+
+    @property
+    def period(self) -> str:
+        """Day, week, month or year."""
+        ...
+
+
+class Plans:
+    """The plans of all budgets of the settings."""
+
+    def __init__(
+        self, journal: Journal, limits: Mapping[str, Limit], timezone: str, signal: str
+    ) -> None:
+        """Take what plans are made of.
+
+        Args:
+            journal: the plans there are, and the history that new ones rest on.
+            limits: budgets by name, as the settings have them now.
+            timezone: of the site.
+            signal: the accounting signal; "" for none.
+        """
+        self.limits = limits
+        self._journal = journal
+        self._timezone = timezone
+        self._signal = signal
+
+    def period(self, name: str, now: datetime) -> Period:
+        """Give the running period of a budget."""
+        return period_of(now, self.limits[name].period, self._timezone)
+
+    def due(self, now: datetime, *, patient: bool = False) -> tuple[PlanRow, ...]:
+        """Make the plans that lack: of periods that have none, or one of another limit.
+
+        Args:
+            now: in the periods that are planned.
+            patient: while the signal has hardly any history, make none yet.
+
+        Raises:
+            JournalUnavailable: the journal does not answer.
+        """
+        made: list[PlanRow] = []
+        if patient and self._signal and not self._history(now):
+            return ()
+        for name, limit in sorted(self.limits.items()):
+            period, newest = self.period(name, now), self.newest(name, now)
+            if newest is None:
+                late = now - period.start > PROMPT
+                why = f"made late, at {now:%Y-%m-%d %H:%M} UTC" if late else "made at the start"
+            elif newest.curve.limit_ug != limit_ug(limit):
+                before_g = newest.curve.limit_ug / UG
+                why = f"the limit was changed from {before_g:.12g} g to {limit.grams:.12g} g"
+            else:
+                continue
+            made.append(self.fresh(name, now, why))
+        return tuple(made)
+
+    def _history(self, now: datetime) -> bool:
+        """Whether a week of the signal is known."""
+        signal = Signal.parse(self._signal)
+        return bool(self._journal.carbon.observed(signal, now - HISTORY, now - WEEK))
+
+    def newest(self, name: str, now: datetime) -> PlanRow | None:
+        """Give the newest plan of a budget's running period; None while there is none."""
+        period = self.period(name, now)
+        found = [
+            each
+            for each in self._journal.budgets.plans(name, period.start)
+            if (each.curve.start, each.curve.end) == (period.start, period.end)
+        ]
+        return found[-1] if found else None
+
+    def fresh(self, name: str, now: datetime, why: str) -> PlanRow:
+        """Make a plan of a whole period from what was known when it began."""
+        period = self.period(name, now)
+        intensity, power, rests_on = self._expected(name, period.start)
+        limit = limit_ug(self.limits[name])
+        curve = plan(period.start, period.end, limit, intensity=intensity, power=power)
+        why = f"{why}; {rests_on}"
+        return PlanRow(name=name, period=period.name, made_at=now, curve=curve, why=why)
+
+    def anew(self, name: str, run: str | None, now: datetime, who: str) -> PlanRow:
+        """Plan in the middle of a period: what was spent is accepted, the rest is spread anew.
+
+        Args:
+            name: of the budget.
+            run: whose grams it limits; None: everything.
+            now: hours before it take what was spent in them.
+            who: asked for it.
+
+        Raises:
+            FixInput: nothing is left to plan with.
+        """
+        period, limit = self.period(name, now), limit_ug(self.limits[name])
+        spent = self._journal.by_slot.spent(period.start, now, run)
+        spent_ug = sum(each.carbon_ug for each in spent)
+        if spent_ug >= limit:
+            raise FixInput(
+                f"budget {name}: {spent_ug / UG:.1f} g of {limit / UG:.1f} g are spent, so nothing "
+                f"is left to plan with; raise budget.{name}.grams and reload"
+            )
+        intensity, power, rests_on = self._expected(name, now)
+        curve = plan(
+            period.start,
+            period.end,
+            limit,
+            intensity=intensity,
+            power=power,
+            spent=spent,
+            now=now,
+        )
+        why = f"made anew by {who} after {spent_ug / UG:.1f} g; {rests_on}"
+        return PlanRow(name=name, period=period.name, made_at=now, curve=curve, why=why)
+
+    def _expected(self, name: str, until: datetime) -> tuple[Profile | None, Profile | None, str]:
+        """Give expected intensity and power, and what they rest on in words.
+
+        A run's power is taken as even: it trains, or it does not.
+        """
+        since, carbon = until - HISTORY, self._journal.carbon
+        known = carbon.observed(Signal.parse(self._signal), since, until) if self._signal else ()
+        points = [(each.start, each.g_per_kwh) for each in known]
+        watts = self._journal.by_slot.watts(since, until) if name == CLUSTER else ()
+        moments = [at for at, _ in watts] or [until]
+        week = max(moments) - min(moments) >= WEEK
+        intensity = profile(points, self._timezone)
+        power = profile(watts, self._timezone) if week else None
+        grid = f"{HISTORY.days} days of {self._signal}" if intensity else "an even intensity"
+        load = "the load of those days" if power else "an even load"
+        return intensity, power, f"rests on {grid} and {load}"
+
+
+def limit_ug(limit: Limit) -> int:
+    """Give whole micrograms."""
+    return round(limit.grams * UG)

@@ -1,0 +1,216 @@
+"""Where each budget of the settings stands in its running period: spent, burning, on course.
+
+Slots end at the borders of periods, so each lies in one. Invariant: grams that are not known are
+not in `spent_g`; their joules stand beside it. A budget alerts, it never stops a run and never
+moves a deadline: deadline > SLA > budget > grams.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from wattmesh.controller.books.accounts import ACTUAL, UNPRICED
+from wattmesh.controller.books.budget_plans import CLUSTER, Limit, Plans
+from wattmesh.controller.journal.budgets import PlanRow
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs import RunRow
+from wattmesh.controller.journal.sums import TotalRow
+from wattmesh.policies.budget import MOST_DAYS, Alert, Curve, Outlook, outlook
+
+UG = 1_000_000
+LOOK_BACK = timedelta(days=MOST_DAYS)
+"""Windows and the band reach back so far, over the period's border where that has a plan too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnLine:
+    """How fast a budget burnt in the newest `hours`; None where that is not known."""
+
+    hours: float
+    ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodLine:
+    """One budget in its running period.
+
+    Attributes:
+        name: of the budget: `cluster`, or a run's. `period`: `2026-11`, from `start` to `end`.
+        spent_g: grams of its priced slots. `unpriced_j`: joules that have no grams (yet).
+        expected_g: what the plan has by now. `burn`: spent over that; None before there is any.
+        on_course_g: at the end, if it burns on as in the newest days; None too early.
+        low_g, high_g: the 80 % band of that; None before three whole days.
+        residual_g: the limit less what was spent. `exhausted_at`: when it is, or was, used up;
+            None: not in this period, or not known.
+        restated_g: how much revised intensities changed of what was first reported.
+        urgency: "" | slow | fast | exhausted. `alert`: one sentence with what to do, or "".
+        burns: of the windows that alerts look at.
+        plan: what the plan rests on and when it was made; `planned_at` None: not frozen yet.
+    """
+
+    name: str
+    period: str
+    start: datetime
+    end: datetime
+    limit_g: float
+    spent_g: float
+    unpriced_j: float
+    expected_g: float
+    burn: float | None
+    on_course_g: float | None
+    restated_g: float
+    alert: str
+    urgency: str = ""
+    low_g: float | None = None
+    high_g: float | None = None
+    residual_g: float = 0.0
+    exhausted_at: datetime | None = None
+    burns: tuple[BurnLine, ...] = ()
+    plan: str = ""
+    planned_at: datetime | None = None
+
+
+def spending(
+    journal: Journal,
+    limits: Mapping[str, Limit],
+    timezone: str,
+    now: datetime,
+    *,
+    signal: str = "",
+    bounds: Mapping[str, float] | None = None,
+) -> tuple[PeriodLine, ...]:
+    """Say where every budget stands.
+
+    Args:
+        journal: the ledger, and the plans.
+        limits: budgets by name.
+        timezone: of the site.
+        now: in the periods that are shown.
+        signal: the accounting signal, for plans that nobody has frozen yet.
+        bounds: by run, a lower bound on the grams it must still spend.
+
+    Raises:
+        JournalUnavailable: the journal does not answer.
+    """
+    plans = Plans(journal, limits, timezone, signal)
+    runs = journal.runs.all(now)
+    lines = []
+    for name in sorted(limits):
+        mine = runs if name == CLUSTER else [each for each in runs if each.name == name]
+        newest = plans.newest(name, now)
+        row = newest or plans.fresh(name, now, "not kept yet")
+        least_g = _least_g(mine, bounds or {}, row.curve.end)
+        run = run_of(journal, name, now)
+        lines.append(_line(journal, row, run, now, least_g=least_g, kept=newest is not None))
+    return tuple(lines)
+
+
+def run_of(journal: Journal, name: str, now: datetime) -> str | None:
+    """Give the run a budget is of; None for the cluster, an id nobody has when it never ran."""
+    if name == CLUSTER:
+        return None
+    row = journal.runs.find(name, now)
+    return row.run if row else name
+
+
+def _line(
+    journal: Journal, row: PlanRow, run: str | None, now: datetime, *, least_g: float, kept: bool
+) -> PeriodLine:
+    """Add one budget up; `run` None: of everything."""
+    curve = row.curve
+    before = _before(journal, row)
+    spent = journal.by_slot.spent(min(curve.start, now - LOOK_BACK), now, run)
+    found = outlook(curve, before, spent, now, least_ug=least_g * UG)
+    booked = _actual(journal, curve.start, now, run)
+    expected_g, spent_g = found.expected_ug / UG, found.spent_ug / UG
+    return PeriodLine(
+        name=row.name,
+        period=row.period,
+        start=curve.start,
+        end=curve.end,
+        limit_g=curve.limit_ug / UG,
+        spent_g=spent_g,
+        unpriced_j=sum(each.energy_mj for each in booked if each.quality == UNPRICED) / 1000,
+        expected_g=expected_g,
+        burn=spent_g / expected_g if expected_g else None,
+        on_course_g=_grams(found.on_course_ug),
+        restated_g=sum(each.carbon_ug - each.first_carbon_ug for each in booked) / UG,
+        alert=_alert(row, found),
+        urgency=found.alert.value,
+        low_g=_grams(found.low_ug),
+        high_g=_grams(found.high_ug),
+        residual_g=found.residual_ug / UG,
+        exhausted_at=found.exhausted_at,
+        burns=tuple(
+            BurnLine(hours=each.window / timedelta(hours=1), ratio=each.ratio)
+            for each in found.burns
+        ),
+        plan=row.why,
+        planned_at=row.made_at if kept else None,
+    )
+
+
+def _before(journal: Journal, row: PlanRow) -> tuple[Curve, ...]:
+    """Give the newest plan of each earlier period that windows reach into."""
+    start = row.curve.start
+    plans = journal.budgets.plans(row.name, start - LOOK_BACK)
+    newest = {each.curve.start: each.curve for each in plans if each.curve.end <= start}
+    return tuple(curve for _, curve in sorted(newest.items()))
+
+
+def _least_g(runs: Sequence[RunRow], bounds: Mapping[str, float], end: datetime) -> float:
+    """Give what runs that must be done by the period's end will at least still spend in it."""
+    return sum(
+        bounds.get(run.run, 0.0)
+        for run in runs
+        if run.deadline is not None and run.deadline <= end and run.state != "finished"
+    )
+
+
+def _actual(
+    journal: Journal, start: datetime, end: datetime, run: str | None
+) -> tuple[TotalRow, ...]:
+    """Sum the grams of slots that begin in [start, end)."""
+    found = journal.ledger.between(start, end, run)
+    return tuple(row for row in found if row.scenario == ACTUAL)
+
+
+def _grams(carbon_ug: float | None) -> float | None:
+    """Give grams."""
+    return None if carbon_ug is None else carbon_ug / UG
+
+
+def _alert(row: PlanRow, found: Outlook) -> str:
+    """Say what is wrong, and what to do; "" while the limit lasts."""
+    name, limit_g = row.name, row.curve.limit_ug / UG
+    if found.alert is Alert.EXHAUSTED:
+        return (
+            f"budget {name}: {found.spent_ug / UG:.1f} g of {limit_g:.1f} g are spent before the "
+            f"end of {row.period}; a budget stops no run: postpone one, or raise "
+            f"budget.{name}.grams"
+        )
+    if found.alert is not Alert.NONE:
+        at = found.exhausted_at
+        used_up = f", used up by {at:%Y-%m-%d %H:%M} UTC" if at else ""
+        return (
+            f"budget {name} burns too fast ({_burns(found)} of the plan's rate): on course for "
+            f"{(found.on_course_ug or 0) / UG:.1f} g of {limit_g:.1f} g by the end of "
+            f"{row.period}{used_up}; postpone a run, move a deadline, or raise "
+            f"budget.{name}.grams"
+        )
+    if found.unkeepable:
+        return (
+            f"budget {name}: even the cheapest plans that keep the deadlines end above "
+            f"{limit_g:.1f} g in {row.period}; move a deadline, or raise budget.{name}.grams"
+        )
+    return ""
+
+
+def _burns(found: Outlook) -> str:
+    """Write the burns of the windows: 6 h 2.9x, 24 h 2.6x."""
+    hours = ((each.window / timedelta(hours=1), each.ratio) for each in found.burns)
+    return ", ".join(
+        f"{span / 24:.0f} d {ratio:.2g}x" if span > 24 else f"{span:.0f} h {ratio:.2g}x"
+        for span, ratio in hours
+        if ratio is not None
+    )

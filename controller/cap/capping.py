@@ -1,0 +1,109 @@
+"""The operator's power cap in one cycle: rows and nodes in, what each board is held at out. Pure.
+
+Invariant: a cap needs no carbon data, no mode and no thawed run: while it is in force every board
+that any node ever told of is counted, at what it may draw where nothing else is known.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from wattmesh.controller.cap.held import CapNow
+from wattmesh.controller.fleet import LOST_HELD, heard
+from wattmesh.controller.journal.caps import CapRow
+from wattmesh.controller.journal.nodes import NodeRow
+from wattmesh.controller.journal.runs import RunRow
+from wattmesh.errors import InputInvalid
+from wattmesh.policies.capped import loads, under
+from wattmesh.policies.decision import Observation
+from wattmesh.policies.powercap import Board, cap
+from wattmesh.telemetry.attribution import is_gpu
+from wattmesh.telemetry.desired import Applied, GpuControl
+
+
+def apply(
+    seen: Observation, row: CapRow, nodes: Sequence[NodeRow], runs: Iterable[RunRow]
+) -> tuple[Observation, CapNow]:
+    """Plan how a cap is kept, and give the observation as it is under it.
+
+    Args:
+        seen: what the cycle saw.
+        row: the cap in force.
+        nodes: every node that was not retired.
+        runs: every run.
+    """
+    at = working(runs, seen.now)
+    known = boards(nodes, seen.now)
+    told = {each.gpu_uuid for each in known}
+    # A run may name GPUs that no node told of: they draw all the same.
+    strange = sorted({gpu for gpus in at.values() for gpu in gpus} - told)
+    dark = (Board(gpu_uuid=gpu, limit_w=None, obeys=False) for gpu in strange)
+    plan = cap(row.cap_w, (*known, *dark), loads(seen, at))
+    slowed = {
+        run.name: run.current.id
+        for run in seen.runs
+        if run.current and plan.points.get(run.run, run.current).id != run.current.id
+    }
+    now = CapNow(
+        row=row,
+        plan=plan,
+        before=seen,
+        slowed=slowed,
+        obeying=sum(each.obeys for each in known),
+    )
+    return under(seen, plan, row.until), now
+
+
+def working(rows: Iterable[RunRow], now: datetime) -> dict[str, tuple[str, ...]]:
+    """List the GPUs that each run trains on; those of parked ranks are not among them.
+
+    A run that fell silent a while ago may train on, unless another has its GPUs by now.
+    """
+    taken: set[str] = set()
+    found: dict[str, tuple[str, ...]] = {}
+    for row in sorted(rows, key=lambda each: (each.state != "live", each.run)):
+        silent = row.state != "live"
+        if row.state == "finished" or (silent and now - row.last_seen_at > LOST_HELD):
+            continue
+        gpus = {gpu for rank, gpu in enumerate(row.gpus) if gpu and rank in row.ranks}
+        found[row.run] = tuple(sorted(gpus - taken))
+        taken |= gpus
+    return found
+
+
+def boards(nodes: Iterable[NodeRow], now: datetime) -> tuple[Board, ...]:
+    """List every GPU that a node ever told of, with what its actuator said of it."""
+    found: dict[str, Board] = {}
+    for node in nodes:
+        answers, fresh = _controls(node), heard(node, now)
+        for gpu, facts in node.devices.items():
+            if is_gpu(gpu):
+                found[gpu] = _board(gpu, facts, answers.get(gpu), fresh=fresh)
+    return tuple(found.values())
+
+
+def _controls(node: NodeRow) -> dict[str, GpuControl]:
+    """Give what a node's actuator said last, however long ago: limits of boards do not age."""
+    try:
+        applied = Applied.from_json(node.facts.get("applied"))
+    except InputInvalid:
+        return {}
+    return {each.gpu_uuid: each for each in applied.gpus}
+
+
+def _board(
+    gpu: str, facts: Mapping[str, object], control: GpuControl | None, *, fresh: bool
+) -> Board:
+    """Give one GPU. A limit that only a reading tells may be one of ours: the higher one counts."""
+    told = facts.get("power_limit_w")
+    limits = [float(told)] if isinstance(told, int | float) else []
+    if control is None:
+        return Board(gpu_uuid=gpu, limit_w=max(limits, default=None), obeys=False)
+    if control.limit_w is not None:
+        limits.append(control.limit_w)
+    kept = control.cap_w is not None and not control.trouble
+    return Board(
+        gpu_uuid=gpu,
+        limit_w=max(limits, default=None),
+        floor_w=control.floor_w,
+        obeys=fresh and (control.settable or kept),
+    )

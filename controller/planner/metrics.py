@@ -1,0 +1,54 @@
+"""Plans for Prometheus: how old, how close to the bound, what they take and how they fail.
+
+Invariant: a run without a plan has no sample, so that an age that grows means a planner that does
+not answer, and none means a run that is not planned.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from wattmesh.controller.planner.asking import Planning
+from wattmesh.controller.pulse import Pulse
+
+
+def plan_metrics(pulse: Pulse) -> Iterator[Metric]:
+    """How planning gets on."""
+    planning = pulse.planning()
+    yield from _runs(pulse, planning)
+    questions = CounterMetricFamily(
+        "wattmesh_planner_questions",
+        "Plans asked of the planning process since the start, by how that ended.",
+        labels=["outcome"],
+    )
+    questions.add_metric(["answered"], planning.answered)
+    questions.add_metric(["failed"], planning.failed)
+    waiting = GaugeMetricFamily("wattmesh_planner_waiting_runs", "Runs whose next plan is due.")
+    waiting.add_metric([], planning.waiting)
+    yield from (questions, waiting)
+
+
+def _runs(pulse: Pulse, planning: Planning) -> Iterator[Metric]:
+    """The newest plan of each run."""
+    age = GaugeMetricFamily(
+        "wattmesh_plan_age_seconds",
+        "Since the observation that the newest plan was made from.",
+        labels=["run"],
+    )
+    gap = GaugeMetricFamily(
+        "wattmesh_plan_gap_ratio",
+        "Most that a better plan could save under the same forecast, as a share of the bound.",
+        labels=["run"],
+    )
+    solve = GaugeMetricFamily(
+        "wattmesh_plan_solve_seconds", "What the newest plan took.", labels=["run"]
+    )
+    report = pulse.turned.report if pulse.turned else None
+    for run in report.observation.runs if report and report.observation else ():
+        state = planning.runs.get(run.run)
+        if run.plan is not None:
+            age.add_metric([run.name], (pulse.clock.now() - run.plan.made_at).total_seconds())
+            gap.add_metric([run.name], run.plan.gap)
+        if state is not None and state.solve_s is not None:
+            solve.add_metric([run.name], state.solve_s)
+    yield from (age, gap, solve)

@@ -1,0 +1,141 @@
+"""The daemon's end of the planning process: started when first asked, ended when it fails.
+
+Invariant: a question is answered, or an error says why it was not, within its limit; a process
+that hung, died or wrote nonsense is gone before the error is raised, and the next question starts
+a fresh one.
+"""
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from wattmesh.errors import RetryLater
+
+log = logging.getLogger(__name__)
+
+CHILD = (sys.executable, "-m", "wattmesh.controller.planner.child")
+PIECE = 1 << 16
+MOST = 1 << 24
+"""Bytes that an answer may have; a plan has some ten thousand."""
+
+GRACE_S = 2.0
+"""How long a child that hung up may take to end."""
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""The planner's arrays are small, and each thread would cost memory of its own."""
+
+
+class PlannerFailed(RetryLater):
+    """The planning process did not answer; runs go by the price rule meanwhile."""
+
+
+class PlanProcess:
+    """One child at a time. Used by one thread; only `kill` may be called from others."""
+
+    def __init__(self, command: Sequence[str] = CHILD) -> None:
+        """Take what to start; our process id is its last argument. Nothing is started yet."""
+        self._command = tuple(command)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._pipe: socket.socket | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id; None while there is none."""
+        return self._child.pid if self._child is not None else None
+
+    def ask(self, line: bytes, limit_s: float) -> bytes:
+        """Send one line and give the line that comes back.
+
+        Raises:
+            PlannerFailed: it did not come in time, or the child cannot be started or ended.
+        """
+        until_s = time.monotonic() + limit_s
+        try:
+            pipe = self._pipe or self._start()
+            pipe.settimeout(limit_s)
+            pipe.sendall(line)
+            answer = _line(pipe, until_s)
+        except TimeoutError:
+            self.end()
+            raise PlannerFailed(f"no plan came within {limit_s:g} s") from None
+        except (OSError, EOFError) as error:
+            status = self.end(grace_s=GRACE_S)
+            ended = f"ended with status {status}" if status is not None else "could not be started"
+            raise PlannerFailed(f"the planning process {ended} ({error})") from error
+        except BaseException:
+            self.end()
+            raise
+        return answer
+
+    def kill(self) -> None:
+        """End the child from another thread; whoever waits for it is told that it ended."""
+        child = self._child
+        if child is not None:
+            child.kill()
+
+    def end(self, *, grace_s: float = 0.0) -> int | None:
+        """End the child; give the status it ended with.
+
+        Args:
+            grace_s: for a child that hung up and is likely ending: its own status is worth knowing.
+        """
+        pipe, child, self._pipe, self._child = self._pipe, self._child, None, None
+        if pipe is not None:
+            pipe.close()
+        if child is None:
+            return None
+        with suppress(subprocess.TimeoutExpired):
+            return child.wait(grace_s)
+        child.kill()
+        return child.wait()
+
+    def _start(self) -> socket.socket:
+        """Start the child.
+
+        Raises:
+            OSError: the machine cannot.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            self._child = subprocess.Popen(
+                (*self._command, str(os.getpid())),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, **ONE_THREAD},
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        log.debug("planning process %d started", self._child.pid)
+        self._pipe = ours
+        return ours
+
+
+def _line(pipe: socket.socket, until_s: float) -> bytes:
+    """Read one line.
+
+    Raises:
+        TimeoutError: it was not whole in time.
+        EOFError: the other side hung up, or never ends its line.
+    """
+    pieces, size = [], 0
+    while size <= MOST:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        pipe.settimeout(left_s)
+        piece = pipe.recv(PIECE)
+        if not piece:
+            raise EOFError("it hung up")
+        pieces.append(piece)
+        size += len(piece)
+        if piece.endswith(b"\n"):
+            return b"".join(pieces)
+    raise EOFError(f"its answer has more than {MOST} bytes")

@@ -1,0 +1,246 @@
+"""Plans for the cycle, made off it: one thread that asks one planning process, run after run.
+
+The cycle says what it sees and takes the newest plan that is still valid; it never waits. Questions
+wait in the order in which they came up, the newest of each run only. What fails is asked again
+later, and the price rule decides meanwhile.
+
+Invariant: a plan is handed out under the terms it was made for only, and answers the very question
+that was asked; a failure of the planning process costs plans, never a cycle.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from wattmesh.controller.planner.asking import Key, Planning, PlanState, moment, terms, why_none
+from wattmesh.controller.planner.process import PlannerFailed, PlanProcess
+from wattmesh.controller.planner.wire import Asked, Told, read_told, written
+from wattmesh.errors import InputInvalid
+from wattmesh.policies.decision import Observation, PlanView, RunView
+from wattmesh.policies.mpc import question
+
+log = logging.getLogger(__name__)
+
+JOIN_S, KILL_S = 5.0, 0.05
+"""How long the end of the planner is waited for, and how often its process is told to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long is waited for what.
+
+    Attributes:
+        solve_s: for one plan, the start of the process included.
+        rest_s: after a failure, doubled with each further one in a row up to `most_rest_s`.
+    """
+
+    solve_s: float = 30.0
+    rest_s: float = 2.0
+    most_rest_s: float = 600.0
+
+    def rest(self, failures: int) -> float:
+        """Give the seconds to rest after so many failures in a row; 0 after none."""
+        if not failures:
+            return 0.0
+        return min(self.most_rest_s, self.rest_s * 2.0 ** min(failures - 1, 60))
+
+
+@dataclass(slots=True)
+class _Desk:
+    """One run: what was asked last, and what is known."""
+
+    state: PlanState = field(default_factory=PlanState)
+    asked: Key = ()
+    again_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wish:
+    """A question that waits. Kept as it was seen: it is put into numbers off the cycle."""
+
+    seen: Observation
+    run: RunView
+    terms: Key
+
+
+class PlanWorker:
+    """Makes plans of all runs; `newest` and `planning` may be called from any thread."""
+
+    def __init__(
+        self,
+        process: PlanProcess | None = None,
+        patience: Patience | None = None,
+        wake: Callable[[], None] = lambda: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; thread and process start with the first question.
+
+        Args:
+            process: the planning process.
+            patience: how long is waited for what.
+            wake: called when plans are new and none is waited for; makes the next cycle due.
+            monotonic: seconds.
+        """
+        self._process = process or PlanProcess()
+        self._patience = patience or Patience()
+        self._wake = wake
+        self._monotonic = monotonic
+        self._changed = threading.Condition()
+        self._desks: dict[str, _Desk] = {}
+        self._wishes: dict[str, _Wish] = {}
+        self._totals = Planning()
+        self._rest_until_s = 0.0
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    def newest(self, seen: Observation, run: RunView) -> PlanView | None:
+        """Give the newest valid plan of a run, however old; note that a newer one is wished for."""
+        now_terms = terms(seen, run)
+        with self._changed:
+            self._forget(seen)
+            desk = self._desks.setdefault(run.run, _Desk())
+            if run.open_switch is None:
+                self._wish(desk, seen, run, now_terms)
+            plan = desk.state.plan
+            return plan if plan is not None and desk.state.terms == now_terms else None
+
+    def planning(self) -> Planning:
+        """Say how planning gets on."""
+        with self._changed:
+            states = {run: desk.state for run, desk in self._desks.items()}
+            return replace(self._totals, runs=states, waiting=len(self._wishes))
+
+    def stop(self) -> None:
+        """End the process and the thread."""
+        with self._changed:
+            self._stopping = True
+            self._wishes.clear()
+            self._changed.notify_all()
+        until_s = time.monotonic() + JOIN_S
+        while self._thread is not None and self._thread.is_alive():
+            # Again and again: the thread may be about to start the process.
+            self._process.kill()
+            self._thread.join(KILL_S)
+            if time.monotonic() > until_s:
+                log.warning("the planner did not end in %.0f s", JOIN_S)
+                return
+
+    def _forget(self, seen: Observation) -> None:
+        """Let go of runs that are over."""
+        if len(self._desks) <= len(seen.runs):
+            return
+        for gone in self._desks.keys() - {each.run for each in seen.runs}:
+            del self._desks[gone]
+            self._wishes.pop(gone, None)
+
+    def _wish(self, desk: _Desk, seen: Observation, run: RunView, now_terms: Key) -> None:
+        """Ask for a plan if what it depends on is new."""
+        now_moment = moment(seen, run)
+        key = (*now_terms, *now_moment)
+        if desk.asked == key or self._monotonic() < desk.again_s or self._stopping:
+            return
+        reason = why_none(seen, run)
+        if reason:
+            # Not noted as asked: what is missing may come with any cycle.
+            self._wishes.pop(run.run, None)
+            desk.state = replace(desk.state, reason=reason)
+            return
+        desk.asked, desk.state = key, replace(desk.state, reason="")
+        self._wishes[run.run] = _Wish(seen=seen, run=run, terms=now_terms)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="planner", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _work(self) -> None:
+        """Answer wishes until stopped."""
+        while True:
+            wish, before = self._next()
+            if wish is None:
+                break
+            try:
+                told = self._told(wish, before)
+            except PlannerFailed as error:
+                self._failed(wish, str(error))
+            except Exception as error:
+                log.exception(
+                    "planner: unexpected error; this is a bug in wattmesh, please report it"
+                )
+                self._process.end()
+                self._failed(wish, f"a bug ({type(error).__name__}: {error})")
+            else:
+                self._keep(wish, told)
+        self._process.end()
+
+    def _next(self) -> tuple[_Wish | None, PlanView | None]:
+        """Wait for the next question, and give the plan before it; two Nones: stop."""
+        with self._changed:
+            while not self._stopping:
+                rest_s = self._rest_until_s - self._monotonic()
+                if self._wishes and rest_s <= 0:
+                    name = next(iter(self._wishes))
+                    wish, state = self._wishes.pop(name), self._desks[name].state
+                    return wish, state.plan if state.terms == wish.terms else None
+                self._changed.wait(rest_s if self._wishes else None)
+        return None, None
+
+    def _told(self, wish: _Wish, before: PlanView | None) -> Told:
+        """Ask the process.
+
+        Raises:
+            PlannerFailed: it did not answer this question.
+        """
+        try:
+            asked = question(wish.seen, wish.run)
+        except InputInvalid as error:
+            return Told(digest="", seconds=0.0, reason=str(error))
+        if asked is None:
+            return Told(digest="", seconds=0.0, reason="no time is left to plan")
+        line = written(Asked(question=asked, before=before))
+        answer = self._process.ask(line, self._patience.solve_s)
+        try:
+            told = read_told(answer)
+        except InputInvalid as error:
+            self._process.end()
+            raise PlannerFailed(f"the planning process answers nonsense ({error})") from error
+        if told.digest != asked.digest or (told.plan and told.plan.digest != asked.digest):
+            self._process.end()
+            raise PlannerFailed("the planning process answered another question than was asked")
+        return told
+
+    def _keep(self, wish: _Wish, told: Told) -> None:
+        """Make an answer the newest one."""
+        with self._changed:
+            self._totals = replace(
+                self._totals, answered=self._totals.answered + 1, in_a_row=0, trouble=""
+            )
+            desk = self._desks.get(wish.run.run)
+            if desk is not None:
+                desk.state = PlanState(
+                    plan=told.plan,
+                    terms=wish.terms,
+                    reason=told.reason,
+                    solve_s=told.seconds,
+                )
+            idle = not self._wishes
+        if idle:
+            self._wake()
+
+    def _failed(self, wish: _Wish, why: str) -> None:
+        """Rest, and let the run be asked for again after its own rest; the plan before stands."""
+        with self._changed:
+            if self._stopping:
+                return
+            now_s, totals = self._monotonic(), self._totals
+            self._totals = totals = replace(
+                totals, failed=totals.failed + 1, in_a_row=totals.in_a_row + 1, trouble=why
+            )
+            self._rest_until_s = now_s + self._patience.rest(totals.in_a_row)
+            desk = self._desks.get(wish.run.run)
+            if desk is not None:
+                failures = desk.state.failures + 1
+                desk.state = replace(desk.state, failures=failures, trouble=why)
+                desk.asked, desk.again_s = (), now_s + self._patience.rest(failures)
+        log.warning("run %s: %s; the price rule decides meanwhile", wish.run.name, why)

@@ -1,0 +1,123 @@
+"""Watches a profiled job from outside: its GPUs' energy counters and its ranks' memory.
+
+Invariant: only readings are kept; what they mean is worked out afterwards, by
+`wattmesh.controller.profile.numbers`.
+"""
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wattmesh.controller.demo.process import descendants
+from wattmesh.errors import SourceUnavailable
+from wattmesh.telemetry.readings import PowerSource
+
+_READ_EVERY_S = 0.02
+_MEMORY_EVERY = 15
+_PAGE_BYTES = 4096
+
+
+@dataclass(slots=True)
+class Counter:
+    """One device's energy counter over time."""
+
+    at_s: list[float] = field(default_factory=list)
+    energy_j: list[float] = field(default_factory=list)
+
+    def joules(self, start_s: float, end_s: float) -> float:
+        """Give the joules drawn in [start_s, end_s], by straight lines between readings."""
+        return self._at(end_s) - self._at(start_s)
+
+    def _at(self, moment_s: float) -> float:
+        """Give the counter at a moment; outside the readings, the nearest of them."""
+        after = bisect_left(self.at_s, moment_s)
+        if after == 0 or after == len(self.at_s):
+            return self.energy_j[min(after, len(self.at_s) - 1)] if self.at_s else 0.0
+        before = after - 1
+        share = (moment_s - self.at_s[before]) / (self.at_s[after] - self.at_s[before])
+        return self.energy_j[before] + share * (self.energy_j[after] - self.energy_j[before])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReading:
+    """Resident bytes of one rank's process at one moment."""
+
+    at_s: float
+    rank: int
+    resident_bytes: int
+
+
+class Meter:
+    """Reads until it is stopped; a context."""
+
+    def __init__(self, source: PowerSource, launcher_pid: int) -> None:
+        """Watch the devices of `source` and the ranks below `launcher_pid`."""
+        self._source = source
+        self._launcher_pid = launcher_pid
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="meter", daemon=True)
+        self.counters: dict[str, Counter] = {uuid: Counter() for uuid in source.gpu_uuids()}
+        self.memory: list[MemoryReading] = []
+
+    def __enter__(self) -> "Meter":
+        """Begin to read."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop reading."""
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        """Read power often and memory now and then."""
+        count = 0
+        while not self._stop.wait(_READ_EVERY_S):
+            self._read_power()
+            if count % _MEMORY_EVERY == 0:
+                self._read_memory()
+            count += 1
+
+    def _read_power(self) -> None:
+        """Add one reading of every device that answers."""
+        try:
+            readings = self._source.read()
+        except SourceUnavailable:
+            return
+        for reading in readings:
+            counter = self.counters.get(reading.gpu_uuid)
+            if counter is not None and reading.energy_mj is not None:
+                counter.at_s.append(reading.monotonic_s)
+                counter.energy_j.append(reading.energy_mj / 1000)
+
+    def _read_memory(self) -> None:
+        """Add one reading of every rank."""
+        now_s = time.monotonic()
+        for pid, _ in descendants(self._launcher_pid):
+            rank = _rank(pid)
+            resident_bytes = _resident_bytes(pid)
+            if rank is not None and resident_bytes:
+                self.memory.append(
+                    MemoryReading(at_s=now_s, rank=rank, resident_bytes=resident_bytes)
+                )
+
+
+def _rank(pid: int) -> int | None:
+    """Give the rank that the launcher told a process; None when it is no rank."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    ranks: Sequence[bytes] = [each[5:] for each in variables if each.startswith(b"RANK=")]
+    return int(ranks[0]) if ranks and ranks[0].isdigit() else None
+
+
+def _resident_bytes(pid: int) -> int:
+    """Give a process's resident memory; 0 when it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return 0

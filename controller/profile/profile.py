@@ -1,0 +1,241 @@
+"""`wattmesh configs profile`: run a job through its layouts once, and write what was measured.
+
+One real job, with its real switches, under the torchrun launcher; beside it the same training in
+one process that never switches. A layout whose losses equal those of that reference all along is
+*validated* (numerical equivalence); any other is only *measured*, and never switched to by itself.
+
+Invariant: the catalogue says of every number whether it was measured, simulated or assumed; a job
+paced by simulated GPUs has simulated speed and power, however real its switches are.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattmesh.controller.demo.process import Child, Children, wait_for
+from wattmesh.controller.profile.job import ProfileJob, fill
+from wattmesh.controller.profile.meter import Meter
+from wattmesh.controller.profile.numbers import Measured, Watched, idle_power_w, measure
+from wattmesh.controller.profile.walk import Walk, WalkServer
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig import step_log
+from wattmesh.reconfig.catalogue import (
+    Catalogue,
+    Equivalence,
+    Evidence,
+    OperatingPoint,
+    SwitchCost,
+)
+from wattmesh.telemetry.fake_nvml import DEMO_BOARD, FOLDER_VARIABLE, FakeNvml
+from wattmesh.telemetry.nvml_source import NvmlSource
+
+SIMULATED = ("tokens_per_s", "power_w", "idle_power_w_per_gpu", "switch.layout_energy_j")
+"""Numbers that come from the device model when GPUs are simulated."""
+
+_PATIENCE_S = 300.0
+_GPUS_LIMIT_S = 30.0
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What profiling found.
+
+    Attributes:
+        measured: per layout that could be measured. `unproven`: why a point may not be switched
+            to automatically, by id. `wall_s`: what profiling took.
+    """
+
+    catalogue: Catalogue
+    measured: tuple[Measured, ...]
+    unproven: dict[str, str]
+    wall_s: float
+
+
+def profile(job: ProfileJob, folder: Path, tell: Tell = lambda _: None) -> Profile:
+    """Run `job` once through all its layouts on simulated GPUs.
+
+    Args:
+        job: what to run, from `read_job`.
+        folder: takes logs, checkpoints and simulated GPUs; new or empty.
+        tell: hears a sentence whenever something happens.
+
+    Raises:
+        InputInvalid: the folder is in use, or the job does not begin at its reference.
+        WattmeshError: the job failed; the message says where its log is.
+    """
+    began_s = time.monotonic()
+    if folder.exists() and any(folder.iterdir()):
+        raise InputInvalid(f"{folder} is not empty; profile into a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    # A paced step is over before the counter of a real board would change.
+    fake = FakeNvml.create(folder / "gpus", job.processes, DEMO_BOARD, update_ms=0)
+    walk = Walk(job, tell)
+    tell(f"starting {job.processes} processes, and the reference beside them")
+    watched = _run(job, folder, walk, fake)
+    measured = measure(job, watched)
+    unproven = _unproven(job, walk, measured)
+    return Profile(
+        catalogue=_catalogue(job, measured, unproven, idle_power_w(watched)),
+        measured=measured,
+        unproven=unproven,
+        wall_s=time.monotonic() - began_s,
+    )
+
+
+def _run(job: ProfileJob, folder: Path, walk: Walk, fake: FakeNvml) -> Watched:
+    """Run the job and its reference to their ends, watching from outside through NVML."""
+    # A Unix socket's path has room for 107 bytes; the given folder may be deeper than that.
+    with (
+        closing(NvmlSource(fake.library)) as source,  # a process has one NVML library at a time
+        tempfile.TemporaryDirectory(prefix="wattmesh-") as short,
+        WalkServer(Path(short) / "walk.sock", walk),
+        Children() as children,
+    ):
+        main = _start(job, folder, children, Path(short) / "walk.sock")
+        reference = _start_reference(job, folder, children)
+        wait_for(
+            lambda: len(source.gpu_uuids()) == job.processes,
+            limit_s=_GPUS_LIMIT_S,
+            what=f"Finding {job.processes} GPUs through {fake.library}",
+        )
+        with Meter(source, main.pid) as meter:
+            main.finish(_PATIENCE_S)
+        if reference is not None:
+            reference.finish(_PATIENCE_S)
+    counters = [meter.counters[each.uuid] for each in fake.gpus]
+    rows = step_log.read(folder / "steps.jsonl")
+    if not rows or not all(each.at_s for each in counters):
+        raise InputInvalid(f"the job logged no steps; look at {main.log}")
+    proof = step_log.read(folder / "reference.jsonl") if reference is not None else ()
+    return Watched(
+        rows=rows,
+        reference={row.step: row.loss for row in proof},
+        started=dict(walk.started),
+        counters=counters,
+        memory=meter.memory,
+        began_s=min(each.at_s[0] for each in counters),
+    )
+
+
+def _start(job: ProfileJob, folder: Path, children: Children, socket: Path) -> Child:
+    """Start the job under the launcher."""
+    words = fill(
+        job.command,
+        {
+            "steps": str(job.steps),
+            "every": str(job.every),
+            "losses": str(folder.resolve() / "steps.jsonl"),
+            "checkpoints": str(folder.resolve() / "checkpoints"),
+        },
+    )
+    launcher = ["-m", "torch.distributed.run", "--standalone"]
+    return children.start(
+        "profiled job",
+        [sys.executable, *launcher, "--nproc-per-node", str(job.processes), *words],
+        log=folder / "job.log",
+        environment={
+            **_environment(job),
+            "WATTMESH_URL": f"unix://{socket}",
+            FOLDER_VARIABLE: str(folder.resolve() / "gpus"),
+        },
+    )
+
+
+def _start_reference(job: ProfileJob, folder: Path, children: Children) -> Child | None:
+    """Start the training that never switches, where there is one."""
+    if not job.reference_command:
+        return None
+    losses = str(folder.resolve() / "reference.jsonl")
+    words = fill(job.reference_command, {"steps": str(job.steps), "losses": losses})
+    return children.start(
+        "reference run",
+        ["nice", "-n", "19", sys.executable, *words],  # the walk is what is measured
+        log=folder / "reference.log",
+        environment=_environment(job),
+    )
+
+
+def _environment(job: ProfileJob) -> dict[str, str]:
+    """Let the job's own modules be found, and keep its processes to one thread each."""
+    return {"PYTHONPATH": str(job.directory), "OMP_NUM_THREADS": "1"}
+
+
+def _unproven(job: ProfileJob, walk: Walk, measured: tuple[Measured, ...]) -> dict[str, str]:
+    """Say of each point why it may not be switched to automatically; empty when all may."""
+    found = {each.point.id: each for each in measured}
+    reasons = {}
+    for point in job.points:
+        one = found.get(point.id)
+        if point.id in walk.refused:
+            reasons[point.id] = f"the job did not reach it: {walk.refused[point.id]}"
+        elif one is None:
+            reasons[point.id] = "it trained too few steps to be measured"
+        elif one.loss_difference is None:
+            reasons[point.id] = "there is no reference run to hold its losses against"
+        elif not one.loss_difference <= job.tolerance:
+            reasons[point.id] = (
+                f"its losses differ from the reference by {one.loss_difference:.1e}, allowed is "
+                f"{job.tolerance:.0e}"
+            )
+    return reasons
+
+
+def _catalogue(
+    job: ProfileJob,
+    measured: tuple[Measured, ...],
+    unproven: dict[str, str],
+    idle_w: float,
+) -> Catalogue:
+    """Put the numbers into a catalogue.
+
+    Raises:
+        InputInvalid: the reference could not be measured, so there is nothing to compare with.
+    """
+    if job.reference not in {each.point.id for each in measured}:
+        raise InputInvalid(f"the reference {job.reference} could not be measured: {unproven}")
+    switches = [each for each in measured if each.switch_s is not None]
+    return Catalogue(
+        job=job.name,
+        tokens_total=job.tokens_total,
+        reference=job.reference,
+        points=tuple(_point(job, each, each.point.id not in unproven) for each in measured),
+        release=job.release,
+        idle_power_w_per_gpu=round(idle_w, 2),
+        embodied_g_per_gpu_hour=job.embodied_g_per_gpu_hour,
+        global_batch=job.global_batch,
+        seq_len=job.seq_len,
+        switch=SwitchCost(
+            # Of a handful of switches the largest is the best stand-in for a 95 % quantile.
+            layout_s=round(max(each.switch_s or 0.0 for each in switches), 3),
+            layout_energy_j=round(max(each.switch_energy_j or 0.0 for each in switches), 1),
+            source="measured",
+        )
+        if switches
+        else SwitchCost(),
+        simulated=SIMULATED,
+    )
+
+
+def _point(job: ProfileJob, one: Measured, proven: bool) -> OperatingPoint:
+    """Put one layout's numbers into an operating point."""
+    equivalence = Equivalence.EXACT if one.point.id == job.reference else Equivalence.NUMERICAL
+    sources = {"tokens_per_s": "simulated", "power_w": "simulated"}
+    if one.memory_gib is not None:
+        sources["memory_gib"] = "measured"
+    return OperatingPoint(
+        id=one.point.id,
+        layout=one.point.layout,
+        gpus=one.point.layout.world_size,
+        tokens_per_s=round(one.tokens_per_s, 2),
+        power_w=round(one.power_w, 2),
+        memory_gib=one.memory_gib,
+        equivalence=equivalence if proven else Equivalence.NONE,
+        evidence=Evidence.VALIDATED if proven else Evidence.MEASURED,
+        sources=sources,
+    )

@@ -1,0 +1,185 @@
+"""Walks one job through a list of layouts: a daemon that measures nothing and decides nothing.
+
+It speaks protocol 1 over a Unix socket of its own, so the job is the real one, with its real
+switches; only the orders follow a list instead of the grid.
+
+Invariant: one order at a time, the next one only after the last one has ended.
+"""
+
+import json
+import socketserver
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+from wattmesh.controller.profile.job import Candidate, ProfileJob
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.switch import FINAL, SwitchState
+from wattmesh.reconfig.wire import (
+    Message,
+    Order,
+    Orders,
+    Progress,
+    Register,
+    Registered,
+    Transition,
+)
+
+_EPOCH = 1
+_LONGEST_BODY = 1 << 20
+
+
+class Walk:
+    """Where the walk stands.
+
+    Attributes:
+        started: step at which each point that was reached began, by id.
+        refused: why a point was not reached, by id.
+    """
+
+    def __init__(self, job: ProfileJob, tell: Callable[[str], None]) -> None:
+        """Begin at the reference; `tell` hears a sentence whenever something happens."""
+        self._job = job
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._run: Register | None = None
+        self._next = 1
+        self._begins_at = 0
+        self.started: dict[str, int] = {}
+        self.refused: dict[str, str] = {}
+
+    def register(self, message: Register) -> Registered:
+        """Take the job in.
+
+        Raises:
+            InputInvalid: it does not begin in the reference's layout.
+        """
+        reference = self._job.walk[0]
+        if message.layout != reference.layout:
+            raise InputInvalid(
+                f"the job begins in {message.layout}, its reference {reference.id} is "
+                f"{reference.layout}; correct `command` or `reference`"
+            )
+        with self._lock:
+            self._run = message
+            self.started.setdefault(reference.id, message.step)
+        self._tell(f"{reference.id} ({reference.layout}) trains")
+        return Registered(
+            run=message.run, incarnation=message.incarnation, attempt=message.attempt, epoch=_EPOCH
+        )
+
+    def orders(self) -> Orders:
+        """Give the order for the next point, or none when the walk is at its end."""
+        with self._lock:
+            target = self._target()
+            if target is None or self._run is None:
+                return Orders(epoch=_EPOCH)
+            step = self._begins_at + self._job.steps_per_point
+            order = Order(
+                plan=f"profile-{self._next}-{target.id}",
+                epoch=_EPOCH,
+                run=self._run.run,
+                attempt=self._run.attempt,
+                point=target.id,
+                layout=target.layout,
+                ranks=tuple(range(target.layout.world_size)),
+                not_before_step=step,
+                valid_until_step=step + self._job.steps_per_point,
+                reason="profiling",
+            )
+            return Orders(order=order, epoch=_EPOCH)
+
+    def transition(self, message: Transition) -> None:
+        """Go on to the next point when a switch has ended, well or not."""
+        with self._lock:
+            target = self._target()
+            if target is None or message.state not in FINAL or not self._is_open(message.plan):
+                return
+            self._next += 1
+            self._begins_at = message.step
+            if message.state is SwitchState.CONFIRMED:
+                self.started[target.id] = message.step
+                words = f"{target.id} ({target.layout}) trains"
+            else:
+                self.refused[target.id] = message.detail or str(message.state)
+                words = f"{target.id} ({target.layout}) was not reached: {message.detail}"
+        self._tell(words)
+
+    def _target(self) -> Candidate | None:
+        """Give the point that comes next."""
+        walk = self._job.walk
+        return walk[self._next] if self._next < len(walk) else None
+
+    def _is_open(self, plan: str) -> bool:
+        """Say whether a report is about the order that is out."""
+        return plan.startswith(f"profile-{self._next}-")
+
+
+class WalkServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """Serves one walk over a Unix socket; a context, closed with all its connections."""
+
+    daemon_threads = True
+    walk: Walk
+
+    def __init__(self, path: Path, walk: Walk) -> None:
+        """Bind `path`, which must not exist."""
+        self.walk = walk
+        super().__init__(str(path), _Handler)
+        self._thread = threading.Thread(
+            target=self.serve_forever, kwargs={"poll_interval": 0.05}, name="walk", daemon=True
+        )
+        self._thread.start()
+
+    def server_close(self) -> None:
+        """Stop serving."""
+        self.shutdown()
+        self._thread.join()
+        super().server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A job that hangs up in the middle of an answer has done no wrong."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """The five calls that a job makes."""
+
+    server: WalkServer
+
+    def do_POST(self) -> None:
+        """Take a report: /v1/runs/{run}/{kind}."""
+        readers: dict[str, Callable[[object], Message]] = {
+            "register": Register.from_json,
+            "progress": Progress.from_json,
+            "transitions": Transition.from_json,
+        }
+        walk, kind = self.server.walk, self.path.rpartition("/")[2]
+        try:
+            length = min(int(self.headers.get("Content-Length", "0")), _LONGEST_BODY)
+            body = json.loads(self.rfile.read(length))
+            message = readers[kind](body) if kind in readers else None
+            if isinstance(message, Register):
+                self._answer(200, walk.register(message).to_json())
+                return
+            if isinstance(message, Transition):
+                walk.transition(message)
+            self._answer(200, {})
+        except (InputInvalid, ValueError) as error:
+            self._answer(400, {"error": str(error)})
+
+    def do_GET(self) -> None:
+        """Give the newest order."""
+        self._answer(200, self.server.walk.orders().to_json())
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Say nothing: the walk tells what matters."""
+
+    def _answer(self, status: int, body: dict[str, Any]) -> None:
+        """Send one JSON object."""
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)

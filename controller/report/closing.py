@@ -1,0 +1,85 @@
+"""Closing a month: once every slot of it is settled, what it came to is kept for good.
+
+Invariant: a closed month has no provisional row; its figures are written once and never changed.
+What is revised later, or booked late, shows as restated against them.
+"""
+
+from datetime import UTC, datetime
+
+from wattmesh.controller.books.accounts import ACTUAL
+from wattmesh.controller.books.periods import Period, period_before, period_of
+from wattmesh.controller.books.slot_prices import SETTLED_AFTER
+from wattmesh.controller.journal.budgets import ClosedRow
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.report.month import Reported, report
+from wattmesh.controller.views import as_json
+
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+MOST_MONTHS = 36
+"""So far back it is looked for months that nobody has closed; older ones have no slots any more."""
+
+
+def waits_for(journal: Journal, month: Period, now: datetime) -> str:
+    """Say what a month waits for before it can be closed; "" when it can be.
+
+    Raises:
+        JournalUnavailable: the journal does not answer.
+    """
+    settles = month.end + SETTLED_AFTER
+    if now < settles:
+        return f"it can be closed from {settles:%Y-%m-%d %H:%M} UTC on, 48 h after its end"
+    provisional = journal.by_slot.provisional(month.start, month.end)
+    if provisional:
+        return f"{provisional} of its rows are provisional: their intervals are not measured yet"
+    unbooked = [
+        each
+        for each in journal.ledger.unemitted(month.start, ACTUAL)
+        if each.slot_start < month.end
+    ]
+    return f"{len(unbooked)} of its rows have not been priced yet" if unbooked else ""
+
+
+def close(journal: Journal, site: Reported, now: datetime) -> tuple[str, ...]:
+    """Close every month that can be; give a sentence for each. Does nothing without a signal.
+
+    Raises:
+        JournalUnavailable: what was closed is closed; the next call goes on.
+    """
+    if not site.signal:
+        return ()
+    said = []
+    for month in _open(journal, site.timezone, now):
+        if waits_for(journal, month, now):
+            continue
+        made = report(journal, month, site, now)
+        row = ClosedRow(
+            period=month.name,
+            timezone=site.timezone,
+            start=month.start,
+            end=month.end,
+            closed_at=now,
+            figures=as_json(made),
+        )
+        if journal.budgets.close(row):
+            grams, kwh = made.carbon_ug / 1e6, made.energy_mj / 3.6e9
+            unpriced = made.unpriced_mj / 3.6e9
+            tail = f", {unpriced:.3f} kWh without grams" if made.unpriced_mj else ""
+            said.append(
+                f"Closed {month.name} ({site.timezone}): {grams:.1f} g for {kwh:.3f} kWh{tail}."
+            )
+    return tuple(said)
+
+
+def _open(journal: Journal, timezone: str, now: datetime) -> list[Period]:
+    """List ended months that nobody has closed, oldest first, from the first slot there is."""
+    first = journal.ledger.first_slot(BEGINNING)
+    found: list[Period] = []
+    at = period_of(now, "month", timezone).start
+    for _ in range(MOST_MONTHS):
+        month = period_before(at, "month", timezone)
+        if first is None or month.end <= first:
+            break
+        if journal.budgets.closed(month.name, timezone) is None:
+            found.append(month)
+        at = month.start
+    return found[::-1]

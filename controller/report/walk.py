@@ -1,0 +1,108 @@
+"""One pass over the slots of a month: every further price of the same joules, added up by subject.
+
+Invariant: a slot is read once and kept nowhere, so a month of many runs needs little memory; its
+joules are at most counted once in each scenario and signal.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from wattmesh.controller.journal.by_slot import SlotSum
+from wattmesh.controller.report.prices import Contract, Intensities, covered, scenario_of
+from wattmesh.controller.report.views import MARKET, NOT_COVERED
+from wattmesh.policies.baseline import price_ug
+from wattmesh.telemetry.slots import local_day
+
+RUN_LINE = "run"
+
+Subject = tuple[str, str]
+"""("run", its id) or ("line", its name)."""
+
+Price = tuple[str, str]
+"""Scenario, and signal or label."""
+
+
+def subject_of(run: str, line: str) -> Subject:
+    """Say whom a ledger row belongs to in a report."""
+    return ("run", run) if line == RUN_LINE else ("line", line)
+
+
+@dataclass(slots=True)
+class Walk:
+    """What was added up.
+
+    Attributes:
+        energy_mj: of all slots. `facility`: millijoules times PUE in thousandths, by subject.
+        energy, carbon: millijoules and micrograms that have a price, by price and subject.
+        blind_s: by price, seconds of slots that have joules and no price.
+        days: by the moment a day of the site begins: millijoules and location-based micrograms.
+    """
+
+    energy_mj: int = 0
+    facility: Counter[Subject] = field(default_factory=Counter)
+    energy: Counter[tuple[Price, Subject]] = field(default_factory=Counter)
+    carbon: Counter[tuple[Price, Subject]] = field(default_factory=Counter)
+    blind_s: dict[Price, float] = field(default_factory=dict)
+    days: dict[datetime, tuple[int, int]] = field(default_factory=dict)
+    blind_at: dict[Price, datetime] = field(default_factory=dict)
+
+
+def walked(
+    slots: Iterable[SlotSum],
+    further: Sequence[Intensities],
+    contracts: Sequence[Contract],
+    timezone: str,
+) -> Walk:
+    """Go through slots in time order.
+
+    Args:
+        slots: of the actual scenario.
+        further: other signals to price them in.
+        contracts: of the site.
+        timezone: of its days.
+    """
+    walk = Walk()
+    for slot in slots:
+        walk.energy_mj += slot.energy_mj
+        walk.facility[subject_of(slot.run, slot.line)] += slot.energy_mj * slot.pue_milli
+        day = local_day(slot.slot_start, timezone)[0]
+        energy_mj, carbon_ug = walk.days.get(day, (0, 0))
+        walk.days[day] = (energy_mj + slot.energy_mj, carbon_ug + slot.carbon_ug)
+        for prices in further:
+            _price(walk, prices, slot)
+        if contracts:
+            _cover(walk, contracts, slot)
+    return walk
+
+
+def _price(walk: Walk, prices: Intensities, slot: SlotSum) -> None:
+    """Price a slot in a further signal."""
+    price = (scenario_of(prices.signal), str(prices.signal))
+    g_milli = prices.g_milli(slot.slot_start, slot.slot_end)
+    if g_milli is None:
+        _blind(walk, price, slot)
+        return
+    place = (price, subject_of(slot.run, slot.line))
+    walk.energy[place] += slot.energy_mj
+    walk.carbon[place] += price_ug(slot.energy_mj, g_milli, slot.pue_milli)
+
+
+def _cover(walk: Walk, contracts: Sequence[Contract], slot: SlotSum) -> None:
+    """Price a slot by the contracts that hold in it."""
+    found = covered(contracts, slot.slot_start, slot.energy_mj, slot.pue_milli)
+    for each in found:
+        place = ((MARKET, each.label), subject_of(slot.run, slot.line))
+        walk.energy[place] += each.energy_mj
+        walk.carbon[place] += each.carbon_ug
+    if sum(each.energy_mj for each in found) < slot.energy_mj:
+        _blind(walk, (MARKET, NOT_COVERED), slot)
+
+
+def _blind(walk: Walk, price: Price, slot: SlotSum) -> None:
+    """Count a slot without a price once, whoever drew in it."""
+    if slot.energy_mj and walk.blind_at.get(price) != slot.slot_start:
+        walk.blind_at[price] = slot.slot_start
+        length_s = (slot.slot_end - slot.slot_start).total_seconds()
+        walk.blind_s[price] = walk.blind_s.get(price, 0.0) + length_s

@@ -1,0 +1,235 @@
+"""What the keys of one `[carbon]` table must be together, and what their files must be.
+
+Invariant: every check yields (key path, sentence) pairs and none of them stops the others.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from wattmesh.controller.settings.carbon import (
+    CarbonSection,
+    CarbonSourceSection,
+    HttpJsonSection,
+)
+from wattmesh.controller.settings.secrets import secret_mistakes
+from wattmesh.controller.settings.words import Mistake, quoted
+from wattmesh.errors import InputInvalid
+from wattmesh.integrations.carbon.credentials import Credentials
+from wattmesh.integrations.carbon.json_shape import G_PER_KWH
+from wattmesh.integrations.carbon.neso import ZONES as NESO_ZONES
+from wattmesh.integrations.carbon.neso_region import REGIONS, is_region
+from wattmesh.integrations.carbon.providers import PROVIDERS, readers
+from wattmesh.integrations.carbon.sources import provider, read_secret
+
+SECRETS = ("key_file", "password_file", "token_file")
+MEANT = {
+    "key_file": "the file with the API key",
+    "username": "the user name",
+    "password_file": "the file with the password",
+    "file": "the recorded trace",
+    "g_per_kwh": "the number",
+    "http_json": "how to ask the service and to read its answer",
+    "kind": "average or marginal, as nobody else says what the numbers are",
+    "factor": "direct or lifecycle, as nobody else says what the numbers count",
+    "gas": "CO2 or CO2eq, as nobody else says what the numbers count",
+}
+"""What a needed key is, after `needs`."""
+
+
+def carbon_mistakes(carbon: CarbonSection) -> Iterator[Mistake]:
+    """Name every mistake in `[carbon]`."""
+    yield from accounting_mistakes("carbon.accounting", carbon.accounting)
+    if carbon.decision is not None:
+        yield from source_mistakes("carbon.decision", carbon.decision)
+    for number, each in enumerate(carbon.accounting_fallback):
+        yield from _fallback_mistakes(f"carbon.accounting_fallback[{number}]", each, carbon)
+    for number, further in enumerate(carbon.report):
+        yield from source_mistakes(f"carbon.report[{number}]", further)
+
+
+def _fallback_mistakes(
+    key: str, source: CarbonSourceSection, carbon: CarbonSection
+) -> Iterator[Mistake]:
+    """Check a source that stands in: it must tell the same of another series."""
+    found = tuple(accounting_mistakes(key, source))
+    yield from found
+    if found or tuple(accounting_mistakes("carbon.accounting", carbon.accounting)):
+        return
+    now = datetime.now(UTC)
+    ours = provider(carbon.accounting.source(), now).signal
+    other = provider(source.source(), now).signal
+    if (ours.kind, ours.factor, ours.gas) != (other.kind, other.factor, other.gas):
+        yield (
+            key,
+            f"is a series of {other.kind} {other.factor} {other.gas}, the accounting signal is "
+            f"{ours.kind} {ours.factor} {ours.gas}; no factor makes one of the other, so it cannot "
+            "stand in",
+        )
+    elif other == ours:
+        yield key, f"is {other}, which is the accounting signal itself"
+
+
+def accounting_mistakes(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
+    """Check a source that grams are booked with: beside all else, an average that is observed."""
+    found = tuple(source_mistakes(key, source))
+    yield from found
+    if found:
+        return
+    opened = provider(source.source(), datetime.now(UTC))
+    if not opened.series.observed:
+        yield (
+            key,
+            f"{source.provider} zone {quoted(source.zone)} has forecasts only and never tells what "
+            "was; account with another signal and name this one in [carbon.decision]",
+        )
+    elif opened.signal.kind != "average":
+        yield (
+            key,
+            f"is a {opened.signal.kind} signal, which tells what one kilowatt-hour more would emit "
+            "and not what was emitted; account with an average one and name this one in "
+            "[carbon.decision]",
+        )
+
+
+def source_mistakes(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
+    """Check what each provider needs and what it does not know, then whether it can be opened."""
+    found = (
+        *_zone(key, source),
+        *_foreign(key, source),
+        *_needed(key, source),
+        *_address(f"{key}.base_url", source.base_url),
+        *_secrets(key, source),
+        *_service(key, source.http_json),
+    )
+    yield from found
+    if not found:
+        try:
+            provider(source.source(), datetime.now(UTC))
+        except InputInvalid as error:
+            yield _blamed(key, source), str(error).removeprefix("carbon: ")
+
+
+def _zone(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
+    """Check the zone where the zones are known."""
+    if source.provider == "neso" and source.zone not in NESO_ZONES and not is_region(source.zone):
+        yield (
+            f"{key}.zone",
+            f"{quoted(source.zone)} is not a zone of neso; it serves {', '.join(NESO_ZONES)} "
+            f"(and, to decide on, its regions 1 to {REGIONS} and postcodes like RG10)",
+        )
+
+
+def _foreign(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
+    """Name keys that another provider reads."""
+    read = PROVIDERS[source.provider].keys
+    for name, info in CarbonSourceSection.model_fields.items():
+        others = readers(name)
+        if others and name not in read and name in source.model_fields_set:
+            given = getattr(source, name) != info.default
+            allowed = " or ".join(f'"{each}"' for each in others)
+            if given:
+                yield f"{key}.{name}", f"is only read when provider = {allowed}"
+
+
+def _needed(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
+    """Name keys that the provider cannot do without."""
+    for name in PROVIDERS[source.provider].needs:
+        if getattr(source, name) in (None, ""):
+            yield (
+                f"{key}.{name}",
+                f'is missing: provider = "{source.provider}" needs {MEANT[name]}',
+            )
+
+
+def _address(key: str, url: str) -> Iterator[Mistake]:
+    """An address is one, and has no password in it: errors and logs show addresses."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        parts, host = urlsplit(""), None
+    if url and not (host and parts.scheme in {"http", "https"}):
+        yield key, f"{quoted(url)} is not an address like https://mirror.example:8443"
+    elif "@" in parts.netloc:
+        yield (
+            key,
+            "holds a user or password, which does not belong into an address; put it into the file "
+            "that key_file or password_file names",
+        )
+
+
+def _secrets(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
+    """Check the files of secrets, and that no secret travels in the clear."""
+    used = [name for name in SECRETS if name in PROVIDERS[source.provider].keys]
+    for name in used:
+        path = getattr(source, name)
+        if path is not None:
+            wrong = tuple(secret_mistakes(f"{key}.{name}", path))
+            yield from wrong or _held(f"{key}.{name}", path, password=name == "password_file")
+    if any(getattr(source, name) is not None for name in used):
+        yield from _in_the_clear(f"{key}.base_url", source.base_url)
+        if source.http_json is not None:
+            yield from _in_the_clear(f"{key}.http_json.url", source.http_json.url)
+            ahead = source.http_json.forecast_url
+            yield from _in_the_clear(f"{key}.http_json.forecast_url", ahead)
+
+
+def _held(key: str, path: Path, *, password: bool) -> Iterator[Mistake]:
+    """A file of a secret holds one that can be sent; a password may have any letters."""
+    try:
+        held = read_secret(path)
+        _ = Credentials.basic("user", held) if password else Credentials.header("key", held)
+    except InputInvalid as error:
+        yield key, str(error).removeprefix("carbon: ")
+
+
+def _in_the_clear(key: str, url: str) -> Iterator[Mistake]:
+    """A secret goes over TLS, or does not leave the machine."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return  # named when it is opened
+    if parts.scheme == "http" and not _loopback(host):
+        yield (
+            key,
+            f"{quoted(url)} would carry the secret in the clear; write https:// (http:// is for "
+            "this machine alone)",
+        )
+
+
+def _loopback(host: str) -> bool:
+    """Say whether a host is this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _service(key: str, service: HttpJsonSection | None) -> Iterator[Mistake]:
+    """A unit is grams by energy, a percentile is none; a header is one word."""
+    if service is None:
+        return
+    for name, form in {"token_header": r"[A-Za-z0-9-]+", "token_scheme": r"[A-Za-z0-9-]*"}.items():
+        word = getattr(service, name)
+        if not re.fullmatch(form, word):
+            yield f"{key}.http_json.{name}", f"{quoted(word)} is not one word of letters, 0-9 and -"
+    if service.unit not in G_PER_KWH:
+        rank = "" if "percent" not in service.unit.lower() else ", and a percentile has no grams"
+        yield (
+            f"{key}.http_json.unit",
+            f"{quoted(service.unit)} is not one of {', '.join(G_PER_KWH)}{rank}",
+        )
+
+
+def _blamed(key: str, source: CarbonSourceSection) -> str:
+    """Name the key that a source which does not open is most likely wrong in."""
+    own = {"csv": "file", "http_json": "http_json", "static": "g_per_kwh", "eia930": "eia930"}
+    name = own.get(source.provider, "zone")
+    return f"{key}.{name}"

@@ -1,0 +1,202 @@
+"""What only several keys together, or the files they name, can tell about the settings.
+
+Invariant: every check yields (key path, sentence) pairs and none of them stops the others.
+"""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from wattmesh.controller.settings.carbon_checks import carbon_mistakes
+from wattmesh.controller.settings.model import (
+    AgentSection,
+    ApiSection,
+    JournalSection,
+    PowerSection,
+    RunSection,
+    Settings,
+)
+from wattmesh.controller.settings.secrets import secret_mistakes, token_mistakes
+from wattmesh.controller.settings.words import Mistake, quoted
+from wattmesh.errors import InputInvalid, SettingsInvalid
+from wattmesh.reconfig import catalogue_file
+
+SOCKET_PATH_LIMIT = 107
+"""Bytes that fit into sun_path (unix(7): 108 with the closing zero)."""
+
+SHARES_ROUNDED = 1e-9
+
+POWER_READERS = {
+    "library": ("nvml", "agents"),
+    "rapl": ("nvml", "agents"),
+    "prometheus": ("nvml", "none"),
+    "static": ("nvml", "none"),
+}
+"""Keys of [power], and the sources that read them."""
+
+
+def cross_check(settings: Settings) -> Iterator[Mistake]:
+    """Name every mistake that no single key shows."""
+    yield from _journal(settings.journal)
+    yield from _addresses(settings)
+    yield from _power(settings.power)
+    yield from _site(settings)
+    if settings.carbon is not None:
+        yield from carbon_mistakes(settings.carbon)
+    if not settings.policy.equivalence:
+        yield "policy.equivalence", "[] allows no point at all; allowed: exact, numerical"
+    for name, run in settings.runs.items():
+        yield from _run(f"runs.{name}", run)
+    for name in settings.budget:
+        if name != "cluster" and name not in settings.runs:
+            known = ", ".join(("cluster", *settings.runs))
+            yield f"budget.{name}", f"belongs to no run of this file; allowed: {known}"
+
+
+def listen_address(text: str) -> tuple[str, int] | None:
+    """Split host:port; None when `text` is "" (off).
+
+    Raises:
+        InputInvalid: not host:port.
+    """
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise InputInvalid(
+            f'{quoted(text)} is not host:port; write "127.0.0.1:9464", or "" for off'
+        )
+    return host.strip("[]"), int(port)
+
+
+def _journal(journal: JournalSection) -> Iterator[Mistake]:
+    """Check the database's address and where its password comes from."""
+    scheme, separator, rest = journal.url.partition("://")
+    if not separator or scheme.split("+")[0] not in {"sqlite", "postgresql"}:
+        yield (
+            "journal.url",
+            f"{quoted(journal.url)} is not a database; write sqlite:////path/journal.db or "
+            "postgresql+psycopg://user@host/name",
+        )
+    elif scheme.startswith("postgresql") and ":" in rest.rpartition("@")[0]:
+        yield (
+            "journal.url",
+            "holds a password, which does not belong into this file; put it into a file of mode "
+            "0600 and name that in journal.password_file",
+        )
+    if journal.password_file is not None:
+        yield from secret_mistakes("journal.password_file", journal.password_file)
+
+
+def _addresses(settings: Settings) -> Iterator[Mistake]:
+    """Check the socket's path and the address of the figures."""
+    length = len(bytes(settings.api.socket))
+    if length > SOCKET_PATH_LIMIT:
+        yield (
+            "api.socket",
+            f"{settings.api.socket} has {length} bytes; a Unix socket's path has at most "
+            f"{SOCKET_PATH_LIMIT}",
+        )
+    for key, text in (
+        ("metrics.listen", settings.metrics.listen),
+        ("agent.metrics", settings.agent.metrics),
+        ("api.listen", settings.api.listen),
+    ):
+        try:
+            listen_address(text)
+        except InputInvalid as error:
+            yield key, str(error)
+    yield from _agents(settings.api)
+    yield from _agent(settings.agent)
+
+
+def _agents(api: ApiSection) -> Iterator[Mistake]:
+    """Check what agents of other nodes need: a certificate, its key, and a token."""
+    needed = {
+        "api.tls_certificate": api.tls_certificate,
+        "api.tls_key": api.tls_key,
+        "api.agents_token_file": api.agents_token_file,
+    }
+    for key, path in needed.items():
+        if not api.listen and path is not None:
+            yield key, "is only read with api.listen; name the address for agents there"
+        elif api.listen and path is None:
+            yield key, "is missing: api.listen is served with TLS and to agents with a token only"
+        elif path is not None and key != "api.tls_certificate":
+            yield from secret_mistakes(key, path)
+    if api.listen and api.agents_token_file is not None:
+        yield from token_mistakes("api.agents_token_file", api.agents_token_file)
+
+
+def _agent(agent: AgentSection) -> Iterator[Mistake]:
+    """Check how the agent of this node reaches the daemon."""
+    scheme = agent.controller.partition("://")[0] if agent.controller else "unix"
+    if scheme not in {"unix", "https"}:
+        yield (
+            "agent.controller",
+            f"{quoted(agent.controller)} is neither https://host:port nor unix:///path",
+        )
+    if scheme == "https" and agent.token_file is None:
+        yield "agent.token_file", "is missing: an https address asks for the agents' token"
+    if agent.token_file is not None:
+        yield from secret_mistakes("agent.token_file", agent.token_file)
+        yield from token_mistakes("agent.token_file", agent.token_file)
+
+
+def _power(power: PowerSection) -> Iterator[Mistake]:
+    """Check what each kind of power source needs, and what it does not know."""
+    if power.library is not None and not power.library.is_file():
+        yield "power.library", f"{power.library} is no file; default the driver's own library"
+    for name, readers in POWER_READERS.items():
+        given = getattr(power, name) != PowerSection.model_fields[name].default
+        if given and power.source not in readers:
+            allowed = " or ".join(f'"{each}"' for each in readers)
+            yield f"power.{name}", f"is only read when source = {allowed}"
+
+
+def _site(settings: Settings) -> Iterator[Mistake]:
+    """Check the time zone and the boundary."""
+    site = settings.site
+    try:
+        ZoneInfo(site.timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        near = get_close_matches(site.timezone, available_timezones(), n=1)
+        hint = f"; did you mean {near[0]}?" if near else "; write one like Europe/London, or UTC"
+        yield "site.timezone", f"{quoted(site.timezone)} is not a time zone{hint}"
+    if site.energy_boundary == "it" and site.pue != 1.0:
+        yield "site.pue", f'{site.pue:g} is only read when energy_boundary = "facility"'
+    for number, one in enumerate(site.market_based):
+        key = f"site.market_based[{number}]"
+        if one.ends <= one.starts:
+            yield f"{key}.ends", f"{one.ends} is not after starts ({one.starts})"
+        held = [each for each in site.market_based if each.starts <= one.starts < each.ends]
+        shares = sum(each.share for each in held)
+        if shares > 1 + SHARES_ROUNDED:
+            yield f"{key}.share", f"at {one.starts} the shares add up to {shares:g}, more than 1"
+
+
+def _run(key: str, run: RunSection) -> Iterator[Mistake]:
+    """Check one run's catalogue, baseline and deadline."""
+    if run.deadline is not None and run.deadline_after_s is not None:
+        yield f"{key}.deadline_after_s", "and deadline exclude each other; keep one of them"
+    if run.catalogue is not None:
+        yield from _catalogue(key, run.catalogue, run.baseline)
+    elif run.baseline:
+        yield f"{key}.baseline", f"{quoted(run.baseline)} needs a catalogue that has this point"
+
+
+def _catalogue(key: str, path: Path, baseline: str) -> Iterator[Mistake]:
+    """The catalogue must be readable and have the baseline among its points."""
+    try:
+        catalogue = catalogue_file.load(path)
+    except SettingsInvalid as error:
+        for inner, text in error.mistakes:
+            yield f"{key}.catalogue", f"{path}: {inner} {text}"
+        return
+    except InputInvalid as error:
+        yield f"{key}.catalogue", str(error)
+        return
+    points = [point.id for point in catalogue.points]
+    if baseline and baseline not in points:
+        yield f"{key}.baseline", f"{quoted(baseline)} is not in {path}; it has {', '.join(points)}"

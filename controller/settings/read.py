@@ -1,0 +1,107 @@
+"""Read the settings file and check it as a whole, every mistake named at once.
+
+Invariant: a `Settings` that `load` returned has been checked against itself and against the files
+it names; whoever holds one need not check again.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from wattmesh.controller.settings.checks import cross_check
+from wattmesh.controller.settings.model import Settings
+from wattmesh.controller.settings.words import Mistake, as_mistakes, base_folder
+from wattmesh.errors import SettingsInvalid
+
+__all__ = ["Settings", "load", "parse"]
+
+Place = tuple[int | str, ...]
+"""Where something stands in the file, from the outermost table in."""
+
+
+def load(path: Path) -> Settings:
+    """Read and check a settings file.
+
+    Raises:
+        SettingsInvalid: it cannot be read, or has mistakes; all of them are named.
+    """
+    return parse(_read(path), where=path)
+
+
+def parse(text: str, *, where: Path) -> Settings:
+    """Check the text of a settings file; relative paths in it count from `where`'s folder.
+
+    Raises:
+        SettingsInvalid: every mistake, with its key path and what is allowed.
+    """
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsInvalid(str(where), [("file", f"is not TOML: {error}")]) from error
+    token = base_folder.set(where.absolute().parent)
+    try:
+        settings, mistakes = _validate(raw)
+    finally:
+        base_folder.reset(token)
+    if mistakes:
+        raise SettingsInvalid(str(where), mistakes)
+    return settings
+
+
+def _read(path: Path) -> str:
+    """Read the file, or say how to get one."""
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        hint = f"cannot be read ({why}); `wattmesh settings sample` prints one to start from"
+        raise SettingsInvalid(str(path), [("file", hint)]) from error
+
+
+def _validate(raw: dict[str, Any]) -> tuple[Settings, list[Mistake]]:
+    """Check the types, then what only several keys together can tell, and name it all.
+
+    What has a mistake is taken out and the rest is checked again, so that one mistake hides no
+    other.
+    """
+    mistakes: list[Mistake] = []
+    while True:
+        try:
+            settings = Settings(**raw)
+        except ValidationError as error:
+            mistakes += _new(as_mistakes(error, Settings), mistakes)
+            raw = _without(raw, [tuple(each["loc"]) for each in error.errors()])
+        else:
+            return settings, mistakes + _new(list(cross_check(settings)), mistakes)
+
+
+def _new(found: list[Mistake], known: list[Mistake]) -> list[Mistake]:
+    """Leave out what only follows from a mistake that was named before."""
+    named = [key for key, _ in known]
+    return [
+        (key, text)
+        for key, text in found
+        if not any(each == key or each.startswith(f"{key}.") for each in named)
+    ]
+
+
+def _without(raw: Mapping[str, Any], places: Iterable[Place]) -> dict[str, Any]:
+    """Copy `raw` without what stands at `places`; where a key is missing, without its table."""
+    copy = deepcopy(dict(raw))
+    for place in places:
+        _remove(copy, place)
+    return copy
+
+
+def _remove(table: dict[str, Any], place: Place) -> None:
+    """Take out the deepest thing on the way to `place` that is there."""
+    first, rest = place[0], place[1:]
+    inner = table.get(str(first))
+    if rest and isinstance(inner, dict) and str(rest[0]) in inner:
+        _remove(inner, rest)
+    else:
+        table.pop(str(first), None)

@@ -1,0 +1,67 @@
+"""What each source alone said in a forecast of ours: kept with the issue, scored when it is over.
+
+Invariant: what is read back gives the same scores as what was written; a forecast without parts has
+none.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+
+from wattmesh.controller.journal.forecasts import Forecast
+from wattmesh.policies.forecast.predict import Predicted
+from wattmesh.policies.forecast.skill import Source
+
+MILLI = 1000.0
+
+NAMES = {
+    Source.ISSUED: "the provider's forecast",
+    Source.OWN: "our own forecast",
+    Source.PROFILE: "anchored profile",
+    Source.DAY: "the day before",
+    Source.LAST: "last value",
+}
+
+
+def parts_of(predicted: Predicted) -> str:
+    """Write what every source said."""
+    said = {
+        source.value: [None if math.isnan(each) else round(each * MILLI) for each in values]
+        for source, values in sorted(predicted.each.items())
+    }
+    known = predicted.known_until
+    return json.dumps({"known_until": known.isoformat() if known else None, "said": said})
+
+
+def model_of(predicted: Predicted) -> str:
+    """Name what a forecast is made of: shares of its sources over all slots."""
+    shares: Counter[Source] = Counter()
+    for each in predicted.made_of:
+        shares.update({source: share / len(predicted.made_of) for source, share in each.items()})
+    parts = [
+        f"{NAMES[source]} {share:.0%}" for source, share in shares.most_common() if share >= 0.005
+    ]
+    return ", ".join(parts)
+
+
+def earlier(made: Iterable[Forecast]) -> tuple[Predicted, ...]:
+    """Read predictions back: the first of every hour, as one an hour is enough to score."""
+    hourly: dict[datetime, Predicted] = {}
+    for each in made:
+        told = json.loads(each.parts) if each.parts else {}
+        known = told.get("known_until")
+        if not known:
+            continue
+        said = {
+            Source(name): tuple(math.nan if one is None else one / MILLI for one in values)
+            for name, values in told["said"].items()
+            if name in set(Source)
+        }
+        hour = each.fetched_at.replace(minute=0, second=0, microsecond=0)
+        hourly.setdefault(
+            hour,
+            Predicted(slots=each.slots, each=said, known_until=datetime.fromisoformat(known)),
+        )
+    return tuple(hourly.values())

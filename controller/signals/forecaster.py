@@ -1,0 +1,159 @@
+"""What we forecast of a signal ourselves, made after each poll from the journal alone.
+
+The stored history, the provider's newest forecast and the measured skill of both become one issue
+(policies/forecast/predict.py), so that decisions have something to rest on where a provider offers
+no forecast or has stopped. Made here and not in the control cycle, which only reads issues.
+
+Invariant: only what was measured or estimated goes in; an issue says of when what it is made of is.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+from wattmesh.controller.journal.forecasts import BLEND, PROFILE, Forecast
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.signals.forecast_parts import earlier, model_of, parts_of
+from wattmesh.controller.signals.history import History, history_of, profile_slots
+from wattmesh.policies.decision import Rung
+from wattmesh.policies.forecast.far import Past, usual_day
+from wattmesh.policies.forecast.predict import Issued, Lessons, predict, scored, teach
+from wattmesh.policies.forecast.series import Observed
+from wattmesh.policies.forecast.skill import Skill
+from wattmesh.policies.ladder import DAY_S, OLDEST
+from wattmesh.telemetry.carbon import Series, Signal
+
+HISTORY = timedelta(days=60)
+REACH = timedelta(hours=72)
+"""How far ahead we look, and how long it takes until all of it is known."""
+
+HOUR = timedelta(hours=1)
+AGAIN = timedelta(days=1)
+"""So long what was learned of the history is used."""
+
+
+class Forecaster:
+    """Forecasts one signal."""
+
+    def __init__(self, journal: Journal, signal: Signal, series: Series) -> None:
+        """Take the journal, the signal and how it is cut."""
+        self._journal = journal
+        self._signal = signal
+        self._series = series
+        self._scale = series.day_s / DAY_S
+        self._made_of: tuple[datetime, int, datetime] | None = None
+        self._lessons: Lessons | None = None
+        self._taught_at = datetime.min.replace(tzinfo=UTC)
+
+    def turn(self, now: datetime) -> int:
+        """Make a new issue if anything is new that it could be made of; count the issues stored.
+
+        Raises:
+            JournalUnavailable: nothing was read or stored; the next poll tries again.
+        """
+        if not self._series.observed:
+            return 0
+        since = now - HISTORY * self._scale
+        points = self._journal.carbon.observed(self._signal, since, now)
+        history = history_of(points, self._series)
+        if history is None or now - history.end > OLDEST[Rung.PROFILE] * self._scale:
+            return 0
+        issue = self._issue(now)
+        passed = (now - history.end) // (HOUR * self._scale) * (HOUR * self._scale)
+        made_of = (history.end, issue.id if issue else 0, history.end + passed)
+        if made_of == self._made_of:
+            return 0
+        observed = self._observed(history)
+        if observed is not None:
+            self._keep_usual(observed)
+            forecast = self._predicted(observed, issue, now)
+        else:
+            forecast = self._profile(history, issue, now)
+        stored = self._journal.forecasts.store(forecast) if forecast is not None else False
+        self._made_of = made_of
+        return int(stored)
+
+    def _issue(self, now: datetime) -> Forecast | None:
+        """Give the provider's newest forecast while it may be decided on."""
+        for each in self._journal.forecasts.newest(self._signal):
+            young = now - each.issued_at <= OLDEST[Rung.ISSUED] * self._scale
+            if each.source == self._signal.provider and young and each.slots[-1].end > now:
+                return each
+        return None
+
+    def _observed(self, history: History) -> Observed | None:
+        """Give the history as forecasts want it; None where they cannot have it.
+
+        Hours of a recording that plays compressed are no hours, and intervals that divide none
+        make none.
+        """
+        if self._scale != 1.0:
+            return None
+        try:
+            return Observed(
+                start=history.start, interval_s=self._series.interval_s, values=history.values
+            )
+        except ValueError:
+            return None
+
+    def _predicted(
+        self, observed: Observed, issue: Forecast | None, now: datetime
+    ) -> Forecast | None:
+        """Blend the provider's forecast with ours by the skill that both have shown."""
+        skill = self._skill(observed, now)
+        issued = Issued(issued_at=issue.issued_at, slots=issue.slots) if issue else None
+        if not timedelta(0) <= now - self._taught_at < AGAIN:
+            # What is learned of two months changes little in a day, and takes a while.
+            self._lessons, self._taught_at = teach(observed), now
+        predicted = predict(
+            observed,
+            now=now,
+            hours=REACH / HOUR,
+            issued=issued,
+            skill=skill,
+            lessons=self._lessons,
+        )
+        if not predicted.slots:
+            return None
+        return Forecast(
+            signal=self._signal,
+            rung=Rung.ISSUED if issue else Rung.PROFILE,
+            source=BLEND if issue else PROFILE,
+            issued_at=issue.issued_at if issue else observed.end,
+            fetched_at=now,
+            model=model_of(predicted),
+            slots=predicted.slots,
+            parts=parts_of(predicted),
+        )
+
+    def _keep_usual(self, observed: Observed) -> None:
+        """Keep the usual day, into which plans lead beyond what a forecast knows."""
+        step = timedelta(seconds=observed.interval_s)
+        usual = usual_day(Past(start=observed.start, step=step, values=observed.values))
+        if usual is not None:
+            self._journal.forecasts.keep_usual(self._signal, usual)
+
+    def _skill(self, observed: Observed, now: datetime) -> Skill:
+        """Score what we said of the hours that became known since, and keep that."""
+        store = self._journal.forecasts
+        held = store.skill(self._signal)
+        skill = Skill.from_json(held) if held else Skill()
+        if skill.at is not None and observed.end <= skill.at:
+            return skill
+        made = store.made(self._signal, now - REACH - (now - observed.end))
+        skill = scored(skill, earlier(made), observed)
+        store.keep_skill(self._signal, skill.to_json(), now)
+        return skill
+
+    def _profile(self, history: History, issue: Forecast | None, now: datetime) -> Forecast | None:
+        """Make the plain profile of the history; needless where the provider has a forecast."""
+        if issue is not None:
+            return None
+        slots = profile_slots(history, self._series, now, REACH * self._scale)
+        return Forecast(
+            signal=self._signal,
+            rung=Rung.PROFILE,
+            source=PROFILE,
+            issued_at=history.end,
+            fetched_at=now,
+            model="anchored profile",
+            slots=slots,
+        )

@@ -1,0 +1,128 @@
+"""The grid signals as the settings name them: each opened once, whatever it is used for.
+
+Invariant: one series has one provider and one poller, shared by every role and run that reads it.
+"""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from wattmesh.controller.books.slot_prices import Fallback, Tariff
+from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.pulse import Signals
+from wattmesh.controller.settings.carbon import CarbonSourceSection
+from wattmesh.controller.settings.model import Settings
+from wattmesh.integrations.carbon.sources import provider
+from wattmesh.policies.decision import Rung
+from wattmesh.policies.ladder import DAY_S, OLDEST
+from wattmesh.telemetry.carbon import Provider
+from wattmesh.telemetry.ledger import SlotGrid
+
+ORIGIN = datetime(2020, 1, 1, tzinfo=UTC)
+UNPRICED_SLOT_S = 1800.0
+"""Length of ledger slots where no signal says how its intervals are cut."""
+
+LATE_INTERVALS = 2
+"""A slot that is so many intervals later than usual is missing: a fallback stands in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """The signals with their providers; None or nothing where the settings name none."""
+
+    accounting: Provider | None = None
+    decision: Provider | None = None
+    fallbacks: tuple[tuple[Provider, float], ...] = ()
+    reports: tuple[Provider, ...] = ()
+    signals: Signals = field(default_factory=Signals)
+    timezone: str = "UTC"
+
+    @property
+    def slots(self) -> SlotGrid:
+        """Where ledger slots end: at the accounting signal's borders, else at half hours.
+
+        And at the site's midnights, so that no row lies in two of its days, months or years.
+        """
+        if self.accounting is None:
+            return SlotGrid(origin=ORIGIN, interval_s=UNPRICED_SLOT_S, timezone=self.timezone)
+        series = self.accounting.series
+        return SlotGrid(origin=series.origin, interval_s=series.interval_s, timezone=self.timezone)
+
+    @property
+    def tariff(self) -> Tariff | None:
+        """How slots are priced; None without an accounting signal."""
+        if self.accounting is None:
+            return None
+        series = self.accounting.series
+        return Tariff(
+            signal=self.accounting.signal,
+            series=series,
+            fallbacks=tuple(
+                Fallback(signal=each.signal, scale=scale) for each, scale in self.fallbacks
+            ),
+            late_s=series.lag_s + LATE_INTERVALS * series.interval_s,
+        )
+
+    @property
+    def providers(self) -> tuple[Provider, ...]:
+        """Everyone who is polled, each series once."""
+        named = (
+            self.accounting,
+            self.decision,
+            *(each for each, _ in self.fallbacks),
+            *self.reports,
+        )
+        known: dict[str, Provider] = {}
+        for each in named:
+            if each is not None:
+                known.setdefault(str(each.signal), each)
+        return tuple(known.values())
+
+
+def grid(settings: Settings, now: datetime) -> Grid:
+    """Open every source that the settings name.
+
+    Raises:
+        InputInvalid: one that cannot be used (it was fine when the settings were checked).
+    """
+    carbon, timezone = settings.carbon, settings.site.timezone
+    if carbon is None:
+        return Grid(timezone=timezone)
+    accounting = provider(carbon.accounting.source(), now)
+    first = _facts(accounting, carbon.accounting)
+    decision, second = accounting, first
+    if carbon.decision is not None and carbon.decision != carbon.accounting:
+        decision = provider(carbon.decision.source(), now)
+        second = _facts(decision, carbon.decision)
+    reports = tuple((provider(each.source(), now), each) for each in carbon.report)
+    fallbacks = tuple(
+        (provider(each.source(), now), each.scale) for each in carbon.accounting_fallback
+    )
+    return Grid(
+        accounting=accounting,
+        decision=decision,
+        fallbacks=fallbacks,
+        reports=tuple(each for each, _ in reports),
+        signals=Signals(
+            decision=second,
+            accounting=first,
+            reports=tuple(_facts(source, section) for source, section in reports),
+            fallbacks=tuple(str(each.signal) for each, _ in fallbacks),
+        ),
+        timezone=timezone,
+    )
+
+
+def _facts(source: Provider, section: CarbonSourceSection) -> SignalFacts:
+    """Give what the cycle must know of a signal.
+
+    Where nobody says how long an answer counts, the ladder of what decisions rest on does.
+    """
+    series = source.series
+    oldest_s = OLDEST[Rung.PROFILE].total_seconds() * series.day_s / DAY_S
+    return SignalFacts(
+        signal=source.signal,
+        interval_s=series.interval_s,
+        stale_after_s=section.stale_after_s or oldest_s,
+        lag_s=series.lag_s,
+        day_s=series.day_s,
+    )

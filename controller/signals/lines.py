@@ -1,0 +1,140 @@
+"""The grid signals as people see them: one line of the screen, and the forecast with its skill.
+
+Invariant: what is shown is what the cycle decides on; nothing is reckoned a second time.
+"""
+
+from datetime import datetime
+
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.observe import SignalFacts, carbon_view, running_point
+from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.views import BandSlot, CarbonLine, ForecastSlot, ForecastView, SkillLine
+from wattmesh.policies.decision import CarbonView
+from wattmesh.policies.forecast.skill import LEADS_H, Skill
+from wattmesh.policies.ladder import ACTS, NAMES
+from wattmesh.telemetry.readings import Quality
+
+SHOWN_SLOTS = 336
+"""A week of half hours."""
+
+
+def carbon_line(
+    journal: Journal,
+    pulse: Pulse,
+    facts: SignalFacts | None,
+    now: datetime,
+    *,
+    decides: bool = True,
+) -> CarbonLine | None:
+    """Show one grid signal; None when none is set.
+
+    Args:
+        journal: what is known of it.
+        pulse: names the signals that are replayed.
+        facts: the signal.
+        now: aware.
+        decides: whether decisions rest on it; one that grams are booked with needs no forecast.
+    """
+    if facts is None:
+        return None
+    view = carbon_view(journal, facts, now)
+    fetch = journal.carbon.last_fetch(facts.signal)
+    slots = tuple(
+        ForecastSlot(start=each.start, end=each.end, g_per_kwh=each.g_per_kwh)
+        for each in view.slots[:SHOWN_SLOTS]
+    )
+    point = running_point(journal, facts, now)
+    quality = point.quality if point else Quality.FORECAST
+    return CarbonLine(
+        signal=str(facts.signal),
+        provider=facts.signal.provider,
+        zone=facts.signal.zone,
+        kind=facts.signal.kind,
+        factor=facts.signal.factor,
+        g_per_kwh=view.now_g_per_kwh,
+        quality=quality.value if slots else "",
+        age_s=view.age_s,
+        trouble=view.trouble if decides else _unheard(facts, view),
+        forecast=slots,
+        low=min(slots, key=lambda each: each.g_per_kwh, default=None),
+        simulated=facts.signal.provider in pulse.signals.replayed,
+        rung=view.rung.value,
+        source=view.source,
+        issued_at=view.issued_at,
+        note=view.note,
+        state=fetch.state if fetch else "",
+        detail=fetch.detail if fetch else "",
+    )
+
+
+def _unheard(facts: SignalFacts, view: CarbonView) -> str:
+    """Say that a signal which is only booked with is silent; "" when it is not."""
+    if view.age_s is not None and view.age_s <= facts.stale_after_s:
+        return ""
+    return view.trouble
+
+
+def forecast_view(journal: Journal, facts: SignalFacts | None, now: datetime) -> ForecastView:
+    """Show what decisions rest on."""
+    if facts is None:
+        return ForecastView(
+            at=now,
+            signal="",
+            rung="none",
+            source="",
+            sentence="No decision signal is set; add [carbon.accounting] to the settings.",
+            issued_at=None,
+            interval_s=0.0,
+        )
+    view = carbon_view(journal, facts, now)
+    point = running_point(journal, facts, now)
+    issue = journal.forecasts.get(view.forecast) if view.forecast else None
+    first = point.quality.value if point else Quality.FORECAST.value
+    return ForecastView(
+        at=now,
+        signal=str(facts.signal),
+        rung=view.rung.value,
+        source=view.source,
+        sentence=_sentence(view),
+        issued_at=view.issued_at,
+        interval_s=facts.interval_s,
+        model=issue.model if issue else "",
+        slots=tuple(
+            BandSlot(
+                start=each.start,
+                end=each.end,
+                g_per_kwh=each.g_per_kwh,
+                low_g_per_kwh=each.low_g_per_kwh,
+                high_g_per_kwh=each.high_g_per_kwh,
+                quality=Quality.FORECAST.value if place else first,
+            )
+            for place, each in enumerate(view.slots)
+        ),
+        skill=skill_lines(journal.forecasts.skill(facts.signal)),
+    )
+
+
+def _sentence(view: CarbonView) -> str:
+    """Say what decisions rest on, and what that means."""
+    if view.trouble or view.rung not in ACTS:
+        return f"{(view.trouble or view.note).rstrip('.')}: nothing is done for carbon's sake."
+    why = f" ({view.note})" if view.note else ""
+    return f"Decisions rest on {NAMES[view.rung]}{why}."
+
+
+def skill_lines(kept: str) -> tuple[SkillLine, ...]:
+    """Read what the journal keeps of the skill; nothing of the sources never scored."""
+    if not kept:
+        return ()
+    tallies = Skill.from_json(kept).tallies
+    return tuple(
+        SkillLine(
+            source=source.value,
+            lead_h=LEADS_H[bucket],
+            mae_g_per_kwh=each.error_g / each.weight,
+            persistence_mae_g_per_kwh=each.day_error_g / each.weight,
+            count=each.weight,
+        )
+        for (source, bucket), each in sorted(tallies.items())
+        if each.weight > 0
+    )

@@ -1,0 +1,11 @@
+"""What the grid will emit (docs/forecast.md). Pure.
+
+The map:
+    anchored.py  the anchored profile
+    far.py       the grid further ahead than a forecast knows anything: its usual day
+    learned.py   our own forecast
+    lookback.py  what the learned forecast looks at: linear features of the hours before an origin
+    predict.py   what the grid will emit from now on
+    series.py    what was observed of one carbon series
+    skill.py     measured skill
+"""

@@ -1,0 +1,18 @@
+"""Plans with few grams and a certificate (docs/planner.md). Pure.
+
+The map:
+    arrays.py    a planning problem as arrays, so that the recursion adds and compares only
+    cautious.py  planning under a forecast that is not certain
+    evaluate.py  what a path comes to, second by second: the judge of every plan
+    grid.py      the slots a plan is made in
+    levels.py    the service level in the price of a token
+    options.py   a catalogue as the planner's options
+    plan.py      plans with few grams and a certificate
+    prices.py    the search for the price of a token
+    problem.py   what the planner is asked and what it answers
+    regret.py    what was lost against hindsight, and to what: the forecast, or the planner
+    repair.py    from the paths of two prices to one good legal path
+    route.py     a path as prefix sums
+    steady.py    keeping to a plan
+    viterbi.py   the recursion over slots and options
+"""

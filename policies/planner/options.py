@@ -1,0 +1,106 @@
+"""A catalogue as the planner's options: what a run can be at, and what going there takes.
+
+Invariant: nothing is free because nobody measured it. A switch without measured joules draws as if
+the thirstier of both points trained on; GPUs that were given back come back only where the
+catalogue says how long that takes.
+"""
+
+from collections.abc import Sequence
+
+from wattmesh.policies.planner.problem import Option, Transition
+from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, Release, SwitchCost
+
+SECONDS_PER_HOUR = 3600.0
+
+Transitions = tuple[tuple[Transition | None, ...], ...]
+
+
+def options(
+    catalogue: Catalogue, points: Sequence[OperatingPoint], gpus_held: int, *, pause: bool = False
+) -> tuple[Option, ...]:
+    """Give an option per point, in their order, and the pause last where it is allowed.
+
+    Args:
+        catalogue: says what unused GPUs draw and what making GPUs emitted.
+        points: that the run may be at, the one it is at included.
+        gpus_held: GPUs the job keeps, used or not.
+        pause: whether the run may stop training for a while.
+    """
+    found = [_option(catalogue, gpus_held, point.id, str(point.layout), point) for point in points]
+    if pause:
+        found.append(_option(catalogue, gpus_held, PAUSED, PAUSED, None))
+    return tuple(found)
+
+
+def transitions(
+    switch: SwitchCost,
+    between: Sequence[Option],
+    *,
+    release: Release,
+    dwell_s: float = 0.0,
+    clock_dwell_s: float = 0.0,
+) -> Transitions:
+    """Give what going from each option to each other takes, [from][to].
+
+    Args:
+        switch: costs, measured or assumed; those of pairs first.
+        between: the options, as `options` gives them.
+        release: with `released`, an option of more GPUs waits for them on top.
+        dwell_s: least time from one layout change to the next.
+        clock_dwell_s: the same for changes of the clock.
+    """
+    return tuple(
+        tuple(
+            None
+            if origin is target
+            else _transition(switch, origin, target, release, (dwell_s, clock_dwell_s))
+            for target in between
+        )
+        for origin in between
+    )
+
+
+def _option(
+    catalogue: Catalogue, gpus_held: int, name: str, layout: str, point: OperatingPoint | None
+) -> Option:
+    """Give the option of a point, or of a pause."""
+    used = point.gpus if point else 0
+    charged = used if catalogue.release is Release.RELEASED else max(used, gpus_held)
+    idle_w = (charged - used) * catalogue.idle_power_w_per_gpu
+    return Option(
+        name=name,
+        layout=layout,
+        tokens_per_s=point.tokens_per_s if point else 0.0,
+        power_w=(point.power_w if point else 0.0) + idle_w,
+        gpus=charged,
+        embodied_g_per_s=charged * catalogue.embodied_g_per_gpu_hour / SECONDS_PER_HOUR,
+    )
+
+
+def _transition(
+    switch: SwitchCost,
+    origin: Option,
+    target: Option,
+    release: Release,
+    dwells_s: tuple[float, float],
+) -> Transition | None:
+    """Give what one transition takes; None when nobody knows how to get the GPUs back."""
+    other = origin.layout != target.layout
+    wait_s: float | None = 0.0
+    if release is Release.RELEASED and target.gpus > origin.gpus:
+        wait_s = switch.reacquire_s
+    if wait_s is None:
+        return None
+    measured = switch.between(origin.name, target.name)
+    seconds = switch.layout_s if other else switch.clock_s
+    energy_j = max(origin.power_w, target.power_w) * seconds
+    if measured is not None:
+        seconds, energy_j = measured.seconds, measured.energy_j
+    elif other and switch.layout_energy_j:
+        energy_j = switch.layout_energy_j
+    return Transition(
+        seconds=seconds + wait_s,
+        # While it waits for its GPUs the job draws what it drew before.
+        energy_j=energy_j + wait_s * origin.power_w,
+        dwell_s=dwells_s[0] if other else dwells_s[1],
+    )

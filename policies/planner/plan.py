@@ -1,0 +1,174 @@
+"""Plans with few grams and a certificate: the price of a token, searched over the recursion.
+
+For a price mu the recursion (`viterbi.py`) gives the least of `grams - mu * tokens` for every
+border at which the work may end; with `mu * tokens wanted` added that is a lower bound for ending
+there. The best prices are searched (`prices.py`), and the paths just below and just above them are
+made into one legal plan (`repair.py`). docs/policies.md has the whole of it.
+
+Invariant: `Plan.evaluation` comes from `evaluate.py`, which shares no code with the recursion, and
+`Plan.bound_g` holds for every legal path, whichever prices were tried.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from wattmesh.policies.planner.arrays import Arrays, arrays_of
+from wattmesh.policies.planner.levels import Levels
+from wattmesh.policies.planner.prices import Search
+from wattmesh.policies.planner.problem import NoPlan, Plan, Problem, merged
+from wattmesh.policies.planner.repair import (
+    Candidate,
+    Judge,
+    polish,
+    splices,
+    static_paths,
+    take_best,
+    whole,
+)
+from wattmesh.policies.planner.viterbi import sweep
+from wattmesh.policies.words import count, duration, grams
+
+ROUNDING = 1e-9
+"""Relative error of sums; work that fits but for this fits."""
+
+MANY = 2000
+"""Slots above which prices are searched in a merged problem first."""
+
+FEW = 1000
+"""Slots of that, about."""
+
+NEAR = 1.1
+"""A search that starts at a known price reaches this factor to either side first."""
+
+NEARER = 1.03
+"""The same when the price comes from the merged problem."""
+
+LEVEL_ROUNDS = 24
+"""Most times that a window below the service level is made dearer."""
+
+
+def plan(
+    problem: Problem, *, also: Sequence[tuple[int, ...]] = (), near_mu: float | None = None
+) -> Plan | NoPlan:
+    """Plan the rest of a run.
+
+    Args:
+        problem: work, slots, options.
+        also: paths to consider besides, such as the rest of the plan before.
+        near_mu: price of the plan before, from which the search starts; None: none is known.
+
+    Returns:
+        A legal plan with its bound, or the reason why there is none.
+    """
+    judge = Judge(problem)
+    most = _fastest(problem, judge)
+    if most < problem.tokens * (1 - ROUNDING):
+        return NoPlan(reason=_too_much(problem, most), most_tokens=most)
+    arrays = arrays_of(problem)
+    search = _search(problem, arrays, near_mu)
+    bound_g, mu = search.bound_g, search.mu_g_per_token
+    _repair(judge, arrays, search)
+    for path in (*static_paths(problem), *also):
+        take_best(judge, whole(arrays, path))
+    if problem.sla is not None:
+        bound_g = max(bound_g, _keep_level(problem, judge, arrays, mu))
+    if judge.best is None:
+        return NoPlan(reason=_no_legal_path(problem))
+    polish(judge, arrays, bound_g)
+    best = judge.best
+    bound_g = max(0.0, min(bound_g, best.charged_g))
+    return Plan(
+        path=best.path,
+        evaluation=best.evaluation,
+        mu_g_per_token=mu,
+        bound_g=bound_g,
+        budget=_budget(problem, best.evaluation.grams, bound_g),
+    )
+
+
+def _search(problem: Problem, arrays: Arrays, near_mu: float | None) -> Search:
+    """Search the price; over many slots a merged problem tells first about where it is."""
+    reach = NEAR
+    if near_mu is None and arrays.slots > MANY:
+        rough = Search(arrays_of(merged(problem, by=arrays.slots // FEW)))
+        rough.run()
+        near_mu, reach = rough.mu_g_per_token, NEARER
+    search = Search(arrays, near=near_mu, reach=reach)
+    search.run()
+    return search
+
+
+def _fastest(problem: Problem, judge: Judge) -> float:
+    """Give the most tokens any path trains in time, and let the judge see the path."""
+    fast = sweep(arrays_of(problem, costs=False), np.ones(1))
+    border = int(np.argmin(fast.value[:, 0]))
+    judge.take(fast.path(0, border))
+    return -float(fast.value[border, 0])
+
+
+def _repair(judge: Judge, arrays: Arrays, search: Search) -> None:
+    """Turn the paths of the best prices into legal ones."""
+    last, finals = search.finals()
+    candidates: list[Candidate] = []
+    for slot, around in finals:
+        paths = [last.path(price, slot + 1) for price in around]
+        known = list(dict.fromkeys(path for path in paths if path))
+        for path in known:
+            candidates += whole(arrays, path)
+        if known:
+            # Legal as it is, and enough: whatever becomes of the others.
+            judge.take(known[-1])
+        for low in known[:-1]:
+            candidates += splices(arrays, low, known[-1]) + splices(arrays, known[-1], low)
+    take_best(judge, candidates)
+
+
+def _keep_level(problem: Problem, judge: Judge, arrays: Arrays, mu: float) -> float:
+    """Make tokens dearer where the service level is not kept; give the best bound found."""
+    levels, bound_g = Levels(problem, mu), 0.0
+    path = judge.newest
+    for _ in range(LEVEL_ROUNDS):
+        if not levels.raise_low(path):
+            break
+        search = Search(levels.worth(arrays), owed_g=levels.owed_g(), near=mu)
+        search.run()
+        bound_g = max(bound_g, search.bound_g)
+        _repair(judge, arrays, search)
+        path = judge.newest
+    return bound_g
+
+
+def _too_much(problem: Problem, most: float) -> str:
+    """Say that the work does not fit."""
+    return (
+        f"at most {count(most)} tokens can be trained until the deadline and "
+        f"{count(problem.tokens)} are left"
+    )
+
+
+def _no_legal_path(problem: Problem) -> str:
+    """Say that rules leave no path."""
+    level = problem.sla
+    if level is None:
+        return "no path keeps the dwell, the caps and the deadline"
+    return (
+        f"no path was found that keeps {count(level.tokens_per_s)} tokens/s on average over every "
+        f"{duration(level.window_s)} and the deadline"
+    )
+
+
+def _budget(problem: Problem, found_g: float, bound_g: float) -> str:
+    """Say what is wrong with the budget; "" when it is kept or there is none."""
+    budget_g = problem.budget_g
+    if budget_g is None or found_g <= budget_g:
+        return ""
+    if not problem.power_price_g_per_j and bound_g > budget_g:
+        return (
+            f"the budget of {grams(budget_g)} cannot be kept: the rest of the work takes at least "
+            f"{grams(bound_g)}"
+        )
+    return (
+        f"the budget of {grams(budget_g)} is not kept: the best plan found takes {grams(found_g)}, "
+        f"and none takes less than {grams(bound_g)}"
+    )
