@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks.year_world import (
     CATALOGUE,
     HOUR,
+    PUE,
     TOKENS_PER_S,
     InventedPower,
     Job,
@@ -56,16 +57,25 @@ sample_s = 60
 lease_s = 60
 [site]
 timezone = "{timezone}"
+energy_boundary = "facility"
+pue = {pue}
+[[site.market_based]]
+label = "invented wind contract"
+g_per_kwh = 0.0
+share = 0.6
+starts = 2026-01-01T00:00:00Z
+ends = 2027-01-01T00:00:00Z
 [carbon.accounting]
 provider = "electricity_maps"
 zone = "{zone}"
+factor = "direct"
 key_file = "{folder}/key"
 base_url = "{url}/electricity_maps/v4"
 [[carbon.accounting_fallback]]
 provider = "http_json"
 zone = "{zone}"
 kind = "average"
-factor = "lifecycle"
+factor = "direct"
 gas = "CO2eq"
 scale = {scale}
 [carbon.accounting_fallback.http_json]
@@ -73,6 +83,12 @@ url = "{url}/http_json/intensity/{{zone}}?hours={{hours}}"
 rows = "rows"
 unit = "g/kWh"
 lag_s = 7200
+[[carbon.report]]
+provider = "electricity_maps"
+zone = "{zone}"
+factor = "lifecycle"
+key_file = "{folder}/key"
+base_url = "{url}/electricity_maps/v4"
 [budget.cluster]
 grams = {grams}
 period = "month"
@@ -131,6 +147,7 @@ class Simulated:
             folder=folder,
             url=server.url,
             scale=SCALE,
+            pue=PUE,
             zone=site.zone,
             timezone=site.timezone,
             retention_days=site.retention_days,
@@ -161,8 +178,11 @@ class Simulated:
 
         server, zone = self.server, self.site.zone
         base_url = server.base("electricity_maps")
-        maps = ElectricityMaps(zone=zone, key="an-invented-key", http=http(base_url))
-        words = {"kind": "average", "factor": "lifecycle", "gas": "CO2eq"}
+        direct, lifecycle = (
+            ElectricityMaps(zone=zone, key="an-invented-key", factor=each, http=http(base_url))
+            for each in ("direct", "lifecycle")
+        )
+        words = {"kind": "average", "factor": "direct", "gas": "CO2eq"}
         shape = Shape(url=server.base("http_json") + "/intensity/{zone}?hours={hours}", rows="rows")
         other = HttpJson(
             signal=Signal(provider="http_json", zone=zone, **words),
@@ -171,8 +191,9 @@ class Simulated:
             http=http(server.url),
         )
         named = grid(self.pulse.settings, self.world.time.now).providers
-        assert [maps.signal, other.signal] == [each.signal for each in named]
-        return maps, other
+        opened = (direct, other, lifecycle)
+        assert [each.signal for each in opened] == [each.signal for each in named]
+        return opened
 
     def _dues(self) -> dict[str, Due]:
         """Give everything that the scheduler and the loops do, but sampler and cycle."""
@@ -183,7 +204,7 @@ class Simulated:
                 Forecaster(self.journal, source.signal, source.series), self.site.forecast
             )
             duty = PollDuty(poller, forecaster, self.pulse, lambda: None)
-            dues[f"poll {source.signal.provider}"] = Due(self.site.poll, duty.turn)
+            dues[f"poll {source.signal}"] = Due(self.site.poll, duty.turn)
         dues["price"] = Due(self.site.price, self.parts.accounts.turn)
         roll = PeriodRoll(self.journal, self.pulse)
         dues["periods"] = Due(HOUR, roll.turn)

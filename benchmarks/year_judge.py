@@ -11,7 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from benchmarks.year_oracle import NJ_PER_KWH, Story
-from benchmarks.year_world import HOUR, Job, World
+from benchmarks.year_world import HOUR, PUE, Job, World
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.integrations.carbon.grid_server.grids import Grid
@@ -171,7 +171,7 @@ def truth_of(world: World, grid: Grid, story: Story, first: datetime, last: date
             price = story.g_milli_per_kwh(grid, hour)
             known = known and price is not None
             energy_nj += part
-            carbon_ug += part * (price or 0) * 1000 / NJ_PER_KWH
+            carbon_ug += PUE * part * (price or 0) * 1000 / NJ_PER_KWH
             pieces += 1
             hour += HOUR
     return Truth(energy_nj=energy_nj, carbon_ug=carbon_ug if known else None, pieces=pieces)

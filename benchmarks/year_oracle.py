@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from benchmarks.year_world import HOUR, POWER_MW, TOKENS_PER_S, A, Job, Stretch, World
+from benchmarks.year_world import HOUR, POWER_MW, PUE, TOKENS_PER_S, A, Job, Stretch, World
 from wattmesh.controller.journal.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server.grids import Grid, Measure
 
 NJ_PER_KWH = 3_600_000_000_000_000
 ROW_UG = 1.0
 """What rounding may do to a row: half a microgram of the price, and of a millijoule its grams (at
-most 0.28 at 1000 g/kWh) where a reading lies inside a slot, at either border."""
+most 0.35 at 1000 g/kWh) where a reading lies inside a slot, at either border."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Story:
     def g_milli_per_kwh(self, grid: Grid, hour: datetime) -> int | None:
         """Give the final intensity of the hour that begins at `hour`; None: nobody told it."""
         if not _within(self.never, hour):
-            grams = grid.truth(self.zone, hour, HOUR, Measure.LIFECYCLE)
+            grams = grid.truth(self.zone, hour, HOUR, Measure.DIRECT)
             return 1000 * round(1.2 * grams if _within(self.raised, hour) else grams)
         if not _within(self.neither, hour):
             return round(1000 * grid.truth(self.zone, hour, HOUR) * self.scale)
@@ -170,9 +170,10 @@ class _Sum:
 
     def compare(self, found: Checked, scenario: str, run: str, hour: datetime) -> None:
         """Note what it came to, and whether that is wrong."""
-        true_ug = self.energy_nj * self.price * 1000 / NJ_PER_KWH
+        true_ug = PUE * self.energy_nj * self.price * 1000 / NJ_PER_KWH
         booked_ug = sum(row.carbon_ug or 0 for row in self.rows)
-        bound_ug = ROW_UG * max(1, len(self.rows)) + self.slack_nj * self.price * 1000 / NJ_PER_KWH
+        slack_ug = PUE * self.slack_nj * self.price * 1000 / NJ_PER_KWH
+        bound_ug = ROW_UG * max(1, len(self.rows)) + slack_ug
         found.true_ug[scenario] += true_ug
         found.booked_ug[scenario] += booked_ug
         found.worst_ug = max(found.worst_ug, abs(booked_ug - true_ug))

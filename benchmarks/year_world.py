@@ -23,12 +23,16 @@ POWER_MW = {A: 700_000, B: 550_000}
 
 TOKENS_PER_S = {A: 100_000, B: 80_000}
 IDLE_MW = 90_000
+PUE = 1.25
+"""Joules of the facility for one of its GPUs; every gram is of the facility."""
+
 CATALOGUE = """\
 [job]
 name = "{name}"
 tokens_total = {tokens}
 reference = "A"
 release = "held"
+embodied_g_per_gpu_hour = 10
 [switch]
 layout_s = 60.0
 layout_energy_j = 50000

@@ -84,8 +84,10 @@ def _estimated(view: Mapping[str, Any]) -> str:
     if not view.get("estimated"):
         return ""
     seen, expected = view["covered"]
-    why = f"coverage {seen} of {expected} GPUs" if seen < expected else "some time was unobserved"
-    return f"   estimated: {why}"
+    if seen < expected:
+        return f"   estimated: coverage {seen} of {expected} GPUs"
+    unobserved = any(run["unobserved_s"] for run in view["runs"])
+    return f"   estimated: some {'time was unobserved' if unobserved else 'joules are'}"
 
 
 def _priced_g(entry: Mapping[str, Any]) -> float | None:

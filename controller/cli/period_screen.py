@@ -50,6 +50,14 @@ def period_name(name: str) -> str:
         return name
 
 
+def scope(signal: str) -> str:
+    """Write behind location-based grams what they are: Scope 2 is direct; upstream is Scope 3."""
+    factor = signal.split(":")[3:4]
+    if factor == ["direct"]:
+        return " (Scope 2)"
+    return f" ({factor[0]})" if factor else ""
+
+
 def signal_words(signal: str) -> str:
     """Write `neso:GB:average:direct:CO2` as people say it."""
     parts = signal.split(":")

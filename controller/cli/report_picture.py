@@ -17,7 +17,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from wattmesh.controller.cli import words
-from wattmesh.controller.cli.period_screen import period_name, signal_words
+from wattmesh.controller.cli.period_screen import period_name, scope, signal_words
 
 INK, MUTED, FAINT = "#1f2933", "#7b8794", "#e4e7eb"
 SPENT, PLANNED, LIMIT, EMBODIED = "#0b7285", "#9fb3c8", "#c92a2a", "#e8590c"
@@ -62,7 +62,7 @@ def draw(view: dict[str, Any], out: Any) -> None:
 def _title(view: dict[str, Any]) -> str:
     """The answer first."""
     grams = words.micrograms(view["carbon_ug"])
-    return f"{period_name(view['month'])}: {grams} location-based (Scope 2)"
+    return f"{period_name(view['month'])}: {grams} location-based{scope(view['signal'])}"
 
 
 def _subtitle(view: dict[str, Any]) -> str:

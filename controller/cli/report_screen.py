@@ -12,7 +12,7 @@ from rich.text import Text
 
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
-from wattmesh.controller.cli.period_screen import period_name, signal_words
+from wattmesh.controller.cli.period_screen import period_name, scope, signal_words
 from wattmesh.controller.cli.tables import Column, table
 
 NAMES = {
@@ -78,13 +78,13 @@ def _energy(view: Mapping[str, Any]) -> str:
 
 
 def _totals(totals: Sequence[Mapping[str, Any]]) -> list[Text]:
-    """One line for each scenario and signal; the first names Scope 2."""
+    """One line for each scenario and signal; what is Scope 2 is called so."""
     lines = []
     for number, total in enumerate(totals):
         head = "carbon     " if number == 0 else "           "
         name = NAMES[total["scenario"]]
         if total["scenario"] == "location":
-            name += " (Scope 2)"
+            name += scope(total["signal"])
         known = total["energy_mj"] != total["unpriced_mj"] or not total["energy_mj"]
         grams = words.micrograms(total["carbon_ug"]) if known else words.UNKNOWN
         lines.append(

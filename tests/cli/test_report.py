@@ -110,6 +110,19 @@ def test_the_screen_names_scenario_signal_and_boundary(folder: Path) -> None:
     assert "simulated: power_w" in text
 
 
+def test_a_lifecycle_signal_is_never_called_scope_2(folder: Path) -> None:
+    """It has upstream emissions in it, which are Scope 3."""
+    found = made(folder)
+    lifecycle = found.signal.replace("direct:CO2", "lifecycle:CO2eq")
+    totals = tuple(
+        replace(each, signal=lifecycle) if each.scenario == "location" else each
+        for each in found.totals
+    )
+    text = plain(screen(as_json(replace(found, signal=lifecycle, totals=totals))))
+    assert "location-based (lifecycle)" in text
+    assert "Scope 2" not in text
+
+
 def test_what_has_no_price_is_a_dash_and_not_zero(folder: Path) -> None:
     """Sabotaged figures: a month without any price shows no gram."""
     found = made(folder)

@@ -67,9 +67,9 @@ def spoiled(life: Life, change: str) -> tuple[EmissionRow, ...]:
         rows.append(victim)
     else:
         grid = life.simulated.server.grid
-        grams = grid.truth("DE", victim.slot_start, HOUR, Measure.LIFECYCLE)
+        grams = grid.truth("DE", victim.slot_start, HOUR, Measure.DIRECT)
         price = round(1000 * grams)
-        carbon_ug = price_ug(victim.energy_mj or 0, price)
+        carbon_ug = price_ug(victim.energy_mj or 0, price, victim.pue_milli)
         other = replace(victim, carbon_ug=carbon_ug, g_milli_per_kwh=price)
         rows[rows.index(victim)] = other
     return tuple(rows)
