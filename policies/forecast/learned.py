@@ -244,17 +244,24 @@ def _by_shape(lessons: _Lessons) -> tuple[Array, Array]:
 
 
 def _applied(lessons: _Lessons, corrections: Array) -> Array:
-    """Choose per group how much of the correction to apply: what left-out origins liked best.
-
-    Groups lean on each other: half of the evidence is that of all leads together.
-    """
+    """Choose per group how much of the correction to apply: what left-out origins liked best."""
     fair = np.where(lessons.weights > 0, np.sqrt(lessons.weights), 0.0)
     rest = np.where(lessons.weights > 0, lessons.targets - lessons.profile, 0.0)
-    loss = np.array([(np.abs(rest - share * corrections) * fair).sum(axis=0) for share in SHARES])
-    base = np.maximum(loss[0], 1e-300)
-    gains = loss / base
+    loss = [(np.abs(rest - share * corrections) * fair).sum(axis=0) for share in SHARES]
+    return chosen(np.array(loss))
+
+
+def chosen(loss: Array) -> Array:
+    """Give the share for each group of leads that lost least; the whole one when hardly worse.
+
+    Groups lean on each other: half of the evidence is that of all leads together.
+
+    Args:
+        loss: of left-out origins, for each of `SHARES` and each lead, shape (shares, leads).
+    """
+    gains = loss / np.maximum(loss[0], 1e-300)
     each = np.stack([gains[:, group - 1].mean(axis=1) for group in GROUPS])
-    told: Array = SHARES[np.argmin(each + gains.mean(axis=1), axis=1)]
+    told: Array = SHARES[np.argmin(each + gains.mean(axis=1) - LEAN * SHARES, axis=1)]
     return told
 
 

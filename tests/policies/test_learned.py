@@ -8,7 +8,7 @@ import pytest
 
 from tests.policies.worlds import Zone, values
 from wattmesh.policies.forecast.anchored import anchored_profile
-from wattmesh.policies.forecast.learned import GROUPS, Learned, learn
+from wattmesh.policies.forecast.learned import GROUPS, LEAN, SHARES, Learned, chosen, learn
 from wattmesh.policies.forecast.lookback import DAY, REACH, Array, Lookback, look_back
 
 LEADS = np.arange(1, REACH + 1)
@@ -149,3 +149,10 @@ def test_too_little_teaches_nothing() -> None:
     """Three weeks are the least, and they must be known."""
     assert learn(values(Zone(), 20), 0) is None
     assert learn([math.nan] * 60 * DAY, 0) is None
+
+
+@pytest.mark.parametrize(("lost", "share"), [(0.0, 1.0), (0.4 * LEAN, 1.0), (0.6 * LEAN, 0.0)])
+def test_the_whole_correction_is_applied_unless_it_loses_enough(lost: float, share: float) -> None:
+    """Left-out weeks are harder than the hours to come; two losses are added for each group."""
+    loss = np.outer(1.0 + lost * SHARES, np.ones(REACH))
+    assert np.all(chosen(loss) == share)
