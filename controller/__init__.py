@@ -34,6 +34,7 @@ Telling:
     trouble.py           what needs a human, and what to do
     metrics.py           the figures for Prometheus
     figures.py           what they need of the journal
+    pictures.py          how our pictures look
     api/                 HTTP over a Unix socket
     cli/                 the command line
     demo/                `wattmesh demo`

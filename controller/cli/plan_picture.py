@@ -15,24 +15,11 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from wattmesh.controller.cli import plan_chart, words
+from wattmesh.controller.pictures import FAINT, INK, MUTED, STYLE
 
 dates: Any = untyped_dates
-INK, MUTED, FAINT = "#1f2933", "#7b8794", "#e4e7eb"
 GRID_LINE, GRID_FILL, MU, SLEEP = "#3e4c59", "#cbd2d9", "#e8590c", "#dee2e6"
 POINTS = ("#1864ab", "#2f9e44", "#862e9c", "#e67700", "#a61e4d", "#0b7285", "#5c940d")
-
-STYLE: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9.5,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": MUTED,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "text.color": INK,
-    "figure.facecolor": "white",
-}
 
 
 def draw(answer: dict[str, Any], out: Any) -> None:

@@ -5,7 +5,7 @@ Invariant: it is drawn on standard error, and only when that is a terminal.
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
 from rich.progress import (
@@ -13,6 +13,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -21,36 +22,23 @@ from rich.progress import (
 Told = Callable[[int], None]
 
 
-@contextmanager
-def bar(words: str, nbytes: int) -> Iterator[Told]:
+def bar(words: str, nbytes: int) -> AbstractContextManager[Told]:
     """Give what to tell the bytes done since the last time, from any thread."""
-    if not sys.stderr.isatty():
-        yield _silent
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as drawn:
-        task = drawn.add_task(words, total=nbytes)
-        yield lambda count: drawn.advance(task, count)
+    return _drawn(words, nbytes, DownloadColumn(), TransferSpeedColumn())
+
+
+def counted(words: str, total: int) -> AbstractContextManager[Told]:
+    """Give what to tell how many of `total` are done since the last time."""
+    return _drawn(words, total, MofNCompleteColumn())
 
 
 @contextmanager
-def counted(words: str, total: int) -> Iterator[Told]:
-    """Give what to tell how many of `total` are done since the last time."""
+def _drawn(words: str, total: int, *amounts: ProgressColumn) -> Iterator[Told]:
+    """Draw the bar where somebody looks."""
     if not sys.stderr.isatty():
         yield _silent
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as drawn:
         task = drawn.add_task(words, total=total)
         yield lambda count: drawn.advance(task, count)

@@ -18,24 +18,11 @@ from matplotlib.axes import Axes
 
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.period_screen import period_name, scope, signal_words
+from wattmesh.controller.pictures import FAINT, MUTED, STYLE
 
-INK, MUTED, FAINT = "#1f2933", "#7b8794", "#e4e7eb"
 SPENT, PLANNED, LIMIT, EMBODIED = "#0b7285", "#9fb3c8", "#c92a2a", "#e8590c"
 MOST_BARS = 14
 UNITS = ((1e12, "t"), (1e9, "kg"), (1e6, "g"))
-
-STYLE: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9.5,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": MUTED,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "text.color": INK,
-    "figure.facecolor": "white",
-}
 
 
 def draw(view: dict[str, Any], out: Any) -> None:

@@ -7,7 +7,6 @@ difference; what is simulated says so in the picture itself.
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
@@ -22,31 +21,15 @@ from wattmesh.controller.demo.evidence import (
     Trace,
     relative_differences,
 )
+from wattmesh.controller.pictures import FAINT, INK, MUTED, STYLE
 
 FILE = "report.png"
 SMOOTHED = 2
 
-INK, MUTED, FAINT = "#1f2933", "#7b8794", "#e4e7eb"
 GRID_LINE, GRID_FILL, FORECAST = "#3e4c59", "#cbd2d9", "#9fb3c8"
 MAIN, CONTROL, REORDERED = "#0b7285", "#e8590c", "#adb5bd"
 POINTS = ("#1864ab", "#2f9e44", "#862e9c", "#e67700", "#a61e4d")
 """Colours of the operating points, in the order in which they first appear."""
-
-STYLE: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9.5,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": MUTED,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
-    "text.color": INK,
-    "figure.facecolor": "white",
-}
 
 
 def draw(evidence: Evidence, path: Path) -> None:

@@ -11,9 +11,9 @@ from tests.cycle.test_cycle import (
     CATALOGUE,
     SIGNAL,
     T0,
-    UID,
     A,
     B,
+    introduce,
     point,
     report,
     step_switch,
@@ -22,13 +22,12 @@ from tests.cycle.test_cycle import (
 from wattmesh.controller.clocks import LEASE_S, desired, due_clock, lapsed, trouble
 from wattmesh.controller.cycle import Cycle, CycleReport, CycleSettings
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs import RunPlan, RunRow
+from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.observe import SignalFacts
 from wattmesh.errors import Fenced
 from wattmesh.migrations.upgrade import upgrade
 from wattmesh.policies.decision import Action, Mode, PolicySettings
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Register
 from wattmesh.telemetry.desired import Desired, GpuControl
 
 GPUS = tuple(f"GPU-{n}" for n in range(4))
@@ -44,26 +43,7 @@ def journal(journal_url: str) -> Iterator[Journal]:
     """A run on four GPUs, unlocked, before two dirty hours and a clean day."""
     upgrade(journal_url)
     opened = Journal.open(journal_url)
-    opened.runs.register(
-        Register(
-            run="r",
-            name="llm",
-            incarnation="i1",
-            attempt=1,
-            layout=A,
-            ranks=(0, 1, 2, 3),
-            world_size=4,
-            gpus=GPUS,
-            tokens_total=10_000_000,
-            boundary_every=20,
-            capabilities=("in_place", "parking"),
-        ),
-        owner_uid=UID,
-        now=T0,
-        epoch=1,
-        plan=RunPlan(catalogue=WITH_CLOCKS, deadline=T0 + timedelta(hours=5)),
-    )
-    report(opened, step=1)
+    introduce(opened, WITH_CLOCKS, gpus=GPUS)
     store_day(opened, high_first=True)
     yield opened
     opened.close()

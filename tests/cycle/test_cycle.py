@@ -61,7 +61,15 @@ def journal(journal_url: str) -> Iterator[Journal]:
     """A migrated journal with one live run at point A and a day of intensities."""
     upgrade(journal_url)
     opened = Journal.open(journal_url)
-    opened.runs.register(
+    introduce(opened, CATALOGUE)
+    store_day(opened, high_first=True)
+    yield opened
+    opened.close()
+
+
+def introduce(journal: Journal, catalogue: Catalogue, *, gpus: tuple[str, ...] = ()) -> None:
+    """Register one live run at point A that has five hours, and let it report its first step."""
+    journal.runs.register(
         Register(
             run="r",
             name="llm",
@@ -70,6 +78,7 @@ def journal(journal_url: str) -> Iterator[Journal]:
             layout=A,
             ranks=(0, 1, 2, 3),
             world_size=4,
+            gpus=gpus,
             tokens_total=10_000_000,
             boundary_every=20,
             capabilities=("in_place", "parking"),
@@ -77,12 +86,9 @@ def journal(journal_url: str) -> Iterator[Journal]:
         owner_uid=UID,
         now=T0,
         epoch=1,
-        plan=RunPlan(catalogue=CATALOGUE, deadline=T0 + timedelta(hours=5)),
+        plan=RunPlan(catalogue=catalogue, deadline=T0 + timedelta(hours=5)),
     )
-    report(opened, step=1)
-    store_day(opened, high_first=True)
-    yield opened
-    opened.close()
+    report(journal, step=1)
 
 
 def store_day(journal: Journal, *, high_first: bool) -> None:

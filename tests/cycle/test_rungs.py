@@ -10,9 +10,8 @@ from tests.cycle.test_cycle import (
     CATALOGUE,
     SIGNAL,
     T0,
-    UID,
-    A,
     B,
+    introduce,
     report,
     step_switch,
     store_day,
@@ -21,10 +20,8 @@ from tests.cycle.test_cycle import (
 from tests.daemon.process import empty_journal
 from wattmesh.controller.journal.forecasts import PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.policies.decision import IntensitySlot, Rung
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Register
 
 HALF_HOUR = timedelta(minutes=30)
 
@@ -35,25 +32,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
     path = tmp_path / "journal.db"
     path.write_bytes(empty_journal())
     opened = Journal.open(f"sqlite:///{path}")
-    opened.runs.register(
-        Register(
-            run="r",
-            name="llm",
-            incarnation="i1",
-            attempt=1,
-            layout=A,
-            ranks=(0, 1, 2, 3),
-            world_size=4,
-            tokens_total=10_000_000,
-            boundary_every=20,
-            capabilities=("in_place", "parking"),
-        ),
-        owner_uid=UID,
-        now=T0,
-        epoch=1,
-        plan=RunPlan(catalogue=CATALOGUE, deadline=T0 + timedelta(hours=5)),
-    )
-    report(opened, step=1)
+    introduce(opened, CATALOGUE)
     yield opened
     opened.close()
 
