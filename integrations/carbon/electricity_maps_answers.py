@@ -4,6 +4,7 @@ Pure. Invariant: a value becomes a row only when its answer names the zone that 
 factor type and granularity, and nothing of it was invented for a sandbox key.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -83,18 +84,12 @@ def observed(body: Any, asked: Asked, now: datetime) -> Reading:
         SandboxData, ZoneMismatch, SourceRefused: it is not what was asked for.
         Transient: not of the documented form. NoData: it holds nothing.
     """
-    rows = _checked(body, asked)
     read: list[Row] = []
     refused: list[str] = []
-    for row in rows:
-        start = moment(row.get("datetime"))
-        value, why = number(row, "carbonIntensity")
-        if start is None or why:
-            refused.append(_unread(row, why or "its datetime is not a time with a zone"))
-            continue
+    for row, start, value in _told(_checked(body, asked), refused):
+        end = start + asked.step
         if start > now:
             continue
-        end = start + asked.step
         read.append(
             Row(
                 start=start,
@@ -116,24 +111,32 @@ def forecast(body: Any, asked: Asked, now: datetime) -> Reading:
     """
     rows = _checked(body, asked)
     issued_at = moment(body.get("updatedAt")) or now
-    read: list[Row] = []
     refused: list[str] = []
+    read = tuple(
+        Row(
+            start=start,
+            g_per_kwh=value,
+            quality=Quality.FORECAST,
+            issued_at=issued_at,
+            model="Electricity Maps forecast",
+        )
+        for _, start, value in _told(rows, refused)
+        if start + asked.step > now
+    )
+    return Reading(rows=read, refused=tuple(refused))
+
+
+def _told(
+    rows: list[dict[str, Any]], refused: list[str]
+) -> Iterator[tuple[dict[str, Any], datetime, float | None]]:
+    """Give rows with their start and value; what cannot be read is said in `refused`."""
     for row in rows:
         start = moment(row.get("datetime"))
         value, why = number(row, "carbonIntensity")
         if start is None or why:
             refused.append(_unread(row, why or "its datetime is not a time with a zone"))
-        elif start + asked.step > now:
-            read.append(
-                Row(
-                    start=start,
-                    g_per_kwh=value,
-                    quality=Quality.FORECAST,
-                    issued_at=issued_at,
-                    model="Electricity Maps forecast",
-                )
-            )
-    return Reading(rows=tuple(read), refused=tuple(refused))
+        else:
+            yield row, start, value
 
 
 def _checked(body: Any, asked: Asked) -> list[dict[str, Any]]:

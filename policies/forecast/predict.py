@@ -130,28 +130,11 @@ def predict(
         voices.update({} if own is None else {Source.OWN: own})
     if issued is not None:
         voices[Source.ISSUED] = _issued_voice(issued.slots, starts, step)
-    leads_h = [(start + step - known.end) / timedelta(hours=1) for start in starts]
-    slots: list[IntensitySlot] = []
-    made_of: list[Mapping[Source, float]] = []
-    for at, (start, lead_h) in enumerate(zip(starts, leads_h, strict=True)):
-        shares = _shares(voices, at, lead_h, skill or Skill())
-        if not shares:
-            break
-        value, low, high = _mixed(voices, shares, at, lead_h, skill or Skill())
-        slots.append(
-            IntensitySlot(
-                start=start,
-                end=start + step,
-                g_per_kwh=value,
-                low_g_per_kwh=low,
-                high_g_per_kwh=high,
-            )
-        )
-        made_of.append(shares)
+    slots, made_of = _blended(voices, starts, step, known.end, skill or Skill())
     return Predicted(
-        slots=tuple(slots),
+        slots=slots,
         source=max(made_of[0], key=made_of[0].__getitem__) if made_of else None,
-        made_of=tuple(made_of),
+        made_of=made_of,
         each={source: tuple(voice.g_per_kwh) for source, voice in voices.items()},
         known_until=known.end,
     )
@@ -258,6 +241,35 @@ def _mean_slot(
         low += weight * (math.nan if slot.low_g_per_kwh is None else slot.low_g_per_kwh)
         high += weight * (math.nan if slot.high_g_per_kwh is None else slot.high_g_per_kwh)
     return (value, low, high) if covered == end - start else (math.nan, math.nan, math.nan)
+
+
+def _blended(
+    voices: Mapping[Source, _Voice],
+    starts: Sequence[datetime],
+    step: timedelta,
+    known_until: datetime,
+    skill: Skill,
+) -> tuple[tuple[IntensitySlot, ...], tuple[Mapping[Source, float], ...]]:
+    """Mix the sources slot by slot, as far as any speaks: the slots, and the shares of each."""
+    slots: list[IntensitySlot] = []
+    made_of: list[Mapping[Source, float]] = []
+    for at, start in enumerate(starts):
+        lead_h = (start + step - known_until) / timedelta(hours=1)
+        shares = _shares(voices, at, lead_h, skill)
+        if not shares:
+            break
+        value, low, high = _mixed(voices, shares, at, lead_h, skill)
+        slots.append(
+            IntensitySlot(
+                start=start,
+                end=start + step,
+                g_per_kwh=value,
+                low_g_per_kwh=low,
+                high_g_per_kwh=high,
+            )
+        )
+        made_of.append(shares)
+    return tuple(slots), tuple(made_of)
 
 
 def _shares(

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.carbon.clock import Clock
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon import trace
 from wattmesh.integrations.carbon.grid_server import (
@@ -38,22 +39,10 @@ KEY = {"auth-token": "key"}
 G_PER_POUND = 453.59237
 
 
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        """Begin at the usual time."""
-        self.now = NOW
-
-    def __call__(self) -> datetime:
-        """Give the time."""
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
     """A clock at the usual time."""
-    return Clock()
+    return Clock(NOW)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.carbon.clock import Clock
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.signals.poller import Poller
 from wattmesh.errors import AuthFailed, Transient
@@ -24,26 +25,10 @@ FREE_LIMIT = 50
 """Requests an hour that a free key of Electricity Maps has."""
 
 
-class Clock:
-    """One time for the server, the providers and their patience."""
-
-    def __init__(self) -> None:
-        """Begin at START."""
-        self.now = START
-
-    def __call__(self) -> datetime:
-        """Give the time."""
-        return self.now
-
-    def seconds(self) -> float:
-        """Give the time for a breaker."""
-        return self.now.timestamp()
-
-
 @pytest.fixture
 def clock() -> Clock:
     """Give the clock."""
-    return Clock()
+    return Clock(START)
 
 
 @pytest.fixture

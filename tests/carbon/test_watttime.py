@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.carbon.clock import Clock
 from wattmesh.errors import (
     AuthFailed,
     InputInvalid,
@@ -52,22 +53,10 @@ def closed() -> Iterator[None]:
         OPENED.pop().close()
 
 
-class Clock:
-    """The time of server and provider."""
-
-    def __init__(self) -> None:
-        """Begin at NOW."""
-        self.now = NOW
-
-    def __call__(self) -> datetime:
-        """Give the time."""
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
     """Give the one clock."""
-    return Clock()
+    return Clock(NOW)
 
 
 @pytest.fixture
