@@ -1,7 +1,9 @@
 """The calls of the power cap: who may, what makes no sense, what would have no effect."""
 
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from wattmesh.controller.cap.metrics import cap_metrics
 from wattmesh.controller.cycle import CycleReport
 from wattmesh.controller.pulse import Turned
 from wattmesh.policies.decision import CarbonView, Mode, Observation
+
+RULES = Path(__file__).parents[2] / "integrations/prometheus/rules/powercap.yml"
 
 
 def turned(served: Served, *, acts: bool = True) -> None:
@@ -130,3 +134,31 @@ def figures(served: Served) -> dict[str, float]:
     found = {metric.name: metric.samples for metric in cap_metrics(served.pulse)}
     samples = found["wattmesh_power_cap_watts"]
     return {each.labels["figure"]: each.value for each in samples}
+
+
+def firing(rules: str, served: Served) -> list[str]:
+    """Name the alerts whose expression, `metric == number`, holds of the samples there are."""
+    samples = {
+        each.name: each.value for metric in cap_metrics(served.pulse) for each in metric.samples
+    }
+    rule = re.compile(r"alert: (\w+)\n +expr: (\w+) == ([\d.]+)\n")
+    found = rule.findall(rules)
+    assert len(found) == rules.count("- alert:")
+    return [name for name, metric, wanted in found if samples.get(metric) == float(wanted)]
+
+
+def test_a_cap_that_is_not_kept_raises_an_alert_and_nothing_else_does(served: Served) -> None:
+    """No cap, a cap that is kept, one that is over: silence. The sabotaged twins never fire."""
+    rules = RULES.read_text(encoding="utf-8")
+    turned(served)
+    assert firing(rules, served) == []
+    served.post("/v1/powercap", body(served))
+    kept(served)
+    assert firing(rules, served) == []
+    served.post("/v1/powercap", body(served, 900.0))
+    kept(served)
+    assert firing(rules, served) == ["WattmeshPowerCapNotKept"]
+    assert firing(rules.replace("_cap_kept", "_caps_kept"), served) == []
+    assert firing(rules.replace("== 0", "== 1"), served) == []
+    served.clock.pass_s(3 * 3600.0)
+    assert firing(rules, served) == []
