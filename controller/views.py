@@ -102,7 +102,7 @@ class SkillLine:
     Attributes:
         source: issued (the provider), own, profile, day (24 h persistence), last.
         mae_g_per_kwh: mean absolute error; `persistence_mae_g_per_kwh`: of 24 h persistence on the
-            same hours.
+            same hours; `last_mae_g_per_kwh`: of the last value known, on the same hours.
         count: how many recent outcomes they stand for.
     """
 
@@ -110,6 +110,7 @@ class SkillLine:
     lead_h: float
     mae_g_per_kwh: float
     persistence_mae_g_per_kwh: float
+    last_mae_g_per_kwh: float
     count: float
 
 

@@ -25,6 +25,7 @@ SKILL = (
     Column(title="AHEAD", right=True),
     Column(title="OFF BY", right=True),
     Column(title="DAY BEFORE", right=True),
+    Column(title="LAST VALUE", right=True),
     Column(title="OVER", right=True),
 )
 SOURCES = {
@@ -163,7 +164,7 @@ def _band(slot: Mapping[str, Any]) -> str:
 
 
 def _skill(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
-    """How far each source was off, beside taking the value of 24 hours before."""
+    """How far each source was off, beside the value of 24 hours before and the last one known."""
     return table(
         SKILL,
         [
@@ -172,6 +173,7 @@ def _skill(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
                 words.duration(row["lead_h"] * 3600.0),
                 _grams(row["mae_g_per_kwh"]),
                 _grams(row["persistence_mae_g_per_kwh"]),
+                _grams(row["last_mae_g_per_kwh"]),
                 words.plural(round(row["count"]), "value"),
             )
             for row in rows

@@ -133,6 +133,7 @@ def skill_lines(kept: str) -> tuple[SkillLine, ...]:
             lead_h=LEADS_H[bucket],
             mae_g_per_kwh=each.error_g / each.weight,
             persistence_mae_g_per_kwh=each.day_error_g / each.weight,
+            last_mae_g_per_kwh=each.last_error_g / each.weight,
             count=each.weight,
         )
         for (source, bucket), each in sorted(tallies.items())

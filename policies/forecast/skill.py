@@ -71,11 +71,6 @@ class Tally:
         """Error as a multiple of that of 24 h persistence; None when that made none."""
         return self.error_g / self.day_error_g if self.day_error_g > 0 else None
 
-    @property
-    def against_last(self) -> float | None:
-        """Error as a multiple of that of the last value; None when that made none."""
-        return self.error_g / self.last_error_g if self.last_error_g > 0 else None
-
     def faded(self, share: float) -> "Tally":
         """Keep `share` of everything."""
         return Tally(

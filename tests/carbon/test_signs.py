@@ -77,7 +77,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
         lead_h=1.0,
         expected_g_per_kwh=110.0,
         observed_g_per_kwh=100.0,
-        last_g_per_kwh=100.0,
+        last_g_per_kwh=120.0,
         day_g_per_kwh=140.0,
     )
     opened.forecasts.keep_skill(SIGNAL, Skill().after([outcome], at=T0).to_json(), T0)
@@ -136,6 +136,7 @@ def test_the_forecast_is_shown_with_its_band_its_source_and_its_skill(journal: J
         10.0,
         40.0,
     )
+    assert skill.last_mae_g_per_kwh == 20.0
 
 
 def test_without_a_signal_the_forecast_says_what_to_do(journal: Journal) -> None:

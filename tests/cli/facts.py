@@ -41,6 +41,7 @@ def forecast(**changes: Any) -> dict[str, Any]:
         lead_h=6,
         mae_g_per_kwh=9.1,
         persistence_mae_g_per_kwh=12.04,
+        last_mae_g_per_kwh=21.0,
         count=479.6,
     )
     view = ForecastView(

@@ -32,7 +32,7 @@ def test_a_forecast_shows_its_source_its_band_and_its_skill() -> None:
     assert "next 6 h  " in text
     assert "low 118 at Fri 18:00   high 212 at Fri 14:00" in text
     assert "Fri 18:00  Fri 19:00    118     98-148" in text
-    assert "the provider    6 h  9.1 g/kWh    12 g/kWh  480 values" in text
+    assert "the provider    6 h  9.1 g/kWh    12 g/kWh    21 g/kWh  480 values" in text
 
 
 def test_what_a_forecast_is_made_of_is_shown() -> None:
@@ -52,7 +52,7 @@ def test_hours_limit_what_is_shown() -> None:
 def test_what_is_not_known_is_a_dash() -> None:
     """No quantiles, no skill measured yet, no time of issue: nothing of it is shown as 0."""
     bare = [{**slot, "low_g_per_kwh": None, "high_g_per_kwh": None} for slot in forecast()["slots"]]
-    blank = {**forecast()["skill"][0], "persistence_mae_g_per_kwh": None}
+    blank = {**forecast()["skill"][0], "last_mae_g_per_kwh": None}
     text = shown(forecast(slots=bare, skill=[blank], issued_at=None))
     assert "    212          -  █" in text
     assert "g/kWh           -  480 values" in text

@@ -74,7 +74,8 @@ def test_ratios_compare_with_what_persistence_did() -> None:
     """Half the error of yesterday's value is a ratio of one half."""
     skill = Skill().after([outcome(Source.ISSUED, 5, -5.0)], at=START)
     assert skill.tally(Source.ISSUED, 6).against_day == pytest.approx(0.5)
-    assert skill.tally(Source.ISSUED, 6).against_last == pytest.approx(0.25)
+    tally = skill.tally(Source.ISSUED, 6)
+    assert tally.error_g / tally.last_error_g == pytest.approx(0.25)
 
 
 def test_time_does_not_run_backwards() -> None:
