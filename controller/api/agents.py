@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
@@ -41,16 +41,35 @@ def readings(desk: Desk, call: Call) -> dict[str, Any]:
             f'This daemon\'s power.source is "{source}"; set it to "agents" and restart it, so '
             "that no GPU is read twice."
         )
-    report = Report.from_json(call.body)
-    batch = report.batch
-    if batch is not None and batch.node != node:
-        raise InputInvalid(f"the address names node {node!r}, the batch names {batch.node!r}")
-    rows = laid(batch.rows, desk.grid(), batch.at) if batch else []
-    applied = desk.journal.nodes.deliver(node, report, rows, desk.now)
+    try:
+        report = Report.from_json(call.body)
+        batch = report.batch
+        if batch is not None and batch.node != node:
+            raise InputInvalid(f"the address names node {node!r}, the batch names {batch.node!r}")
+        rows = laid(batch.rows, desk.grid(), batch.at) if batch else []
+        applied = desk.journal.nodes.deliver(node, report, rows, desk.now)
+    except InputInvalid:
+        if not _taken(desk, node, call.body):
+            raise
+        return {"ok": True, "applied": False}
     answer: dict[str, Any] = {"ok": True, "applied": applied}
     if report.fresh:
         answer["baselines"] = [asdict(each) for each in desk.journal.nodes.baselines(node)]
     return answer
+
+
+def _taken(desk: Desk, node: str, body: Mapping[str, Any]) -> bool:
+    """Say whether a batch that is refused now was taken in before, by whoever led us then.
+
+    A refusal means that it was never counted: the agent delivers what it holds anew.
+    """
+    batch = body.get("batch")
+    if not isinstance(batch, Mapping) or batch.get("node") != node:
+        return False
+    boot_id, seq = batch.get("boot_id"), batch.get("seq")
+    if not isinstance(boot_id, str) or "\0" in boot_id or not isinstance(seq, int):
+        return False
+    return desk.journal.nodes.taken(node, boot_id, seq)
 
 
 def desired(desk: Desk, call: Call) -> dict[str, Any]:

@@ -1,17 +1,32 @@
 """Nodes and what their agents deliver: readings counted once, newest facts, counters to go on from.
 
 Invariant: a batch's changes are added in the transaction that moves the watermark of its
-(node, boot_id); one that comes again finds the watermark there and adds nothing.
+(node, boot_id); one that comes again finds the watermark there and adds nothing. Where watermarks
+of boots long over were let go (retention.py), the node's floor stands for them: nothing that was
+frozen up to then, of a boot that is not known any more, is added.
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, and_, bindparam, case, delete, func, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    Table,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
@@ -25,15 +40,18 @@ from wattmesh.controller.journal.values import (
     to_us,
     upsert,
 )
+from wattmesh.errors import InputInvalid
 from wattmesh.telemetry.delivery import Batch, Report
 from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
 from wattmesh.telemetry.readings import Quality
+
+log = logging.getLogger(__name__)
 
 REMOVED = timedelta(days=1)
 """A device that its node has not seen for so long was taken out (as the sampler reckons too)."""
 
 _NODE = select(NODES).where(NODES.c.node == bindparam("which")).with_for_update()
-_WATERMARK = select(DELIVERIES.c.seq).where(
+_WATERMARK = select(DELIVERIES.c.seq, DELIVERIES.c.at).where(
     DELIVERIES.c.node == bindparam("which"), DELIVERIES.c.boot_id == bindparam("boot")
 )
 
@@ -73,12 +91,17 @@ class NodeStore:
 
         Returns:
             False when the batch was taken in before: then only the newest facts were.
+
+        Raises:
+            InputInvalid: a text of the batch is longer than there is room for; nothing was taken.
         """
         batch = report.batch
         values = [_values(row) for row in _merged(rows)]
+        if batch is not None:
+            _fits(batch, values)
         with self._database.writing() as connection:
             known = _held(connection, node, now)
-            new = batch is not None and _moved(connection, batch, now)
+            new = batch is not None and _moved(connection, batch, known.forgotten_at, now)
             if batch is not None and new:
                 _add(connection, values)
                 _count(connection, node, batch)
@@ -86,6 +109,12 @@ class NodeStore:
         if new:
             self._added(value["slot_start"] for value in values)
         return new
+
+    def taken(self, node: str, boot_id: str, seq: int) -> bool:
+        """Say whether a batch of this number, or a later one of its boot, was taken in."""
+        with self._database.reading() as connection:
+            newest = connection.execute(_WATERMARK, {"which": node, "boot": boot_id}).scalar()
+        return newest is not None and seq <= newest
 
     def baselines(self, node: str) -> tuple[CounterBaseline, ...]:
         """Give the counters up to which everything of a node is delivered."""
@@ -138,18 +167,62 @@ def _held(connection: Connection, node: str, now: datetime) -> Row[Any]:
     return known
 
 
-def _moved(connection: Connection, batch: Batch, now: datetime) -> bool:
+def _moved(connection: Connection, batch: Batch, forgotten_us: int | None, now: datetime) -> bool:
     """Move the watermark to this batch; False when it stands there or beyond already."""
     keys = {"which": batch.node, "boot": batch.boot_id}
-    newest = connection.execute(_WATERMARK, keys).scalar()
-    if newest is not None and batch.seq <= newest:
+    newest = connection.execute(_WATERMARK, keys).one_or_none()
+    frozen_us = to_us(batch.at)
+    if newest is None and forgotten_us is not None and frozen_us <= forgotten_us:
+        log.warning(
+            "a batch of %s of %s is not counted: deliveries of its boot were let go, and this may "
+            "be one that comes again (is that node's clock right?)",
+            batch.node,
+            batch.at,
+        )
         return False
-    upsert(
-        connection,
-        DELIVERIES,
-        [{"node": batch.node, "boot_id": batch.boot_id, "seq": batch.seq, "at": to_us(now)}],
-    )
+    if newest is not None and batch.seq <= newest.seq:
+        return False
+    # Never before what a batch of this boot says of itself: the floor is made of it.
+    at_us = max(to_us(now), frozen_us, newest.at if newest else 0)
+    row = {"node": batch.node, "boot_id": batch.boot_id, "seq": batch.seq, "at": at_us}
+    upsert(connection, DELIVERIES, [row])
     return True
+
+
+def _fits(batch: Batch, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Check that texts fit their columns: PostgreSQL would refuse the delivery for ever.
+
+    Raises:
+        InputInvalid: one does not.
+    """
+    told = [(_BOOT, batch.boot_id)]
+    told += [(each, row[each.name]) for row in rows for each in _texts(ENERGY)]
+    told += [(each, getattr(one, each.name)) for one in batch.baselines for each in _DEVICE]
+    for room, text in told:
+        if len(text) > room.letters:
+            raise InputInvalid(
+                f"{room.name} has {len(text)} letters, at most {room.letters} fit: {text[:80]!r}"
+            )
+        if "\0" in text:
+            raise InputInvalid(f"{room.name} has a zero byte in it: {text!r}")
+
+
+class _Room(NamedTuple):
+    """A column of text, and how many letters fit."""
+
+    name: str
+    letters: int
+
+
+@cache
+def _texts(table: Table) -> tuple[_Room, ...]:
+    """Give the columns of a table that hold text with a limit."""
+    limits = ((each.name, getattr(each.type, "length", None)) for each in table.c)
+    return tuple(_Room(name, letters) for name, letters in limits if letters)
+
+
+(_BOOT,) = (each for each in _texts(DELIVERIES) if each.name == "boot_id")
+_DEVICE = tuple(each for each in _texts(NODE_COUNTERS) if each.name != "node")
 
 
 def _merged(rows: Iterable[EnergyRow]) -> list[EnergyRow]:

@@ -1,7 +1,8 @@
 """Roll-up and retention: single slots become daily sums, and old detail goes.
 
 Invariant: what `LedgerStore.totals` gives is the same before and after: a slot leaves its table in
-the very transaction that adds it to the sums. Runs that are not finished keep every slot.
+the very transaction that adds it to the sums. Runs that are not finished keep every slot. A batch
+that was counted is never counted again, though its watermark is gone.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,11 +15,13 @@ from sqlalchemy import (
     Connection,
     Table,
     and_,
+    case,
     delete,
     func,
     literal,
     select,
     true,
+    update,
 )
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
@@ -28,9 +31,11 @@ from wattmesh.controller.journal.sums import AMOUNTS, KEY, emission_sums, energy
 from wattmesh.controller.journal.tables import (
     CARBON_POINTS,
     DECISIONS,
+    DELIVERIES,
     EMISSIONS,
     ENERGY,
     EVENTS,
+    NODES,
     ROLLUPS,
     RUNS,
     TOKEN_MARKS,
@@ -90,10 +95,37 @@ class Retention:
             ),
         )
         with self._database.writing() as connection:
-            return sum(
+            pruned = sum(
                 connection.execute(delete(table).where(condition)).rowcount
                 for table, condition in conditions
             )
+            return pruned + _forget_boots(connection, limit)
+
+
+def _forget_boots(connection: Connection, limit: int) -> int:
+    """Let the watermarks of boots go that are over for long; count them.
+
+    The newest boot of a node keeps its own, whatever its age: what its outbox still holds is told
+    apart by it. For the others the node's floor is raised first (nodes.py).
+    """
+    table = DELIVERIES.c
+    newest = select(table.node, func.max(table.at).label("at")).group_by(table.node).subquery()
+    over = and_(table.node == newest.c.node, table.at < newest.c.at, table.at < limit)
+    floors = connection.execute(
+        select(table.node, func.max(table.at).label("at"))
+        .join(newest, over)
+        .group_by(table.node)
+        .order_by(table.node)
+    ).all()
+    forgotten = 0
+    for floor in floors:
+        held = NODES.c.forgotten_at
+        raised = case((func.coalesce(held, 0) > floor.at, held), else_=floor.at)
+        which = NODES.c.node == floor.node
+        connection.execute(update(NODES).where(which).values(forgotten_at=raised))
+        old = (table.node == floor.node) & (table.at <= floor.at)
+        forgotten += connection.execute(delete(DELIVERIES).where(old)).rowcount
+    return forgotten
 
 
 def _unneeded_points(limit: int) -> ColumnElement[bool]:

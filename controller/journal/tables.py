@@ -254,6 +254,7 @@ NODES = Table(
     Column("devices", Text, nullable=False),
     Column("facts", Text, nullable=False),
     Column("retired_at", BigInteger),
+    Column("forgotten_at", BigInteger),
 )
 
 DELIVERIES = Table(

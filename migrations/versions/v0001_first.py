@@ -224,6 +224,7 @@ def upgrade() -> None:
         sa.Column("devices", sa.Text(), nullable=False),
         sa.Column("facts", sa.Text(), nullable=False),
         sa.Column("retired_at", sa.BigInteger(), nullable=True),
+        sa.Column("forgotten_at", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("node"),
     )
     op.create_table(

@@ -88,6 +88,24 @@ def test_a_delivery_that_makes_no_sense_is_refused_whole(served: Served) -> None
     assert served.journal.ledger.energy() == ()
 
 
+def test_a_batch_that_was_taken_in_is_not_refused_afterwards(served: Served) -> None:
+    """A daemon that reads more strictly than the one before: a refusal means never counted."""
+    assert served.post(READINGS, report(5)).status == 200
+    wrong = report(5)
+    wrong["batch"]["rows"].append({})
+    assert served.post(READINGS, wrong).body == {"ok": True, "applied": False}
+    assert served.post(READINGS, wrong | {"devices": {"G0": {}}}).status == 200
+    later = report(6)
+    later["batch"]["rows"].append({})
+    assert served.post(READINGS, later).status == 422
+    assert served.post("/v1/agents/n2/readings", wrong).status == 422
+    for name, bad in (("boot_id", "b\0"), ("boot_id", None), ("seq", "5"), ("seq", 1 << 80)):
+        unclear = report(5)
+        unclear["batch"][name] = bad
+        assert served.post(READINGS, unclear).status == 422
+    assert [each.energy_mj for each in served.journal.ledger.energy()] == [1000]
+
+
 def test_a_standby_takes_no_deliveries(served: Served) -> None:
     """Nor does it say what is wished; the agent asks again."""
     served.pulse.epoch = None

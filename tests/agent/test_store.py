@@ -2,18 +2,22 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import update
 
 from tests.agent.ledgers import SLOT, T0, amounts, counter, row
 from wattmesh.controller.api.agents import laid
 from wattmesh.controller.fleet import controls, coverage, own_coverage, sample
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.nodes import NodeRow
+from wattmesh.controller.journal.tables import NODES
+from wattmesh.errors import InputInvalid
 from wattmesh.migrations.upgrade import upgrade
 from wattmesh.telemetry.delivery import Batch, Report
 from wattmesh.telemetry.desired import Applied, GpuControl
@@ -58,6 +62,74 @@ def test_one_batch_that_arrives_twice_at_once_is_counted_once(journal: Journal) 
         taken = list(pool.map(lambda _: deliver(journal, batch(1, row())), range(8)))
     assert sum(taken) == 1
     assert [each.energy_mj for each in journal.ledger.energy()] == [1000]
+
+
+OLD = T0 - timedelta(days=200)
+LIMIT = T0 - timedelta(days=90)
+
+
+def long_ago(journal: Journal) -> Batch:
+    """Deliver a batch of a boot long over, then one of the boot of now; give the old one."""
+    old = batch(5, row(), at=OLD)
+    assert journal.nodes.deliver("n1", Report(batch=old), old.rows, OLD)
+    assert deliver(journal, batch(1, row(), boot_id="boot-2"))
+    assert deliver(journal, replace(batch(9, row()), node="n2")) is True
+    return old
+
+
+def test_an_old_batch_is_refused_though_its_watermark_was_let_go(journal: Journal) -> None:
+    """Only what cannot come again goes: a repeat of a boot long over still adds nothing."""
+    old = long_ago(journal)
+    assert journal.retention.prune(LIMIT) == 1
+    assert journal.retention.prune(LIMIT) == 0
+    assert not journal.nodes.taken("n1", "boot-1", 5)
+    booked = [each.energy_mj for each in journal.ledger.energy()]
+    assert not deliver(journal, old)
+    assert not deliver(journal, replace(old, seq=99))
+    assert [each.energy_mj for each in journal.ledger.energy()] == booked
+    assert not deliver(journal, batch(1, row(), boot_id="boot-2"))
+    assert deliver(journal, batch(2, row(), boot_id="boot-2"))
+    assert deliver(journal, batch(1, row(), boot_id="boot-3"))
+
+
+def test_a_floor_that_was_not_raised_would_be_seen(journal: Journal) -> None:
+    """The sabotaged twin: without the node's floor, the old batch counts twice."""
+    old = long_ago(journal)
+    journal.retention.prune(LIMIT)
+    with journal.database.writing() as connection:
+        connection.execute(update(NODES).values(forgotten_at=None))
+    assert deliver(journal, old)
+
+
+def test_the_newest_boot_of_a_node_is_never_forgotten(journal: Journal) -> None:
+    """A node that was off for months delivers what its outbox held, and a repeat adds nothing."""
+    first = batch(5, row(), at=OLD)
+    journal.nodes.deliver("n1", Report(batch=first), first.rows, OLD)
+    assert journal.retention.prune(LIMIT) == 0
+    assert not deliver(journal, first)
+    assert deliver(journal, batch(6, row(), at=OLD))
+
+
+def test_a_node_whose_clock_ran_ahead_counts_nothing_twice(journal: Journal) -> None:
+    """What a batch says of its own time counts for the floor where it is later than ours."""
+    ahead = batch(5, row(), at=OLD + timedelta(days=10))
+    journal.nodes.deliver("n1", Report(batch=ahead), ahead.rows, OLD)
+    deliver(journal, batch(1, row(), boot_id="boot-2"))
+    assert journal.retention.prune(LIMIT) == 1
+    assert not deliver(journal, ahead)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"gpu_uuid": "G" * 65}, {"quality": "q" * 17}, {"run": "a\0b"}, {"source": "s" * 33}]
+)
+def test_a_text_without_room_is_refused_on_every_database(
+    journal: Journal, bad: dict[str, str]
+) -> None:
+    """Not taken as it stands by one, and called an outage by the other."""
+    with pytest.raises(InputInvalid):
+        deliver(journal, batch(1, row(), row(1, **bad)))
+    assert journal.ledger.energy() == ()
+    assert deliver(journal, batch(1, row()))
 
 
 def test_changes_are_added_and_unknown_stays_unknown(journal: Journal) -> None:
