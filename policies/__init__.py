@@ -9,6 +9,7 @@ powercap.py    an operator's power cap: which clock and limit each board gets
 capped.py      what a cap means for runs
 guard.py       the deadline guard, with its proof
 hull.py        which points are ever worth running
+worth.py       when each point of a catalogue is, in words: hull, and the making of GPUs
 ladder.py      what decisions rest on as signals grow old
 forecast/      what the grid will emit: provider, own and profile, weighed by skill
 horizon.py     intensity from now to the deadline, beyond the forecast too

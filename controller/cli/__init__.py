@@ -20,7 +20,8 @@ The map:
                  which asks them live
     settings.py  settings check, sample
     db.py        db upgrade, current
-    configs.py   configs list, show, profile; configs_screen.py
+    configs.py   configs list, show, profile; configs_screen.py, configs_worth.py, configs_json.py,
+                 and configs_ways.py, what switching takes
     checkpoint.py  checkpoint convert, inspect, verify, export, prune; checkpoint_screen.py
     progress.py  a bar for long work on bytes
     doctor.py    doctor, and checks.py, what it looks at

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from wattmesh.controller.cli import options, words
-from wattmesh.controller.cli.configs_screen import as_json as catalogue_json
-from wattmesh.controller.cli.configs_screen import details, listing, point_json
-from wattmesh.controller.cli.output import print_json, print_lines
+from wattmesh.controller.cli.configs_json import catalogue_json, shown_json
+from wattmesh.controller.cli.configs_screen import details, listing
+from wattmesh.controller.cli.output import columns, print_json, print_lines
 from wattmesh.controller.profile.job import read_job
 from wattmesh.controller.profile.profile import profile
 from wattmesh.reconfig import catalogue_file
@@ -24,12 +24,12 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="Catalogue (TOML).")]
 
 @app.command("list")
 def list_points(file: File, as_json: options.AsJson = False) -> None:
-    """List the points of a catalogue; `*` marks the baseline."""
+    """List a catalogue: its points, when each is worth running, what switching takes."""
     catalogue = catalogue_file.load(file)
     if as_json:
         print_json(catalogue_json(catalogue))
     else:
-        print_lines(listing(catalogue))
+        print_lines(listing(catalogue, columns()))
 
 
 @app.command()
@@ -38,13 +38,13 @@ def show(
     point: Annotated[str, typer.Argument(metavar="POINT", help="Id of a point.")],
     as_json: options.AsJson = False,
 ) -> None:
-    """Show everything about one point."""
+    """Show everything about one point, its switches with all others included."""
     catalogue = catalogue_file.load(file)
     found = catalogue.point(point)
     if as_json:
-        print_json(point_json(found))
+        print_json(shown_json(catalogue, found))
     else:
-        print_lines(details(catalogue, found))
+        print_lines(details(catalogue, found, columns()))
 
 
 @app.command("profile")
@@ -69,7 +69,7 @@ def profile_job(
         told = catalogue_json(catalogue)
         print_json({**told, "unproven": found.unproven, "wall_s": found.wall_s, "file": str(out)})
         return
-    print_lines(listing(catalogue))
+    print_lines(listing(catalogue, columns()))
     print_lines(
         f"{point} may not be switched to automatically: {why}"
         for point, why in found.unproven.items()

@@ -3,12 +3,13 @@
 Pure. Invariant: no number stands there without a word on how it came to be, unless it was measured.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
 from wattmesh.controller.cli import words
+from wattmesh.controller.cli.configs_json import point_json
+from wattmesh.controller.cli.configs_worth import hull_lines, point_lines, switch_lines
 from wattmesh.controller.cli.output import DIM, GOOD, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
 from wattmesh.reconfig.catalogue import Catalogue, Evidence, OperatingPoint
@@ -20,70 +21,39 @@ COLUMNS = (
     Column(title="CLOCK", right=True),
     Column(title="TOKENS/S", right=True),
     Column(title="POWER", right=True),
-    Column(title="J/TOKEN", right=True),
     Column(title="EVIDENCE"),
     Column(title="EQUIVALENCE"),
-    Column(title="SOURCES"),
 )
+FACT = 16
+"""Columns that a fact's name takes."""
+
+LAYOUT = 1
+"""Which column gives way on a narrow terminal: layouts can be long."""
 
 
-def as_json(catalogue: Catalogue) -> dict[str, Any]:
-    """Give the keys of `configs list --json` and `configs show --json`."""
-    return {
-        "job": catalogue.job,
-        "digest": catalogue.digest,
-        "tokens_total": catalogue.tokens_total,
-        "reference": catalogue.reference,
-        "release": catalogue.release.value,
-        "idle_power_w_per_gpu": catalogue.idle_power_w_per_gpu,
-        "simulated": list(catalogue.simulated),
-        "switch": {
-            "layout_s": catalogue.switch.layout_s,
-            "layout_energy_j": catalogue.switch.layout_energy_j,
-            "clock_s": catalogue.switch.clock_s,
-            "source": catalogue.switch.source,
-        },
-        "points": [point_json(each) for each in catalogue.points],
-    }
-
-
-def point_json(point: OperatingPoint) -> dict[str, Any]:
-    """Give the keys of one point."""
-    return {
-        "id": point.id,
-        "layout": point.layout.to_dict(),
-        "layout_name": str(point.layout),
-        "gpus": point.gpus,
-        "clock_mhz": point.clock_mhz,
-        "tokens_per_s": point.tokens_per_s,
-        "power_w": point.power_w,
-        "j_per_token": point.j_per_token,
-        "memory_gib": point.memory_gib,
-        "equivalence": point.equivalence.value,
-        "evidence": point.evidence.value,
-        "sources": dict(point.sources),
-    }
-
-
-def listing(catalogue: Catalogue) -> list[Text | str]:
-    """One line per point, the reference marked."""
-    switch = catalogue.switch
-    head = styled(
-        (catalogue.job, STRONG),
-        f" · {words.count(catalogue.tokens_total)} tokens · baseline {catalogue.reference} · a "
-        f"layout switch takes {words.duration(switch.layout_s)} and "
-        f"{words.figures(switch.layout_energy_j)} J ({switch.source}) · unused GPUs are "
-        f"{catalogue.release}, {words.watts(catalogue.idle_power_w_per_gpu)} each",
-    )
-    rows = [_row(each, each.id == catalogue.reference) for each in catalogue.points]
-    lines: list[Text | str] = [head, *table(COLUMNS, rows)]
+def listing(catalogue: Catalogue, columns: int) -> list[Text | str]:
+    """One line per point, the reference marked; then what is worth running, and switches."""
+    lines: list[Text | str] = [
+        styled(
+            (catalogue.job, STRONG),
+            f" · {words.count(catalogue.tokens_total)} tokens · baseline {catalogue.reference} (*)",
+        ),
+        "",
+        *_points(catalogue, columns),
+        *_sources(catalogue, columns),
+        "",
+        *hull_lines(catalogue, columns),
+        "",
+        *switch_lines(catalogue, columns),
+    ]
     if catalogue.simulated:
-        lines += ["", styled((f"simulated: {', '.join(catalogue.simulated)}", WARN))]
+        told = words.wrapped(f"simulated: {', '.join(catalogue.simulated)}", columns)
+        lines += ["", *(styled((each, WARN)) for each in told)]
     return lines
 
 
-def details(catalogue: Catalogue, point: OperatingPoint) -> list[Text | str]:
-    """Everything about one point, a line per fact."""
+def details(catalogue: Catalogue, point: OperatingPoint, columns: int) -> list[Text | str]:
+    """Everything about one point: a line per fact, when it is worth running, its switches."""
     facts = point_json(point)
     facts["layout"] = ", ".join(
         f"{key} {value}" for key, value in point.layout.to_dict().items() if value not in (1, False)
@@ -92,15 +62,42 @@ def details(catalogue: Catalogue, point: OperatingPoint) -> list[Text | str]:
     lines: list[Text | str] = [styled((f"{catalogue.job} {point.id}", STRONG))]
     for key, value in facts.items():
         shown = words.UNKNOWN if value in (None, "") else value
-        shown = words.figures(shown, 5) if isinstance(shown, float) else shown
+        shown = words.figures(shown, 5) if isinstance(shown, float) else f"{shown}"
         source = f"  ({sources[key]})" if key in sources else ""
-        lines.append(styled((f"  {key:<14}", DIM), f"{shown}", (source, DIM)))
-    return lines
+        first, *more = words.wrapped(shown, columns - FACT) or [""]
+        lines.append(styled((f"  {key:<{FACT - 2}}", DIM), first, (source, DIM)))
+        lines += [" " * FACT + each for each in more]
+    return [*lines, *point_lines(catalogue, point, columns)]
+
+
+def _points(catalogue: Catalogue, columns: int) -> Iterator[Text | str]:
+    """Lay out the points; layouts in lines of their own where the table would be too wide."""
+    rows = [_row(each, each.id == catalogue.reference) for each in catalogue.points]
+    laid = table(COLUMNS, rows)
+    if laid[0].cell_len <= columns:
+        yield from laid
+        return
+    rest = [column for at, column in enumerate(COLUMNS) if at != LAYOUT]
+    yield from table(rest, [[*row[:LAYOUT], *row[LAYOUT + 1 :]] for row in rows])
+    for layout in dict.fromkeys(str(point.layout) for point in catalogue.points):
+        ids = ", ".join(each.id for each in catalogue.points if str(each.layout) == layout)
+        yield from words.wrapped(f"{ids}: {layout}", columns)
+
+
+def _sources(catalogue: Catalogue, columns: int) -> Iterator[Text]:
+    """Say how the numbers of points came to be, points alike together."""
+    told = {
+        point.id: ", ".join(f"{key} {value}" for key, value in point.sources.items())
+        for point in catalogue.points
+        if point.sources
+    }
+    for source in dict.fromkeys(told.values()):
+        ids = ", ".join(point for point, each in told.items() if each == source)
+        yield from (styled((each, DIM)) for each in words.wrapped(f"{ids}: {source}", columns))
 
 
 def _row(point: OperatingPoint, reference: bool) -> Sequence[str | Text]:
     """One point's cells."""
-    sources = ", ".join(f"{key} {value}" for key, value in point.sources.items())
     usable = point.evidence is Evidence.VALIDATED
     return (
         Text(point.id + (" *" if reference else ""), style=STRONG),
@@ -109,8 +106,6 @@ def _row(point: OperatingPoint, reference: bool) -> Sequence[str | Text]:
         words.UNKNOWN if point.clock_mhz is None else f"{point.clock_mhz} MHz",
         words.rate(point.tokens_per_s),
         words.watts(point.power_w),
-        words.figures(point.j_per_token),
         Text(point.evidence, style=GOOD if usable else WARN),
         str(point.equivalence),
-        Text(sources, style=DIM),
     )

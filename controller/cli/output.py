@@ -5,6 +5,7 @@ to a width when it is not.
 """
 
 import json
+import shutil
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -26,6 +27,11 @@ def to_json(value: Any) -> str:
 def print_json(value: Any) -> None:
     """Print one JSON value."""
     print(to_json(value))
+
+
+def columns() -> int:
+    """Give how wide a screen may be: as the terminal, else wide enough for anything."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
 
 
 def print_lines(lines: Iterable[Text | str]) -> None:

@@ -3,8 +3,6 @@
 Apart from `policy bench`, so that a question to the daemon does not wait for what replay needs.
 """
 
-import shutil
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +12,7 @@ from wattmesh.controller.cli import options
 from wattmesh.controller.cli.answers import ask
 from wattmesh.controller.cli.client import segment
 from wattmesh.controller.cli.drawing import drawn, put
-from wattmesh.controller.cli.output import PIPE_WIDTH, print_json, print_lines
+from wattmesh.controller.cli.output import columns, print_json, print_lines
 from wattmesh.controller.cli.plan_screen import screen
 from wattmesh.errors import InputInvalid
 
@@ -49,5 +47,4 @@ def plan(
     elif png is not None:
         print_lines([f"Wrote {png}."])
     else:
-        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
-        print_lines(screen(answer, columns))
+        print_lines(screen(answer, columns()))

@@ -4,6 +4,7 @@ Invariant: what is not known is shown as `-`, never as 0; three significant figu
 a screen, `--json` has the rest.
 """
 
+import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -150,3 +151,15 @@ def bar(share: float, width: int = 20) -> str:
 def plural(amount: int, one: str) -> str:
     """Write `3 runs`, `1 run`."""
     return f"{amount} {one}{'' if amount == 1 else 's'}"
+
+
+def wrapped(sentence: str, columns: int, indent: str = "") -> list[str]:
+    """Break a sentence into lines that fit, never within a word; `indent` stands before each."""
+    return textwrap.wrap(
+        sentence,
+        max(20, columns),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
