@@ -124,8 +124,8 @@ def _availability(problem: Problem) -> tuple[Bools, Ints]:
     count, kinds = len(problem.seconds), len(problem.options)
     open_ = np.ones((count, kinds), dtype=np.bool_)
     if problem.power_cap_w:
-        power_w = np.array([each.power_w for each in problem.options])
-        open_ &= power_w <= np.asarray(problem.power_cap_w)[:, None]
+        needs_w = np.array([each.needs_w for each in problem.options])
+        open_ &= needs_w <= np.asarray(problem.power_cap_w)[:, None]
     if problem.gpus_available:
         gpus = np.array([each.gpus for each in problem.options])
         open_ &= gpus <= np.asarray(problem.gpus_available)[:, None]

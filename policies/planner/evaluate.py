@@ -158,9 +158,34 @@ def low_windows(problem: Problem, path: tuple[int, ...]) -> list[tuple[float, fl
     return sorted(_low(problem.sla, _walked(problem, path).knots))
 
 
+def kept_from_s(problem: Problem, path: tuple[int, ...]) -> float | None:
+    """Give from which begin on every window of `path` keeps the service level.
+
+    Tokens of a window are straight in its begin between those looked at, so that the time is exact.
+
+    Returns:
+        None when the last window is below, or when there is none at all.
+    """
+    sla = problem.sla
+    if sla is None:
+        return None
+    windows = _windows(sla, _walked(problem, path).knots)
+    least = _least(sla)
+    after: tuple[float, float] | None = None
+    for start, tokens in reversed(windows):
+        if tokens < least:
+            if after is None:
+                return None
+            share = (least - tokens) / (after[1] - tokens)
+            return start + share * (after[0] - start)
+        after = (start, tokens)
+    return after[0] if after else None
+
+
 def _walked(problem: Problem, path: tuple[int, ...]) -> "_Walk":
     """Follow a path to its end or the end of the work."""
     walk = _Walk(problem=problem, at=problem.start, dwell_until=problem.dwell_left_s)
+    walk.knots[:0] = problem.sla.before if problem.sla else ()
     for slot, option in enumerate(path):
         walk.slot(slot, option)
         if walk.ends_s is not None:
@@ -169,20 +194,30 @@ def _walked(problem: Problem, path: tuple[int, ...]) -> "_Walk":
 
 
 def _low(sla: Sla, knots: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """List (tokens, start) of windows below the service level that begin or end at a knot.
+    """List (tokens, start) of windows below the service level."""
+    least = _least(sla)
+    return [(tokens, start) for start, tokens in _windows(sla, knots) if tokens < least]
 
-    Tokens over time are straight between knots, so the worst window is one of these.
+
+def _windows(sla: Sla, knots: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """List (start, tokens) of the windows that count and begin or end at a knot, or begin first.
+
+    Tokens over time are straight between knots, so the worst window is one of these. A window that
+    is over before the first slot is nobody's to keep any more.
     """
     end_s = knots[-1][0] * (1 + ROUNDING)
-    starts = {at for at, _ in knots} | {at - sla.window_s for at, _ in knots}
-    least = sla.window_s * sla.tokens_per_s * (1 - ROUNDING)
-    low = []
-    for start in starts:
-        if start >= 0 and start + sla.window_s <= end_s:
-            tokens = _by(knots, start + sla.window_s) - _by(knots, start)
-            if tokens < least:
-                low.append((tokens, start))
-    return low
+    first_s = max(sla.from_s, knots[0][0])
+    starts = {at for at, _ in knots} | {at - sla.window_s for at, _ in knots} | {first_s}
+    return [
+        (start, _by(knots, start + sla.window_s) - _by(knots, start))
+        for start in sorted(starts)
+        if start >= first_s and 0 < start + sla.window_s <= end_s
+    ]
+
+
+def _least(sla: Sla) -> float:
+    """Give the tokens that a window must have."""
+    return sla.window_s * sla.tokens_per_s * (1 - ROUNDING)
 
 
 def _below(sla: Sla, knots: list[tuple[float, float]]) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from wattmesh.policies.planner.arrays import Arrays, Floats, worth
 from wattmesh.policies.planner.evaluate import low_windows
-from wattmesh.policies.planner.problem import Problem
+from wattmesh.policies.planner.problem import Problem, Sla
 
 FIRST = 0.25
 """First price of a window, as a share of mu."""
@@ -30,6 +30,7 @@ class Levels:
         self._edges_s = np.concatenate([[0.0], np.cumsum(problem.seconds)])
         self._first = FIRST * mu_g_per_token
         self._nu: dict[tuple[int, int], float] = {}
+        self._needed: dict[tuple[int, int], float] = {}
 
     def raise_low(self, path: tuple[int, ...]) -> bool:
         """Raise the price of the worst windows of `path` that do not overlap; False: none low."""
@@ -42,6 +43,8 @@ class Levels:
             if all(window[1] <= first or last <= window[0] for first, last in raised):
                 raised.append(window)
                 self._nu[window] = self._nu.get(window, self._first / STEP) * STEP
+                needed = max(self._needed.get(window, 0.0), self._wanted(sla, start))
+                self._needed[window] = needed
         return bool(raised)
 
     def worth(self, arrays: Arrays) -> Arrays:
@@ -54,12 +57,14 @@ class Levels:
     def owed_g(self) -> Floats:
         """Give (T,): what the windows that are over before each slot add to the bound."""
         owed = np.zeros(len(self._problem.seconds))
-        sla = self._problem.sla
-        if sla is None:
-            return owed
-        for (_, last), nu in self._nu.items():
-            owed[last:] += nu * sla.tokens_per_s * sla.window_s
+        for (first, last), nu in self._nu.items():
+            owed[last:] += nu * self._needed[first, last]
         return owed
+
+    def _wanted(self, sla: Sla, start_s: float) -> float:
+        """Give the tokens that are still to be trained in a window."""
+        times, tokens = zip(*sla.before, (0.0, 0.0), strict=True)
+        return sla.tokens_per_s * sla.window_s + float(np.interp(start_s, times, tokens))
 
     def _slots(self, start_s: float, end_s: float) -> tuple[int, int]:
         """Give the slots a window touches, [first, last)."""

@@ -16,7 +16,7 @@ import numpy as np
 from wattmesh.policies.planner.arrays import Arrays, arrays_of
 from wattmesh.policies.planner.levels import Levels
 from wattmesh.policies.planner.prices import Search
-from wattmesh.policies.planner.problem import NoPlan, Plan, Problem, merged
+from wattmesh.policies.planner.problem import Evaluation, NoPlan, Plan, Problem, merged
 from wattmesh.policies.planner.repair import (
     Candidate,
     Judge,
@@ -83,7 +83,7 @@ def plan(
         evaluation=best.evaluation,
         mu_g_per_token=mu,
         bound_g=bound_g,
-        budget=_budget(problem, best.evaluation.grams, bound_g),
+        budget=over_budget(problem, best.evaluation, bound_g),
     )
 
 
@@ -158,17 +158,27 @@ def _no_legal_path(problem: Problem) -> str:
     )
 
 
-def _budget(problem: Problem, found_g: float, bound_g: float) -> str:
-    """Say what is wrong with the budget; "" when it is kept or there is none."""
-    budget_g = problem.budget_g
+def over_budget(problem: Problem, found: Evaluation, bound_g: float) -> str:
+    """Say what is wrong with the budget; "" when it is kept or there is none.
+
+    Args:
+        problem: says the budget, which counts operational grams alone.
+        found: of the plan.
+        bound_g: no legal path charges less, the grams of the hardware's making included.
+    """
+    budget_g, found_g = problem.budget_g, found.operational_g
     if budget_g is None or found_g <= budget_g:
         return ""
-    if not problem.power_price_g_per_j and bound_g > budget_g:
+    dearest = max(each.embodied_g_per_s for each in problem.options)
+    least_g = max(0.0, bound_g - dearest * sum(problem.seconds))
+    if budget_g <= 0:
+        return f"the budget is used up, and the rest of the work takes {grams(found_g)}"
+    if not problem.power_price_g_per_j and least_g > budget_g:
         return (
             f"the budget of {grams(budget_g)} cannot be kept: the rest of the work takes at least "
-            f"{grams(bound_g)}"
+            f"{grams(least_g)}"
         )
     return (
         f"the budget of {grams(budget_g)} is not kept: the best plan found takes {grams(found_g)}, "
-        f"and none takes less than {grams(bound_g)}"
+        f"and none takes less than {grams(least_g)}"
     )

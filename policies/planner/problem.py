@@ -24,6 +24,7 @@ class Option:
         tokens_per_s: 0 for a pause.
         power_w: charged while the run is here, idle GPUs that it holds included.
         embodied_g_per_s: share of the hardware's making, for the GPUs held here.
+        bound_w: the most it may draw, which a power cap must leave room for; None: `power_w`.
     """
 
     name: str
@@ -32,6 +33,12 @@ class Option:
     power_w: float
     gpus: int
     embodied_g_per_s: float = 0.0
+    bound_w: float | None = None
+
+    @property
+    def needs_w(self) -> float:
+        """Watts that a power cap must leave room for."""
+        return self.power_w if self.bound_w is None else self.bound_w
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +62,19 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sla:
-    """Least average throughput over every window of this length that ends before the work does."""
+    """Least average throughput over every window of this length that ends before the work does.
+
+    Attributes:
+        before: what was trained before the first slot: (time, tokens), both <= 0 and counted from
+            its start, oldest first; empty: not known.
+        from_s: windows that begin earlier do not count, and none does that begins before all that
+            is known.
+    """
 
     window_s: float
     tokens_per_s: float
+    before: tuple[tuple[float, float], ...] = ()
+    from_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +94,7 @@ class Problem:
         power_price_g_per_j: per slot; what a watt-second costs on top of its grams because runs
             share a cap; empty: nothing.
         sla: None: none.
-        budget_g: most grams that the rest of the work may emit; None: no limit.
+        budget_g: most operational grams that the rest of the work may emit; None: no limit.
         first: the only option available in the first slot; None: any.
     """
 
@@ -113,7 +129,7 @@ class Problem:
         if slot == 0 and self.first not in {None, option}:
             return False
         wanted = self.options[option]
-        if self.power_cap_w and wanted.power_w > self.power_cap_w[slot]:
+        if self.power_cap_w and wanted.needs_w > self.power_cap_w[slot]:
             return False
         return not self.gpus_available or wanted.gpus <= self.gpus_available[slot]
 
@@ -146,14 +162,19 @@ class Problem:
     def _wrong_numbers(self) -> str:
         """Say which option or transition no arithmetic can use; "" when all can."""
         for option in self.options:
-            numbers = (option.tokens_per_s, option.power_w, option.embodied_g_per_s)
+            numbers = (
+                option.tokens_per_s,
+                option.power_w,
+                option.embodied_g_per_s,
+                option.needs_w,
+            )
             if not all(isfinite(each) and each >= 0 for each in numbers):
                 return f"option {option.name} has {numbers}"
         for row in self.transitions:
             for way in row:
-                numbers = (way.seconds, way.energy_j, way.dwell_s) if way else (0.0, 0.0, 0.0)
-                if not all(isfinite(each) and each >= 0 for each in numbers):
-                    return f"a transition takes {numbers}"
+                taken = (way.seconds, way.energy_j, way.dwell_s) if way else ()
+                if not all(isfinite(each) and each >= 0 for each in taken):
+                    return f"a transition takes {taken}"
         return ""
 
 
@@ -186,7 +207,7 @@ class Evaluation:
     """What following a path would come to, reckoned second by second.
 
     Attributes:
-        grams: what the budget counts: operational and embodied.
+        grams: operational, which is what a budget counts, and embodied.
         charged_g: `grams` and the price of shared power: what the planner minimises.
         tokens: trained until the end of the path or of the work.
         ends_s: when the work is done; None when the path leaves some.

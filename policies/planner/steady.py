@@ -8,6 +8,7 @@ the new forecast, and its gap says what keeping it may cost at most.
 from dataclasses import replace
 
 from wattmesh.policies.planner.evaluate import evaluate
+from wattmesh.policies.planner.plan import over_budget
 from wattmesh.policies.planner.problem import Plan, Problem
 from wattmesh.telemetry.readings import J_PER_KWH
 
@@ -37,15 +38,17 @@ def steady(
         least_gain: share of the grams left that it must save.
 
     Returns:
-        `found` when both begin with the same option, when the old path is not legal any more or
-        when the new one saves enough; else the old path, with the bound of the new plan.
+        `found` when both begin with the same option, when the old path is not legal any more, when
+        it alone breaks the budget or when the new one saves enough; else the old path, with the
+        bound of the new plan.
     """
     if not before or before[0] == found.path[0]:
         return found
     rest = before[: len(problem.seconds)]
     rest += (rest[-1],) * (len(problem.seconds) - len(rest))
     kept = evaluate(problem, rest)
-    if not kept.legal:
+    budget = over_budget(problem, kept, found.bound_g)
+    if not kept.legal or (budget and not found.budget):
         return found
     saved_g = kept.charged_g - found.evaluation.charged_g
     needed_g = max(
@@ -54,7 +57,7 @@ def steady(
     )
     if saved_g > needed_g:
         return found
-    return replace(found, path=rest, evaluation=kept)
+    return replace(found, path=rest, evaluation=kept, budget=budget)
 
 
 def _first_change_g(problem: Problem, found: Plan, otherwise: int) -> float:
