@@ -4,8 +4,9 @@ Invariant: nothing is listed that needs no act, and nothing that needs one is le
 urgent comes first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.views import CarbonLine, RunLine, StatusView
 
@@ -121,6 +122,24 @@ def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
             f"Coverage {power.covered} of {power.to_cover} GPUs: savings are estimated and no "
             "clock is changed until all are read; see that `wattmesh agent` runs on their nodes, "
             "or retire nodes that are gone (POST /v1/agents/NODE/retire)."
+        )
+    for node in pulse.nodes:
+        yield from _refused(node)
+
+
+def _refused(node: NodeRow) -> Iterator[str]:
+    """Say that a node keeps back what this daemon does not take."""
+    refused = node.facts.get("refused")
+    rows, energy_j, why = (
+        (refused.get(name) for name in ("rows", "energy_j", "why"))
+        if isinstance(refused, Mapping)
+        else (None, None, None)
+    )
+    if isinstance(rows, int) and rows > 0 and isinstance(energy_j, int | float):
+        yield (
+            f"{node.node} keeps back {rows} ledger rows of {energy_j:.0f} J, which this daemon "
+            f"refuses and no sum has ({str(why)[:300].rstrip('.')}): install the same version of "
+            "wattmesh on both, and restart the agent there to offer them at once."
         )
 
 

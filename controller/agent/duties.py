@@ -6,7 +6,7 @@ Invariant: each may be killed at any instruction and done again; what matters is
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -14,10 +14,11 @@ import wattmesh
 from wattmesh.controller.agent.knowledge import PATIENCE_S, Knowledge, Told
 from wattmesh.controller.agent.link import Link
 from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.agent.refusals import KeptBack
 from wattmesh.controller.loops import Clock
 from wattmesh.errors import JournalUnavailable, SourceUnavailable
 from wattmesh.telemetry.attribution import Claim
-from wattmesh.telemetry.delivery import Report, baseline, live
+from wattmesh.telemetry.delivery import Batch, Report, baseline, live
 from wattmesh.telemetry.desired import Applied
 from wattmesh.telemetry.exporter import DeviceExporter
 from wattmesh.telemetry.node_claims import NodeClaims
@@ -34,6 +35,11 @@ WAIT_S = 15.0
 
 ANSWER_LIMIT_S = 10.0
 
+REFUSALS = frozenset({400, 413, 422})
+"""A delivery that will be refused as it is whenever it comes, and was never counted."""
+
+LONGEST_WHY = 300
+
 
 @dataclass(slots=True)
 class Newest:
@@ -45,6 +51,7 @@ class Newest:
     applied: Applied | None = None
     heard_s: float | None = None
     delivered_s: float | None = None
+    kept_back: KeptBack = field(default_factory=KeptBack)
 
 
 class Reading:
@@ -140,14 +147,8 @@ class Delivering:
         """Deliver one batch, and how the node is; say whether there may be more."""
         fresh = self._outbox.fresh
         batch = None if fresh else self._outbox.batch()
-        sample = self._newest.sample
-        report = Report(
-            batch=batch,
-            fresh=fresh,
-            devices={each.gpu_uuid: live(each) for each in sample.readings},
-            missing=sample.missing,
-            facts=self._facts(),
-        )
+        self._newest.kept_back = self._outbox.kept_back()
+        report = self._report(batch, fresh=fresh)
         body = json.dumps(report.to_json(), separators=(",", ":")).encode()
         try:
             reply = self._link.call("POST", self._target, body, limit_s=DELIVERY_LIMIT_S)
@@ -156,15 +157,29 @@ class Delivering:
             self._give_up_on_old_counters(fresh)
             raise
         if reply.status != 200:
+            why = str(answer.get("error", "no reason given"))[:LONGEST_WHY]
+            if batch is not None and reply.status in REFUSALS:
+                self._outbox.refused(batch, why)
+                return True
             raise SourceUnavailable(
-                f"the controller did not take the delivery ({reply.status}): "
-                f"{answer.get('error', 'no reason given')}"
+                f"the controller did not take the delivery ({reply.status}): {why}"
             )
         if fresh:
             self._outbox.adopt(map(baseline, answer.get("baselines", ())))
         if batch is not None:
             self._outbox.acknowledged(batch)
         return batch is not None
+
+    def _report(self, batch: Batch | None, *, fresh: bool) -> Report:
+        """Put together what is told beside a batch."""
+        sample = self._newest.sample
+        return Report(
+            batch=batch,
+            fresh=fresh,
+            devices={each.gpu_uuid: live(each) for each in sample.readings},
+            missing=sample.missing,
+            facts=self._facts(),
+        )
 
     def _give_up_on_old_counters(self, fresh: bool) -> None:
         """Begin anew when the controller cannot be asked what a lost outbox had delivered."""
@@ -228,5 +243,6 @@ def facts(
         "boot_id": boot_id,
         "deliver_s": deliver_s,
         "applied": newest.applied.to_json() if newest.applied else None,
+        "refused": newest.kept_back.to_json(),
         "troubles": [each for each in troubles if each],
     }

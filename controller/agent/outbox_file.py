@@ -42,6 +42,13 @@ CREATE TABLE counters (
 CREATE TABLE flight (seq INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
+_ADDED = """
+CREATE TABLE IF NOT EXISTS refusals (
+    gpu_uuid TEXT NOT NULL, run TEXT NOT NULL, slot_start INTEGER NOT NULL, line TEXT NOT NULL,
+    times INTEGER NOT NULL, retry_at INTEGER NOT NULL, why TEXT NOT NULL,
+    PRIMARY KEY (gpu_uuid, run, slot_start, line)) WITHOUT ROWID
+"""
+"""What files from before lack."""
 
 
 class OutboxFile:
@@ -170,11 +177,14 @@ def _hold(path: Path) -> int:
 
 
 def _create(connection: sqlite3.Connection) -> None:
-    """Make the tables of a new file, in one transaction."""
+    """Make the tables that a file lacks, and offer everything again, in one transaction."""
     connection.execute("BEGIN IMMEDIATE")
     known = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'facts'").fetchone()
     if known is None:
         for statement in _SCHEMA.split(";"):
             connection.execute(statement)
         connection.execute("INSERT INTO facts VALUES ('fresh', '1')")
+    connection.execute(_ADDED)
+    # Another controller, or a mended one, may take what was kept back.
+    connection.execute("UPDATE refusals SET retry_at = 0")
     connection.execute("COMMIT")

@@ -8,10 +8,12 @@ from typing import Any
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.registry import Collector
 
 from wattmesh.controller.agent.duties import Delivering, Hearing, Newest, Reading, facts
 from wattmesh.controller.agent.knowledge import Knowledge
 from wattmesh.controller.agent.link import Link
+from wattmesh.controller.agent.metrics import AgentMetrics
 from wattmesh.controller.agent.obeying import REPEAT_S, Obeying
 from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.controller.agent.relay import Relay
@@ -105,7 +107,12 @@ class AgentParts:
         sample = self.newest.sample
         trouble = self.delivery.state.trouble or self.hearing.state.trouble or sample.trouble
         read = f"{self.node}: {len(sample.readings)} of {len(sample.devices)} devices answer"
-        return f"{read}; {trouble}" if trouble else f"{read}, all delivered."
+        if trouble:
+            return f"{read}; {trouble}"
+        kept = self.newest.kept_back
+        if kept.rows:
+            return f"{read}, all delivered but {kept.rows} rows that are refused: {kept.why}"
+        return f"{read}, all delivered."
 
     def start(self) -> None:
         """Start everything.
@@ -115,7 +122,7 @@ class AgentParts:
         """
         address = listen_address(self._settings.agent.metrics)
         if address is not None:
-            self._metrics = _served(address, self.exporter)
+            self._metrics = _served(address, self.exporter, AgentMetrics(self.newest))
         if self._relay is not None:
             self._relay.start()
         for loop in (self.sampler, self.obeying, self.hearing, self.delivery):
@@ -181,14 +188,15 @@ def _link(settings: Settings) -> Link:
     return Link(address, token=token, ca_file=agent.ca_file)
 
 
-def _served(address: tuple[str, int], exporter: DeviceExporter) -> WSGIServer:
-    """Serve the devices' metrics.
+def _served(address: tuple[str, int], *collectors: Collector) -> WSGIServer:
+    """Serve the metrics of the devices and of the agent itself.
 
     Raises:
         FixInput: the address cannot be had.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(exporter)
+    for each in collectors:
+        registry.register(each)
     host, port = address
     try:
         server, _ = start_http_server(port, addr=host, registry=registry)

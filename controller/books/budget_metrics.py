@@ -11,24 +11,10 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from wattmesh.controller.books.spending import PeriodLine
 from wattmesh.controller.pulse import Pulse
 
-AMOUNTS = (
-    ("limit", "limit_g", "Grams that may be spent in the running period."),
-    ("spent", "spent_g", "Grams spent in it, of slots that have a price."),
-    ("planned", "expected_g", "Grams that its plan has by now."),
-    ("residual", "residual_g", "The limit less what was spent; below 0 once it is exhausted."),
-    ("on_course", "on_course_g", "Grams at its end, if it burns on as in the newest days."),
-)
-
 
 def budget_metrics(pulse: Pulse) -> Iterator[Metric]:
     """Where each budget stands."""
-    for name, field, meaning in AMOUNTS:
-        grams = GaugeMetricFamily(f"wattmesh_budget_{name}_grams", meaning, labels=["budget"])
-        for line in pulse.budgets:
-            value: float | None = getattr(line, field)
-            if value is not None:
-                grams.add_metric([line.name], value)
-        yield grams
+    yield from _amounts(pulse.budgets)
     yield _burn(pulse.budgets)
     ends = GaugeMetricFamily(
         "wattmesh_budget_exhausted_timestamp_seconds",
@@ -46,6 +32,46 @@ def budget_metrics(pulse: Pulse) -> Iterator[Metric]:
         for urgency in ("slow", "fast", "exhausted"):
             alerts.add_metric([line.name, urgency], float(line.urgency == urgency))
     yield from (ends, alerts)
+
+
+def _amounts(lines: tuple[PeriodLine, ...]) -> Iterator[Metric]:
+    """Give the grams of each budget."""
+    limit = GaugeMetricFamily(
+        "wattmesh_budget_limit_grams",
+        "Grams that may be spent in the running period.",
+        labels=["budget"],
+    )
+    spent = GaugeMetricFamily(
+        "wattmesh_budget_spent_grams",
+        "Grams spent in it, of slots that have a price.",
+        labels=["budget"],
+    )
+    planned = GaugeMetricFamily(
+        "wattmesh_budget_planned_grams",
+        "Grams that its plan has by now.",
+        labels=["budget"],
+    )
+    residual = GaugeMetricFamily(
+        "wattmesh_budget_residual_grams",
+        "The limit less what was spent; below 0 once it is exhausted.",
+        labels=["budget"],
+    )
+    course = GaugeMetricFamily(
+        "wattmesh_budget_on_course_grams",
+        "Grams at its end, if it burns on as in the newest days.",
+        labels=["budget"],
+    )
+    for line in lines:
+        for family, grams in (
+            (limit, line.limit_g),
+            (spent, line.spent_g),
+            (planned, line.expected_g),
+            (residual, line.residual_g),
+            (course, line.on_course_g),
+        ):
+            if grams is not None:
+                family.add_metric([line.name], grams)
+    yield from (limit, spent, planned, residual, course)
 
 
 def _burn(lines: tuple[PeriodLine, ...]) -> Metric:

@@ -19,7 +19,15 @@ value that is unknown has no sample; it is never 0. Series of single devices (`g
 are served where the devices are read: by `wattmesh agent` on its node (`agent.metrics`), or by the
 daemon when it reads the GPUs of its own machine. How to read them: [energy](../energy.md)."""
 
-SOURCES = (("wattmesh.controller", "metrics.py"), ("wattmesh.telemetry", "exporter.py"))
+SOURCES = (
+    ("wattmesh.controller", "metrics.py"),
+    ("wattmesh.controller.agent", "metrics.py"),
+    ("wattmesh.controller.books", "budget_metrics.py"),
+    ("wattmesh.controller.cap", "metrics.py"),
+    ("wattmesh.controller.planner", "metrics.py"),
+    ("wattmesh.controller.signals", "metrics.py"),
+    ("wattmesh.telemetry", "exporter.py"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,21 @@ def test_everything_is_named() -> None:
     assert _unnamed(_written()) == []
 
 
+def test_no_file_with_metrics_is_overlooked() -> None:
+    """A metric that moves to another file stays in the reference."""
+    served = {
+        str(path.relative_to(REPOSITORY))
+        for folder in ("controller", "telemetry")
+        for path in (REPOSITORY / folder).rglob("*.py")
+        if "MetricFamily(\n" in (text := path.read_text("utf-8")) or 'MetricFamily("' in text
+    }
+    read = {
+        f"{package.removeprefix('wattmesh.').replace('.', '/')}/{name}"
+        for package, name in metrics.SOURCES
+    }
+    assert served == read
+
+
 @pytest.mark.parametrize("kind", ["command", "setting", "metric", "error", "state", "call"])
 def test_unnamed_is_caught(kind: str) -> None:
     """Sabotaged twin: docs from which one name is struck out are found wanting."""
