@@ -9,6 +9,7 @@ everything else is nobody's wish, and the actuator then leads the GPU back to it
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
 
 from wattmesh.controller.cap.held import CapNow, obligations
 from wattmesh.controller.journal.runs import RunRow
@@ -20,8 +21,28 @@ from wattmesh.telemetry.desired import Desired, GpuControl, LeaseKind, Wish
 LEASE_S = 60.0
 """How long a lock outlives the last word of the controller."""
 
+BEAT_S, STEP_S = 1.0, 5.0
+"""How often the actuator looks, and least time between two of its steps back up."""
+
 Controls = Mapping[str, GpuControl]
 """What the nodes' actuators said lately, by GPU."""
+
+
+def back_s(step_share: float = 0.1, write_every_s: float = 60.0) -> float:
+    """Longest time from the wish for a higher clock, or for none, to the boards running at it.
+
+    Whoever dies in between: the lease on the old clock ends, and the actuator steps up; each step
+    waits for a look (docs/safety.md, "GPUs").
+
+    Args:
+        step_share: of the nodes' actuators (`[actuator]`).
+        write_every_s: of theirs too.
+    """
+    return LEASE_S + BEAT_S + ceil(1 / step_share) * (min(write_every_s, STEP_S) + BEAT_S)
+
+
+BACK_S = back_s()
+"""With the actuator's defaults."""
 
 
 def trouble(row: RunRow, controls: Controls, coverage: tuple[int, int]) -> str:

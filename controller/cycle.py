@@ -13,7 +13,7 @@ from datetime import datetime
 from wattmesh.controller.act import carry_out, settle, settle_clock
 from wattmesh.controller.cap.capping import apply
 from wattmesh.controller.cap.held import CapNow
-from wattmesh.controller.clocks import Controls
+from wattmesh.controller.clocks import BACK_S, Controls
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.observe import SignalFacts, observe
@@ -40,6 +40,7 @@ class CycleSettings:
         coverage: devices whose power was read lately, and devices expected.
         controls: what the nodes' actuators said lately, by GPU.
         nodes: every node that was not retired.
+        clock_lag_s: until a clock that is wished is in force (`controller.clocks.back_s`).
     """
 
     mode: Mode
@@ -50,6 +51,7 @@ class CycleSettings:
     coverage: tuple[int, int] = (0, 0)
     controls: Controls = field(default_factory=dict)
     nodes: tuple[NodeRow, ...] = ()
+    clock_lag_s: float = BACK_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,7 @@ class Cycle:
             policy=settings.policy,
             facts=settings.facts,
             cycle_s=settings.cycle_s,
+            clock_lag_s=settings.clock_lag_s,
             coverage=settings.coverage,
             controls=settings.controls,
         )

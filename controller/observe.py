@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
-from wattmesh.controller.clocks import Controls, trouble
+from wattmesh.controller.clocks import BACK_S, Controls, trouble
 from wattmesh.controller.journal.carbon import FetchRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
@@ -56,6 +56,7 @@ def observe(
     policy: PolicySettings,
     facts: SignalFacts | None,
     cycle_s: float,
+    clock_lag_s: float = BACK_S,
     coverage: tuple[int, int] = (0, 0),
     controls: Controls = MappingProxyType({}),
 ) -> Observation:
@@ -78,6 +79,7 @@ def observe(
         coverage=coverage,
         policy=policy,
         cycle_s=cycle_s,
+        clock_lag_s=clock_lag_s,
     )
 
 

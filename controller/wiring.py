@@ -22,6 +22,7 @@ from wattmesh.controller.bell import Bell
 from wattmesh.controller.books.accounts import Accounts
 from wattmesh.controller.books.period_roll import PeriodRoll
 from wattmesh.controller.books.slot_prices import Tariff
+from wattmesh.controller.clocks import back_s
 from wattmesh.controller.cycle import Cycle, CycleSettings
 from wattmesh.controller.duties import (
     CycleDuty,
@@ -269,6 +270,7 @@ class Parts:
             facts=self.pulse.signals.decision,
             switch_timeout_s=timeout_s + max(0.0, step.step_s if step else 0.0),
             cycle_s=settings.loops.cycle_s,
+            clock_lag_s=back_s(settings.actuator.step_share, settings.actuator.write_every_s),
         )
 
     def _look_again(self) -> None:

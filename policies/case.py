@@ -9,13 +9,13 @@ from math import inf, isfinite
 
 from wattmesh.policies.decision import Action, Decision, Observation, RunView
 from wattmesh.policies.guard import Guard
-from wattmesh.policies.menu import menu
+from wattmesh.policies.menu import menu, unheld
 from wattmesh.policies.words import duration, figures
 from wattmesh.policies.words import point as named
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, Release
 
 SETTLING_INTERVALS = 2
-"""Boundary intervals after a start or a switch whose measured speed says nothing yet."""
+"""Boundary intervals after a start, a switch or another clock whose measured speed says nothing."""
 
 STANDSTILL = 0.01
 """Share of its catalogue speed below which a run is not slow but stands; time stays finite."""
@@ -151,8 +151,12 @@ def _tokens_per_step(run: RunView) -> float:
 
 
 def _guard(seen: Observation, run: RunView, points: tuple[OperatingPoint, ...]) -> Guard | None:
-    """Reckon the guard; None without a catalogue, a deadline or any point to go to or be at."""
-    known = points or ((run.current,) if run.current else ())
+    """Reckon the guard; None without a catalogue, a deadline or any point to go to or be at.
+
+    Nobody is needed to let a clock go, so what keeps clocks from being set takes no such point.
+    """
+    free = unheld(run, seen.policy)
+    known = (*points, *free) or ((run.current,) if run.current else ())
     if run.catalogue is None or run.deadline is None or not known:
         return None
     catalogue, held = run.catalogue, max(run.gpus_held, run.world_size)
@@ -171,7 +175,24 @@ def _guard(seen: Observation, run: RunView, points: tuple[OperatingPoint, ...]) 
         attempts_after=limit,
         timeout_s=seen.policy.failed_switch_s,
         reacquire_s=_reacquire_s(run, catalogue),
+        clock_s=_clock_s(seen, catalogue),
+        pending_s=_pending_s(seen, run, catalogue),
+        unheld=free,
     )
+
+
+def _clock_s(seen: Observation, catalogue: Catalogue) -> float:
+    """Longest time until another clock is in force; 0 where the points have but one."""
+    if len({point.clock_mhz for point in catalogue.points}) < 2:
+        return 0.0
+    return seen.clock_lag_s + catalogue.switch.clock_s
+
+
+def _pending_s(seen: Observation, run: RunView, catalogue: Catalogue) -> float:
+    """What is left of it since the clock was last changed."""
+    if run.since_clock_s is None:
+        return 0.0
+    return max(0.0, _clock_s(seen, catalogue) - run.since_clock_s)
 
 
 def _reacquire_s(run: RunView, catalogue: Catalogue) -> float:
@@ -206,10 +227,17 @@ def _speed_share(seen: Observation, run: RunView, interval_tokens: float) -> flo
         return reserve
     if not (isfinite(measured) and measured > 0):
         return reserve
-    settled_s = (seen.now - run.started_at).total_seconds()
-    if run.since_switch_s is not None:
-        settled_s = min(settled_s, run.since_switch_s)
     interval_s = interval_tokens / run.current.tokens_per_s
-    if settled_s < SETTLING_INTERVALS * interval_s + switch_s(run, run.catalogue):
+    if _settled_s(seen, run, run.catalogue) < SETTLING_INTERVALS * interval_s:
         return reserve
     return min(reserve, max(STANDSTILL, measured / run.current.tokens_per_s))
+
+
+def _settled_s(seen: Observation, run: RunView, catalogue: Catalogue) -> float:
+    """Seconds that the run has trained at its point, whatever began it: start, switch or clock."""
+    since_s = [(seen.now - run.started_at).total_seconds() - switch_s(run, catalogue)]
+    if run.since_switch_s is not None:
+        since_s.append(run.since_switch_s - switch_s(run, catalogue))
+    if run.since_clock_s is not None:
+        since_s.append(run.since_clock_s - _clock_s(seen, catalogue))
+    return min(since_s)

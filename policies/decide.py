@@ -107,11 +107,11 @@ def _deadline(case: Case) -> Decision | None:
     fastest = guard.fastest
     at = moment(case.run.deadline, now)
     rest = duration(guard.finish_s(current))
-    late_s = guard.finish_s(current) - guard.time_left_s
-    lag_s = guard.lag_s(current)
-    gone = guard.finish_s(fastest) - lag_s * current.tokens_per_s / fastest.tokens_per_s
-    by_switch_s = lag_s + guard.switch_s + max(0.0, gone)
-    if fastest.tokens_per_s <= current.tokens_per_s or by_switch_s >= guard.finish_s(current):
+    late_s = guard.finish_s(current) - guard.usable_s
+    by_fastest_s = guard.finish_by_fastest_s(current)
+    # A higher clock costs nothing, and is there sooner than the guard may count on.
+    sooner = fastest.layout == current.layout or by_fastest_s < guard.finish_s(current)
+    if fastest.tokens_per_s <= current.tokens_per_s or not sooner:
         if fastest.tokens_per_s <= current.tokens_per_s and guard.feasible:
             return case.hold("static_fastest", _no_promise(case, at))
         return case.hold(
@@ -120,7 +120,7 @@ def _deadline(case: Case) -> Decision | None:
             f"likely to be missed by {duration(late_s)}; move runs.{case.run.name}.deadline if "
             "that is not acceptable",
         )
-    late_s = by_switch_s - guard.time_left_s
+    late_s = by_fastest_s - guard.time_left_s
     end = f"{duration(late_s)} late" if late_s > 0 else f"{duration(-late_s)} early"
     return case.go(
         "deadline",

@@ -246,6 +246,8 @@ class Observation:
     Attributes:
         coverage: (devices whose power was read lately, devices expected); (0, 0) when not known.
         cycle_s: longest time until the next cycle looks; the deadline guard reckons with it.
+        clock_lag_s: longest time from the wish for a higher clock, or for none, to the boards
+            running at it, whoever dies meanwhile; the guard reckons with it too.
         cap: the operator's power cap in force, if any.
     """
 
@@ -257,6 +259,7 @@ class Observation:
     coverage: tuple[int, int] = (0, 0)
     policy: PolicySettings = field(default_factory=PolicySettings)
     cycle_s: float = 0.0
+    clock_lag_s: float = 0.0
     cap: CapView | None = None
 
 

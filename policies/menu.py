@@ -4,6 +4,7 @@ Invariant: a point nobody validated, or whose equivalence the operator did not a
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from wattmesh.policies.decision import PolicySettings, RunView
 from wattmesh.policies.powercap import needs_w
@@ -74,3 +75,17 @@ def menu(run: RunView, policy: PolicySettings) -> tuple[OperatingPoint, ...]:
     """List the points that `run` may be switched to, in the catalogue's order."""
     points = run.catalogue.points if run.catalogue else ()
     return tuple(point for point in points if not why_not(point, run, policy))
+
+
+def unheld(run: RunView, policy: PolicySettings) -> tuple[OperatingPoint, ...]:
+    """List the points that a run may be at while nobody holds the clock of its GPUs.
+
+    That clocks cannot be set does not matter here: a lock that is not wished any more ends by
+    itself.
+    """
+    catalogue, able = run.catalogue, replace(run, clock_trouble="")
+    return tuple(
+        point
+        for point in (catalogue.points if catalogue else ())
+        if catalogue and catalogue.find(point.layout) is point and not why_not(point, able, policy)
+    )

@@ -8,9 +8,10 @@ Invariant: both see the grid through the same forecast.
 """
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from wattmesh.controller.replay.forecasts import Forecast
@@ -83,7 +84,8 @@ class PlansNow:
         """Give the plan for now; a new one when the grid, or where the run is, has changed."""
         here = run.current.id if run.current else ""
         slot = seen.carbon.slots[0].start if seen.carbon.slots else None
-        asked = (slot, here, run.suspended_s is None)
+        cap = (seen.cap.until, run.room_w) if seen.cap else None
+        asked = (slot, here, run.suspended_s is None, cap)
         if run.open_switch is not None or asked == self._asked:
             return self._plan
         with self._clock.running():
@@ -105,6 +107,7 @@ class Ours:
         """Take the forecast, the settings and who plans."""
         self._means, self._plans = means, plans
         self._frozen = ""
+        self._trained: deque[tuple[float, int]] = deque()
 
     @property
     def solve_s(self) -> float:
@@ -113,7 +116,9 @@ class Ours:
 
     def wish(self, scene: Scene, state: State) -> str | None:
         """Decide, and carry out what was decided."""
-        seen = _see(scene, state, self._means, self._frozen)
+        seen = self.seen(scene, state)
+        if self._frozen:
+            return _let_go(scene, state)
         _, decisions = think(seen, self._plans)
         for decision in decisions:
             if decision.action is Action.FREEZE:
@@ -123,6 +128,18 @@ class Ours:
             elif decision.action is not Action.HOLD:
                 return decision.target
         return None
+
+    def seen(self, scene: Scene, state: State) -> Observation:
+        """Observe; for a service level with what was trained over its window."""
+        seen = _see(scene, state, self._means, self._frozen)
+        if not seen.policy.sla_throughput_share:
+            return seen
+        past, begin_s = self._trained, state.at_s - seen.policy.sla_window_s
+        trained = tuple((state.at_s - at_s, tokens) for at_s, tokens in past)
+        past.append((state.at_s, int(state.tokens)))
+        while len(past) > 1 and past[1][0] <= begin_s:
+            past.popleft()
+        return replace(seen, runs=(replace(seen.runs[0], trained=trained),))
 
 
 class Rival:
@@ -147,6 +164,8 @@ class Rival:
         case = examine(seen, seen.runs[0])
         if case.guard is None or state.busy_until_s is not None:
             return None
+        if not state.asleep and state.failed >= self._means.policy.failed_limit:
+            return _let_go(scene, state)
         slot, here = seen.carbon.slots[0], SLEEP if state.asleep else state.point.id
         if self._asked != (slot.start, here):
             with self._clock.running():
@@ -192,6 +211,12 @@ def _see(scene: Scene, state: State, means: Means, frozen: str) -> Observation:
         frozen=frozen,
         pause=means.pause,
     )
+
+
+def _let_go(scene: Scene, state: State) -> str | None:
+    """Give what becomes of a run that is frozen: nobody holds its clock any more."""
+    home = scene.catalogue.find(state.point.layout)
+    return home.id if home else None
 
 
 def _guarded(case: Case, here: str, wish: str) -> str | None:

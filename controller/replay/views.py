@@ -6,6 +6,7 @@ the forecast alone, and only the running interval is what was recorded.
 
 from datetime import datetime, timedelta
 
+from wattmesh.controller.clocks import BACK_S
 from wattmesh.controller.replay.world import Scene, State
 from wattmesh.policies.decision import (
     CarbonView,
@@ -63,6 +64,7 @@ def observation(
         ),
         policy=policy,
         cycle_s=cycle_s,
+        clock_lag_s=BACK_S,
     )
 
 
@@ -82,15 +84,15 @@ def _run(scene: Scene, state: State, frozen: str, pause: bool) -> RunView:
     return RunView(
         run="replay",
         name=catalogue.job,
-        attempt=1,
-        live=True,
+        attempt=1 if state.out_until_s is None else 2,
+        live=state.out_until_s is None or at_s >= state.out_until_s,
         last_seen_s=0.0,
         step=int(state.tokens // steps),
         tokens=int(state.tokens),
         tokens_total=round(scene.tokens),
         layout=state.point.layout,
-        world_size=scene.gpus,
-        gpus_held=scene.gpus,
+        world_size=state.gpus,
+        gpus_held=state.gpus,
         boundary_every=scene.boundary_every,
         started_at=scene.start,
         catalogue=catalogue,
@@ -107,4 +109,12 @@ def _run(scene: Scene, state: State, frozen: str, pause: bool) -> RunView:
         since_switch_s=None if changed_s is None else at_s - changed_s,
         capabilities=CAPABILITIES if pause else CAPABILITIES[:-1],
         suspended_s=at_s - state.asleep_since_s if state.asleep else None,
+        outage_share=_outage_share(scene, state),
     )
+
+
+def _outage_share(scene: Scene, state: State) -> float:
+    """Share of its time that it stood; less than a day counts as a day, as in the journal."""
+    if scene.loss is None or state.out_until_s is None:
+        return 0.0
+    return scene.loss.outage_s / max(DAY_S, state.at_s)

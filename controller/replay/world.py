@@ -5,11 +5,12 @@ once), lets switches take their time and fail, and charges every second at what 
 emitted. Time is seconds from the start of the run.
 
 Invariant: every second from start to finish is charged, switches and waits included; GPUs that are
-given back are charged to nobody here.
+given back, or lost, are charged to nobody here.
 """
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from math import inf
 from random import Random
 from typing import Protocol
 
@@ -30,11 +31,14 @@ class Noise:
         throughput: most of its catalogue speed that a run loses in an hour, as a share; a catalogue
             is what nothing goes wrong at, so speed is never above it.
         switch_failure: chance that a switch fails.
+        clock_late_s: most seconds until a clock that was changed is in force; until then the run
+            is no faster than at the slowest clock of its layout.
         salt: of the run, so that runs do not all meet the same fate.
     """
 
     throughput: float = 0.0
     switch_failure: float = 0.0
+    clock_late_s: float = 0.0
     seed: int = 0
     salt: str = ""
 
@@ -52,6 +56,26 @@ class Noise:
             return False
         return Random(f"switch {self.seed} {self.salt} {switch}").random() < self.switch_failure
 
+    def late_s(self, at_s: float) -> float:
+        """Seconds until the clock that is changed at `at_s` is in force."""
+        if not self.clock_late_s:
+            return 0.0
+        return self.clock_late_s * Random(f"clock {self.seed} {self.salt} {at_s}").random()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Nodes that are lost for good.
+
+    Attributes:
+        at_s: when. `outage_s`: until the run trains again on what is left.
+        gpus: that are left; the run comes back at the fastest point that fits on them.
+    """
+
+    at_s: float
+    outage_s: float
+    gpus: int
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
@@ -59,6 +83,7 @@ class Scene:
 
     Attributes:
         first: point id it begins at. `boundary_every`: steps from checkpoint to checkpoint.
+        loss: of nodes; None: none are lost.
     """
 
     catalogue: Catalogue
@@ -69,6 +94,7 @@ class Scene:
     first: str
     boundary_every: int
     noise: Noise = field(default_factory=Noise)
+    loss: Loss | None = None
 
     @property
     def gpus(self) -> int:
@@ -89,11 +115,14 @@ class State:
         point: where it trains, or trained before it went to sleep. `asleep`: it does not train.
         target: of the order it has, "" for sleep; None without one. `ordered_s`: since when.
         busy_until_s: end of the switch under way; None: none. `fails`: it will fail.
-        switched_s: begins of switches. `changed_s`: end of the last; `clock_s`: last clock change.
+        switched_s: begins of switches. `changed_s`: end of the last; `clock_s`: last clock change,
+            in force from `clock_from_s` on.
         measured: tokens/s over the last whole boundary interval.
+        out_until_s: end of the outage after nodes were lost; None: none were, so far.
     """
 
     point: OperatingPoint
+    gpus: int
     at_s: float = 0.0
     tokens: float = 0.0
     energy_j: float = 0.0
@@ -110,6 +139,8 @@ class State:
     clock_changes: int = 0
     changed_s: float | None = None
     clock_s: float | None = None
+    clock_from_s: float = 0.0
+    out_until_s: float | None = None
     boundary_tokens: float = 0.0
     interval_began: tuple[float, float] | None = None
     measured: float | None = None
@@ -145,6 +176,7 @@ class World:
         self.scene = scene
         self.state = State(
             point=scene.catalogue.point(scene.first),
+            gpus=scene.gpus,
             boundary_tokens=scene.interval_tokens,
             interval_began=(0.0, 0.0),
         )
@@ -158,7 +190,7 @@ class World:
     def order(self, wish: str) -> None:
         """Take an order: a clock and a wake-up at once, all else at the next boundary."""
         state = self.state
-        if state.busy_until_s is not None:
+        if state.busy_until_s is not None or self._out:
             return
         if wish == ("" if state.asleep else state.point.id):
             return
@@ -171,22 +203,30 @@ class World:
 
     def next_s(self) -> float:
         """Give the next moment at which something happens by itself."""
-        state = self.state
-        hour_s = (state.at_s // 3600 + 1) * 3600.0 if self._hourly else float("inf")
-        if state.busy_until_s is not None:
-            return min(state.busy_until_s, hour_s)
-        if state.asleep:
-            return float("inf")
-        goal = min(state.boundary_tokens, self.scene.tokens)
-        return min(hour_s, state.at_s + max(0.0, goal - state.tokens) / self._speed())
+        state, loss = self.state, self.scene.loss
+        moments = [state.clock_from_s] if state.clock_from_s > state.at_s else []
+        if self._hourly:
+            moments.append((state.at_s // 3600 + 1) * 3600.0)
+        if loss is not None and state.out_until_s is None:
+            moments.append(loss.at_s)
+        if self._out and state.out_until_s is not None:
+            moments.append(state.out_until_s)
+        elif state.busy_until_s is not None:
+            moments.append(state.busy_until_s)
+        elif not state.asleep:
+            goal = min(state.boundary_tokens, self.scene.tokens)
+            moments.append(state.at_s + max(0.0, goal - state.tokens) / self._speed())
+        return max(state.at_s, min(moments, default=inf))
 
     def go_to(self, to_s: float) -> None:
         """Train and charge until `to_s`; what is due then takes effect."""
-        state = self.state
+        state, loss = self.state, self.scene.loss
         self._charge(state.at_s, to_s)
         state.tokens += self._speed() * (to_s - state.at_s)
         state.at_s = to_s
-        if state.busy_until_s is not None:
+        if loss is not None and state.out_until_s is None and to_s >= loss.at_s - TICK:
+            self._lose(loss)
+        elif state.busy_until_s is not None:
             if to_s >= state.busy_until_s - TICK:
                 self._end()
         elif not state.asleep and state.tokens >= state.boundary_tokens * (1 - 1e-12):
@@ -196,22 +236,34 @@ class World:
         """Layout of a point."""
         return self.scene.catalogue.point(point).layout
 
+    @property
+    def _out(self) -> bool:
+        """Whether it stands because nodes were lost."""
+        until_s = self.state.out_until_s
+        return until_s is not None and self.state.at_s < until_s - TICK
+
     def _speed(self) -> float:
-        """Tokens per second now; none while it sleeps or switches."""
-        if self.state.asleep or self.state.busy_until_s is not None:
+        """Tokens per second now; none while it sleeps, switches or stands."""
+        state = self.state
+        if state.asleep or state.busy_until_s is not None or self._out:
             return 0.0
-        return self.state.point.tokens_per_s * self.scene.noise.speed(self.state.at_s)
+        tokens_per_s = state.point.tokens_per_s
+        if state.at_s < state.clock_from_s - TICK:
+            points = self.scene.catalogue.points
+            alike = [each.tokens_per_s for each in points if each.layout == state.point.layout]
+            tokens_per_s = min(alike)
+        return tokens_per_s * self.scene.noise.speed(state.at_s)
 
     def _power_w(self) -> float:
         """Watts charged to the run now."""
         state, catalogue = self.state, self.scene.catalogue
         if state.busy_until_s is not None:
             return state.busy_w
-        if not state.asleep:
-            return catalogue.held_power_w(state.point, self.scene.gpus)
+        if not state.asleep and not self._out:
+            return catalogue.held_power_w(state.point, state.gpus)
         if catalogue.release is Release.RELEASED:
             return 0.0
-        return self.scene.gpus * catalogue.idle_power_w_per_gpu
+        return state.gpus * catalogue.idle_power_w_per_gpu
 
     def _charge(self, from_s: float, to_s: float) -> None:
         """Book some seconds at what the grid emitted."""
@@ -227,8 +279,7 @@ class World:
         state, seconds = self.state, self.scene.catalogue.switch.clock_s
         state.target = None
         state.clock_changes += 1
-        state.clock_s = state.at_s
-        state.interval_began = state.measured = None
+        self._wish_clock()
         if seconds:
             state.busy_w = self._power_w()
             state.busy_until_s = state.at_s + seconds
@@ -236,6 +287,22 @@ class World:
             state.fails = False
             return
         state.point = target
+
+    def _wish_clock(self) -> None:
+        """Have another clock from now on, or a little later."""
+        state = self.state
+        state.clock_s = state.at_s
+        state.clock_from_s = state.at_s + self.scene.noise.late_s(state.at_s)
+
+    def _lose(self, loss: Loss) -> None:
+        """Lose nodes: what was under way is void, and what is left trains on after the outage."""
+        state = self.state
+        fit = [each for each in self.scene.catalogue.points if each.gpus <= loss.gpus]
+        state.point = max(fit, key=lambda each: each.tokens_per_s)
+        state.gpus, state.asleep, state.fails = loss.gpus, False, False
+        state.target = state.busy_until_s = state.interval_began = state.measured = None
+        state.out_until_s = state.at_s + loss.outage_s
+        state.boundary_tokens = state.tokens + self.scene.interval_tokens
 
     def _boundary(self) -> None:
         """Pass a checkpoint: measure the speed, and begin what was ordered."""
@@ -272,7 +339,7 @@ class World:
         if pair is not None:
             seconds, energy_j = pair.seconds, pair.energy_j
         else:
-            thirsty_w = max(catalogue.held_power_w(each, self.scene.gpus) for each in known)
+            thirsty_w = max(catalogue.held_power_w(each, self.state.gpus) for each in known)
             seconds = switch.layout_s
             energy_j = switch.layout_energy_j or thirsty_w * seconds
         used = [catalogue.point(each).gpus if each != PAUSED else 0 for each in (origin, target)]
@@ -293,7 +360,10 @@ class World:
         elif state.target == "":
             state.asleep, state.asleep_since_s = True, state.at_s
         elif state.target is not None:
-            state.asleep, state.point = False, self.scene.catalogue.point(state.target)
+            before, state.point = state.point, self.scene.catalogue.point(state.target)
+            state.asleep = False
+            if layout_changed and before.clock_mhz != state.point.clock_mhz:
+                self._wish_clock()
         if layout_changed and not state.fails:
             state.failed, state.changed_s = 0, state.at_s
         state.target = state.busy_until_s = state.interval_began = None
