@@ -20,6 +20,7 @@ The map:
                  which asks them live
     settings.py  settings check, sample
     db.py        db upgrade, current
+    policy.py    policy bench; policy_options.py, policy_screen.py; plan.py, policy plan, plan_*.py
     configs.py   configs list, show, profile; configs_screen.py, configs_worth.py, configs_json.py,
                  and configs_ways.py, what switching takes
     checkpoint.py  checkpoint convert, inspect, verify, export, prune; checkpoint_screen.py

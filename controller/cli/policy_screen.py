@@ -1,60 +1,187 @@
-"""The screen of `wattmesh policy bench`: mean saving by trace, policy and slack. Pure.
+"""The screen of `wattmesh policy bench`: a table per trace, then what needs a look. Pure.
 
-Invariant: a saving names its baseline, its signal's trace and that it is replayed; a missed
-deadline is never only a number.
+Invariant: a saving names its baseline and that it is replayed; ours stands beside the best of the
+rivals that know as much, and below the bound; a missed deadline is red, and never only a number.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from rich.text import Text
 
-from wattmesh.controller.cli.output import WARN, styled
+from wattmesh.controller.cli import words
+from wattmesh.controller.cli.output import BAD, DIM, GOOD, STRONG, styled, trouble
 from wattmesh.controller.cli.tables import Column, table
-from wattmesh.controller.replay.bench import Row
-from wattmesh.reconfig.catalogue import Catalogue
+from wattmesh.controller.replay.bench import MPC, ORACLE, Asked, Row
+from wattmesh.policies.rivals import RULES
+
+EFFICIENT = "static-efficient"
+WORTH_A_SHARE = 0.02
+"""Where the oracle adds less than this to `static-efficient`, a share of it says nothing."""
+
+NAMED = 3
+"""How many missed deadlines of a policy are named."""
+
+BEST, LATE = "*", "!"
+
+Cells = Sequence[str | Text]
 
 
-def screen(rows: Sequence[Row], catalogue: Catalogue, *, forecast: str) -> list[Text | str]:
+def screen(rows: Sequence[Row], asked: Asked) -> list[Text | str]:
     """Lay out the rows."""
-    slacks = sorted({row.slack for row in rows})
-    traces = list(dict.fromkeys(row.trace for row in rows))
     lines: list[Text | str] = [
-        f"{catalogue.job} · unused GPUs {catalogue.release} · forecast {forecast} · replayed, not "
-        "measured",
-        "saving against the fastest point on the same grid, mean over starts, %",
+        styled((asked.catalogue.job, STRONG), f" · {' · '.join(_asked(asked))}"),
+        "replayed, not measured: % saved against static-fastest, mean over the starts",
     ]
-    for trace in traces:
-        lines += ["", trace, *_table([row for row in rows if row.trace == trace], slacks)]
-    late = [row for row in rows if not row.deadline_met]
-    if late:
-        names = ", ".join(sorted({row.policy for row in late}))
-        lines += ["", styled((f"! {len(late)} runs missed their deadline: {names}", WARN))]
-    return lines
+    for trace in dict.fromkeys(row.trace for row in rows):
+        lines += ["", *_Trace(name=trace, rows=[row for row in rows if row.trace == trace]).lines()]
+    policies = {row.policy for row in rows}
+    return [*lines, "", *(styled((each, DIM)) for each in _legend(policies)), *_late(rows)]
 
 
-def _table(rows: Sequence[Row], slacks: Sequence[float]) -> list[Text]:
-    """Lay out one trace."""
-    policies = list(dict.fromkeys(row.policy for row in rows))
-    columns = [
-        Column(title="POLICY"),
-        *(Column(title=f"{slack:g}x", right=True) for slack in slacks),
-        Column(title="SWITCHES/DAY", right=True),
-        Column(title="S/PLAN", right=True),
-    ]
-    lines = []
-    for policy in policies:
-        ours = [row for row in rows if row.policy == policy]
-        means = [fmean(row.saving for row in ours if row.slack == slack) for slack in slacks]
+def _asked(asked: Asked) -> Iterator[str]:
+    """Name what the figures hold for."""
+    yield f"unused GPUs {asked.catalogue.release}"
+    yield f"forecast {asked.forecast}"
+    yield f"{words.plural(asked.count, 'start')} a trace"
+    for name, share in (("speed", asked.noise.throughput), ("failing", asked.noise.switch_failure)):
+        if share:
+            yield f"noise: {name} {words.percent(share)}"
+
+
+def _legend(policies: set[str]) -> Iterator[str]:
+    """Say what the marks and the lines below the policies mean."""
+    yield "1.1x: the deadline is at 1.1 times what the fastest point needs"
+    if len(policies & set(RULES)) > 1:
+        yield f"{BEST} best of the rules that others use"
+    if {EFFICIENT, MPC, ORACLE} <= policies:
+        yield f"% of what it adds: to {EFFICIENT}, where the oracle adds 2 points or more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trace:
+    """One trace's table."""
+
+    name: str
+    rows: Sequence[Row]
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The policies, as they were asked for."""
+        return tuple(dict.fromkeys(row.policy for row in self.rows))
+
+    @property
+    def slacks(self) -> tuple[float, ...]:
+        """The slacks, ascending."""
+        return tuple(sorted({row.slack for row in self.rows}))
+
+    def cell(self, policy: str, slack: float) -> list[Row]:
+        """Give the rows of one policy and slack, a start each."""
+        return [row for row in self.rows if (row.policy, row.slack) == (policy, slack)]
+
+    def saving(self, policy: str, slack: float) -> float:
+        """Give the mean saving over the starts."""
+        return fmean(row.saving for row in self.cell(policy, slack))
+
+    def best(self, slack: float) -> str:
+        """Name the best rule that others use; "" where fewer than two were replayed."""
+        rivals = [each for each in self.policies if each in RULES]
+        if len(rivals) < 2:
+            return ""
+        return max(rivals, key=lambda policy: self.saving(policy, slack))
+
+    def lines(self) -> list[Text]:
+        """Lay out the table."""
+        columns = [
+            Column(title=self.name),
+            *(Column(title=f"{slack:g}x ", right=True) for slack in self.slacks),
+            Column(title="SWITCHES/DAY", right=True),
+            Column(title="S/PLAN", right=True),
+        ]
+        lines: list[Cells] = [self._policy(policy) for policy in self.policies]
+        lines.append(self._below("bound", self._bound))
+        if MPC in self.policies:
+            lines += self._ours()
+        return table(columns, lines)
+
+    def _policy(self, policy: str) -> Cells:
+        """One policy: what it saved, how often it switched, what a plan took."""
+        ours = [row for row in self.rows if row.policy == policy]
         days = sum(row.finished_h for row in ours) / 24.0
-        lines.append(
-            [
-                policy,
-                *(f"{100 * mean:.1f}" for mean in means),
-                f"{sum(row.switches for row in ours) / days:.1f}",
-                f"{fmean(row.solve_s for row in ours):.2g}",
-            ]
+        style = STRONG if policy == MPC else ""
+        return [
+            Text(policy, style=style),
+            *(self._saved(policy, slack, style) for slack in self.slacks),
+            f"{sum(row.switches for row in ours) / days:.1f}",
+            f"{fmean(row.solve_s for row in ours):.2g}",
+        ]
+
+    def _saved(self, policy: str, slack: float, style: str) -> Text:
+        """One mean saving, marked where it is the best rival's, and where a deadline was missed."""
+        amount = f"{100 * self.saving(policy, slack):.1f}"
+        if not all(row.deadline_met for row in self.cell(policy, slack)):
+            return Text(amount + LATE, style=BAD)
+        return Text(amount + (BEST if policy == self.best(slack) else " "), style=style)
+
+    def _below(self, title: str, of: Callable[[float], float | None], digits: int = 1) -> Cells:
+        """A line of per cents that is no policy's."""
+        told = [of(slack) for slack in self.slacks]
+        shown = [words.UNKNOWN if each is None else f"{100 * each:.{digits}f}" for each in told]
+        return [Text(title, style=DIM), *(Text(f"{each} ", style=DIM) for each in shown), "", ""]
+
+    def _bound(self, slack: float) -> float:
+        """Give what nobody can save more than."""
+        return fmean(row.bound_saving for row in self.rows if row.slack == slack)
+
+    def _ours(self) -> Iterator[Cells]:
+        """Ours against the best rival, the oracle and the bound; what was lost, and to what."""
+        if any(map(self.best, self.slacks)):
+            yield [Text("mpc over the best *"), *map(self._lead, self.slacks), "", ""]
+        yield self._below("% of the oracle's", self._share, 0)
+        if {EFFICIENT, ORACLE} <= set(self.policies):
+            yield self._below("% of what it adds", self._added, 0)
+        if any(row.regret_planning is not None for row in self.rows):
+            yield self._below("lost to the forecast", lambda slack: self._lost(slack)[0])
+            yield self._below("lost to planning", lambda slack: self._lost(slack)[1])
+
+    def _lead(self, slack: float) -> Text:
+        """Give how many points ours is above the best rival."""
+        lead = self.saving(MPC, slack) - self.saving(self.best(slack), slack)
+        return Text(f"{100 * lead:+.1f} ", style=GOOD if lead > 0 else "")
+
+    def _share(self, slack: float) -> float | None:
+        """Give the share of what the oracle saves; None where it saves nothing."""
+        told = [row.share_of_oracle for row in self.cell(MPC, slack)]
+        known = [each for each in told if each is not None]
+        return fmean(known) if known else None
+
+    def _added(self, slack: float) -> float | None:
+        """Give ours as a share of what the oracle adds to the best single point."""
+        shares = []
+        cells = zip(*(self.cell(each, slack) for each in (EFFICIENT, MPC, ORACLE)), strict=True)
+        for still, ours, best in cells:
+            if best.saving - still.saving >= WORTH_A_SHARE:
+                shares.append((ours.saving - still.saving) / (best.saving - still.saving))
+        return fmean(shares) if shares else None
+
+    def _lost(self, slack: float) -> tuple[float, float]:
+        """Give what ours lost to the forecast and to planning."""
+        rows = self.cell(MPC, slack)
+        return (
+            fmean(row.regret_forecast or 0.0 for row in rows),
+            fmean(row.regret_planning or 0.0 for row in rows),
         )
-    bounds = [fmean(row.bound_saving for row in rows if row.slack == slack) for slack in slacks]
-    lines.append(["bound", *(f"{100 * bound:.1f}" for bound in bounds), "", ""])
-    return table(columns, lines)
+
+
+def _late(rows: Sequence[Row]) -> Iterator[Text]:
+    """Name who missed deadlines, and where."""
+    late = [row for row in rows if not row.deadline_met]
+    for policy in dict.fromkeys(row.policy for row in late):
+        theirs = [row for row in late if row.policy == policy]
+        where = [f"{row.trace} {row.slack:g}x from {row.start:%Y-%m-%d}" for row in theirs]
+        told = ", ".join(where[:NAMED]) + (", ..." if where[NAMED:] else "")
+        count = sum(row.policy == policy for row in rows)
+        yield from trouble(
+            [f"{policy} missed the deadline in {len(theirs)} of {count} runs: {told}"]
+        )

@@ -17,8 +17,9 @@ from typing import Any
 
 from wattmesh.controller.replay.bounds import Hindsight, hindsight
 from wattmesh.controller.replay.drivers import Means, Ours, PlansNow, Rival
-from wattmesh.controller.replay.forecasts import Forecast, maker
+from wattmesh.controller.replay.forecasts import Forecast, Perfect, maker
 from wattmesh.controller.replay.grid import Grid, read, starts
+from wattmesh.controller.replay.regret import regret
 from wattmesh.controller.replay.world import Noise, Scene, State, run
 from wattmesh.controller.think import NoPlans
 from wattmesh.policies.decision import PolicySettings
@@ -26,6 +27,10 @@ from wattmesh.policies.rivals import RULES
 from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, Release
 
 MPC, THRESHOLD, ORACLE = "mpc", "threshold", "oracle"
+OWN, PERFECT, PERSIST = "own", "perfect", "persist"
+FORECASTS = (OWN, PERFECT, PERSIST)
+"""What forecasts there are, but for those of a file."""
+
 POLICIES = (*RULES, MPC, ORACLE)
 """What is replayed unless somebody says otherwise."""
 
@@ -46,12 +51,13 @@ class Asked:
         count: starts for each trace. `hours`: of work at the fastest point; None: as the catalogue
             says. `pause`: whether runs may be suspended.
         boundary_every: steps between checkpoints. `cycle_s`: seconds between two looks.
+        regret: split what `mpc` lost, for which it is replayed once more with a perfect forecast.
     """
 
     catalogue: Catalogue
     slacks: tuple[float, ...]
     count: int
-    forecast: str = "own"
+    forecast: str = OWN
     policies: tuple[str, ...] = POLICIES
     noise: Noise = field(default_factory=Noise)
     hours: float | None = None
@@ -59,6 +65,7 @@ class Asked:
     boundary_every: int = BOUNDARY_EVERY
     cycle_s: float = CYCLE_S
     settings: PolicySettings = field(default_factory=PolicySettings)
+    regret: bool = False
 
     @property
     def speed(self) -> float:
@@ -102,6 +109,8 @@ class Row:
             where that saves nothing.
         switches: layout changes, to sleep and back included. `solve_s`: seconds for one plan, on
             average.
+        regret_planning, regret_forecast: what `bound_saving` is above `saving`, in two parts
+            (`wattmesh.controller.replay.regret`); None where nobody asked, and of other policies.
     """
 
     policy: str
@@ -119,6 +128,8 @@ class Row:
     finished_h: float
     deadline_met: bool
     solve_s: float
+    regret_planning: float | None = None
+    regret_forecast: float | None = None
 
 
 def replayed(catalogue: Catalogue, release: Release | None = None) -> Catalogue:
@@ -210,7 +221,20 @@ def _of_scene(asked: Asked, forecast: Forecast, slack: float, scene: Scene) -> I
             continue
         driver = _driver(policy, means)
         state = run(scene, driver, cycle_s=asked.cycle_s)
-        yield held.row(policy, state, driver.solve_s)
+        row = held.row(policy, state, driver.solve_s)
+        yield _split(asked, means, held, row) if asked.regret and policy == MPC else row
+
+
+def _split(asked: Asked, means: Means, held: "_Held", row: Row) -> Row:
+    """Say to what `mpc` lost what it lost."""
+    foreseen_g = row.carbon_g
+    if asked.forecast != PERFECT:
+        knows = replace(means, forecast=Perfect(grid=held.scene.grid))
+        foreseen_g = run(held.scene, _driver(MPC, knows), cycle_s=asked.cycle_s).carbon_g
+    lost = regret(
+        row.carbon_g, foreseen_g=foreseen_g, bound_g=held.known.bound_g, base_g=held.base_g
+    )
+    return replace(row, regret_planning=lost.planning, regret_forecast=lost.forecast)
 
 
 def _driver(policy: str, means: Means) -> Ours | Rival:

@@ -10,7 +10,6 @@ The map:
     plan.py      plans with few grams and a certificate
     prices.py    the search for the price of a token
     problem.py   what the planner is asked and what it answers
-    regret.py    what was lost against hindsight, and to what: the forecast, or the planner
     repair.py    from the paths of two prices to one good legal path
     route.py     a path as prefix sums
     steady.py    keeping to a plan

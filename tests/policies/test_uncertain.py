@@ -5,8 +5,6 @@ from datetime import timedelta
 from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.policies.build import NOW
 from tests.policies.planner_cases import HOUR, case, wave
@@ -15,7 +13,6 @@ from wattmesh.policies.planner.cautious import cautious_g_per_kwh, plan_over, sc
 from wattmesh.policies.planner.evaluate import evaluate
 from wattmesh.policies.planner.plan import plan
 from wattmesh.policies.planner.problem import NoPlan, Plan, Problem
-from wattmesh.policies.planner.regret import open_loop_limit_g, regret
 from wattmesh.policies.planner.steady import steady
 
 NOISE = 0.15
@@ -137,31 +134,3 @@ def test_the_first_step_is_the_one_that_is_best_on_average() -> None:
     staying = replace(problem, dwell_left_s=4 * HOUR)
     assert all(each.option < 3 for each in weigh(staying, grids, range(7)))
     assert isinstance(plan_over(replace(problem, tokens=1e15), grids), NoPlan)
-
-
-@settings(max_examples=10)
-@given(st.integers(0, 1000))
-def test_regret_splits_into_forecast_and_planning_and_has_a_limit(seed: int) -> None:
-    """The parts sum up, planning never gains, and the forecast's part is within its limit."""
-    came = case(24, 1.5)
-    foreseen = replace(came, g_per_kwh=noisy(came.g_per_kwh, seed))
-    made, best = planned(foreseen), planned(came)
-    path = made.path + (made.path[-1],) * (24 - len(made.path))
-    lost = regret(
-        foreseen,
-        path,
-        observed_g_per_kwh=came.g_per_kwh,
-        bound_g=made.bound_g,
-        hindsight_bound_g=best.bound_g,
-    )
-    assert lost.total_g == pytest.approx(evaluate(came, path).grams - best.bound_g)
-    assert lost.total_g >= -1e-6 * best.bound_g
-    assert lost.planning_g >= -1e-6 * best.bound_g
-    limit_g = open_loop_limit_g(foreseen, came.g_per_kwh)
-    gaps_g = best.evaluation.charged_g - best.bound_g
-    assert lost.forecast_g <= limit_g + gaps_g + 1e-6 * limit_g
-    # Sabotaged twin: a tenth of the limit is passed by a forecast that is upside down.
-    turned = replace(came, g_per_kwh=tuple(400.0 - each for each in came.g_per_kwh))
-    wrong = planned(turned).path
-    bad_g = evaluate(came, wrong).grams - best.bound_g
-    assert bad_g > 0.01 * open_loop_limit_g(turned, came.g_per_kwh)

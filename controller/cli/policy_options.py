@@ -1,0 +1,127 @@
+"""The options of `wattmesh policy bench`, and what their texts mean.
+
+Invariant: a text that cannot be understood is refused in one sentence that names what there is.
+"""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattmesh.controller.replay.bench import FORECASTS, KNOWN, MPC, POLICIES
+from wattmesh.controller.replay.world import Noise
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.catalogue import Release
+
+EVERY = ",".join(POLICIES)
+CORES = os.cpu_count() or 1
+NOISES = ("throughput", "switch_failure", "seed")
+
+CatalogueFile = Annotated[
+    Path, typer.Option("--catalogue", metavar="FILE", help="The job's points (TOML).")
+]
+Traces = Annotated[
+    list[Path],
+    typer.Option("--trace", metavar="FILE", help="Recorded grid, CSV or gzip; repeatable."),
+]
+Slacks = Annotated[str, typer.Option(help="Times until the deadline, in times of the fastest's.")]
+Starts = Annotated[int, typer.Option(min=1, help="Starts, spread over each trace.")]
+Forecast = Annotated[
+    str, typer.Option(metavar="own|perfect|persist|FILE", help="What is told of the grid.")
+]
+Policies = Annotated[str, typer.Option(metavar="NAME,...", help=f"Of {', '.join(KNOWN)}.")]
+Noises = Annotated[
+    str,
+    typer.Option(
+        metavar="KEY=SHARE,...",
+        help="throughput: most speed lost in an hour; switch_failure: chance; seed.",
+    ),
+]
+Hours = Annotated[
+    float | None,
+    typer.Option(min=1.0, help="Work in hours at the fastest point, not the catalogue's."),
+]
+Unused = Annotated[
+    Release | None, typer.Option(help="What happens to unused GPUs, not the catalogue's.")
+]
+Pause = Annotated[
+    bool | None,
+    typer.Option("--pause/--no-pause", help="May runs sleep? Only if released, unless said."),
+]
+BoundaryEvery = Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")]
+Regret = Annotated[
+    bool,
+    typer.Option(
+        "--regret", help="Split what mpc lost into forecast and planning; replays it twice."
+    ),
+]
+Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
+
+
+def slacks(text: str) -> tuple[float, ...]:
+    """Read the slacks.
+
+    Raises:
+        InputInvalid: no list of numbers, or one out of range.
+    """
+    try:
+        found = tuple(float(each) for each in text.split(","))
+    except ValueError as error:
+        raise InputInvalid(f"--slack {text!r} is no list of numbers like 1.1,1.5") from error
+    if not all(1.0 <= each <= 100.0 for each in found):
+        raise InputInvalid(f"--slack {text!r}: a slack is between 1 (no time to lose) and 100")
+    return tuple(dict.fromkeys(found))
+
+
+def forecast(text: str) -> str:
+    """Check the forecast.
+
+    Raises:
+        InputInvalid: neither a mode nor a file.
+    """
+    if text not in FORECASTS and not Path(text).is_file():
+        raise InputInvalid(f"--forecast {text!r} is none of {', '.join(FORECASTS)}, nor a file")
+    return text
+
+
+def policies(text: str, *, regret: bool = False) -> tuple[str, ...]:
+    """Read the names of policies.
+
+    Raises:
+        InputInvalid: an unknown one, or none; or no `mpc` whose regret could be split.
+    """
+    found = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+    unknown = [each for each in found if each not in KNOWN]
+    if unknown or not found:
+        raise InputInvalid(
+            f"--policies {text!r}: {', '.join(unknown) or 'nothing'} is no policy; there are "
+            f"{', '.join(KNOWN)}"
+        )
+    if regret and MPC not in found:
+        raise InputInvalid(f"--regret splits what {MPC} lost, and --policies {text!r} lacks it")
+    return found
+
+
+def noise(text: str) -> Noise:
+    """Read the noise.
+
+    Raises:
+        InputInvalid: an unknown key, no number, or a share out of range.
+    """
+    found: dict[str, float] = {}
+    for part in filter(None, text.split(",")):
+        key, _, value = part.partition("=")
+        try:
+            found[key.strip()] = float(value)
+        except ValueError as error:
+            raise InputInvalid(f"--noise {part!r} is no KEY=NUMBER") from error
+    unknown = [each for each in found if each not in NOISES]
+    shares = [value for key, value in found.items() if key != "seed"]
+    if unknown or not all(0.0 <= each < 1.0 for each in shares):
+        raise InputInvalid(f"--noise {text!r}: keys are {', '.join(NOISES)}, shares in [0, 1)")
+    return Noise(
+        throughput=found.get("throughput", 0.0),
+        switch_failure=found.get("switch_failure", 0.0),
+        seed=int(found.get("seed", 0.0)),
+    )
