@@ -6,7 +6,7 @@ the demo; time is an argument.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -21,6 +21,7 @@ from wattmesh.controller.think import NoPlans, Plans, think
 from wattmesh.errors import Fenced, FixInput, JournalUnavailable
 from wattmesh.policies.decision import (
     Action,
+    BudgetView,
     CarbonView,
     Decision,
     Mode,
@@ -40,6 +41,7 @@ class CycleSettings:
         coverage: devices whose power was read lately, and devices expected.
         controls: what the nodes' actuators said lately, by GPU.
         nodes: every node that was not retired.
+        budgets: what is left of the budgets that are a run's own, by its name.
         clock_lag_s: until a clock that is wished is in force (`controller.clocks.back_s`).
     """
 
@@ -51,6 +53,7 @@ class CycleSettings:
     coverage: tuple[int, int] = (0, 0)
     controls: Controls = field(default_factory=dict)
     nodes: tuple[NodeRow, ...] = ()
+    budgets: Mapping[str, BudgetView] = field(default_factory=dict)
     clock_lag_s: float = BACK_S
 
 
@@ -123,6 +126,7 @@ class Cycle:
             clock_lag_s=settings.clock_lag_s,
             coverage=settings.coverage,
             controls=settings.controls,
+            budgets=settings.budgets,
         )
         observation, cap = self._capped(observation, settings)
         observation, decisions = think(observation, self._plans)

@@ -4,8 +4,8 @@ Invariant: what is not known stays unknown (None, or a sentence in `trouble`); n
 to make a decision possible.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
@@ -15,6 +15,7 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.switches import SwitchRow
 from wattmesh.policies.decision import (
+    BudgetView,
     CarbonView,
     IntensitySlot,
     Mode,
@@ -28,6 +29,9 @@ from wattmesh.policies.ladder import ACTS, DAY_S, Standing, stand
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.readings import Quality
+
+SLOT = timedelta(days=1)
+"""No slot of the ledger is longer: a budget's day ends each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +63,21 @@ def observe(
     clock_lag_s: float = BACK_S,
     coverage: tuple[int, int] = (0, 0),
     controls: Controls = MappingProxyType({}),
+    budgets: Mapping[str, BudgetView] = MappingProxyType({}),
 ) -> Observation:
     """Read everything one cycle decides on.
+
+    Args:
+        journal: what is remembered.
+        now: of the cycle.
+        mode: how far it may go.
+        policy: the operator's limits.
+        facts: of the decision signal; None: there is none.
+        cycle_s: longest time until the next cycle looks.
+        clock_lag_s: longest time until a higher clock, or none, is in force.
+        coverage: devices whose power was read lately, and devices expected.
+        controls: what the nodes' actuators said lately, by GPU.
+        budgets: what is left of the budgets that are a run's own, by its name.
 
     Raises:
         JournalUnavailable: the database does not answer; the cycle then holds.
@@ -70,7 +87,11 @@ def observe(
         now=now,
         mode=mode,
         runs=tuple(
-            run_view(journal, row, now, clock_trouble=trouble(row, controls, coverage))
+            replace(
+                run_view(journal, row, now, clock_trouble=trouble(row, controls, coverage)),
+                trained=trained(journal, row.run, now, policy),
+                budget=budgets.get(row.name),
+            )
             for row in rows
             if row.state != "finished"
         ),
@@ -195,6 +216,22 @@ def run_view(journal: Journal, row: RunRow, now: datetime, *, clock_trouble: str
         # A first launch has no outage behind it, and most runs are at their first.
         outage_share=journal.outages.share(row.run, now) if row.attempt > 1 else 0.0,
     )
+
+
+def trained(
+    journal: Journal, run: str, now: datetime, policy: PolicySettings
+) -> tuple[tuple[float, int], ...]:
+    """Read how far a run was over the window of the service level: (seconds ago, tokens).
+
+    One more moment than the window holds, so that it is known to its begin; empty without a level.
+    """
+    if not policy.sla_throughput_share:
+        return ()
+    begin = now - timedelta(seconds=policy.sla_window_s)
+    marks = journal.ledger.token_marks(run, begin - SLOT)
+    earlier = [each for each in marks if each.at <= begin][-1:]
+    within = [each for each in marks if begin < each.at < now]
+    return tuple(((now - each.at).total_seconds(), each.tokens) for each in (*earlier, *within))
 
 
 def _age_s(at: datetime, now: datetime) -> float | None:

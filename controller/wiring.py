@@ -20,6 +20,7 @@ from wattmesh.controller.api.server import ApiServer
 from wattmesh.controller.api.sockets import Listening, listen
 from wattmesh.controller.bell import Bell
 from wattmesh.controller.books.accounts import Accounts
+from wattmesh.controller.books.own_budgets import own_budgets
 from wattmesh.controller.books.period_roll import PeriodRoll
 from wattmesh.controller.books.slot_prices import Tariff
 from wattmesh.controller.clocks import back_s
@@ -270,6 +271,7 @@ class Parts:
             facts=self.pulse.signals.decision,
             switch_timeout_s=timeout_s + max(0.0, step.step_s if step else 0.0),
             cycle_s=settings.loops.cycle_s,
+            budgets=own_budgets(self.pulse),
             clock_lag_s=back_s(settings.actuator.step_share, settings.actuator.write_every_s),
         )
 

@@ -3,13 +3,14 @@
 A plan of the planner (`follow.py`) comes first. Without a fresh one the run goes by one carbon
 price of its own. Reached only with a usable signal, a deadline and a guard that lets the run stay.
 Invariant: never goes to a point after which the guard could not keep the deadline, nor by the price
-rule to one above the hull.
+rule to one above the hull or slower than the service level.
 """
 
 from dataclasses import replace
 
 from wattmesh.policies import reasons
 from wattmesh.policies.case import Case
+from wattmesh.policies.constraints import least_tokens_per_s
 from wattmesh.policies.decision import Decision
 from wattmesh.policies.follow import follow
 from wattmesh.policies.gate import offer
@@ -27,7 +28,8 @@ def automatic(case: Case) -> Decision:
     planned = follow(case)
     if planned is not None:
         return planned
-    hull = lower_hull(run.catalogue, case.menu, case.gpus_held)
+    quick = [each for each in case.menu if each.tokens_per_s >= least_tokens_per_s(case)]
+    hull = lower_hull(run.catalogue, quick, case.gpus_held)
     if not [vertex for vertex in hull.vertices if vertex.point.id != run.current.id]:
         return case.hold("no_choice", reasons.no_choice(case, hull))
     view = look_ahead(case, run.catalogue, run.current, guard, hull)

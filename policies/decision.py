@@ -121,6 +121,8 @@ class PlanView:
         price_mu: what a token may cost, grams. `grams`: what the plan comes to.
         bound_g: no plan comes to less, under the forecast used. `gap`: most it could be bettered
             by, as a share of the bound.
+        level, budget: what is wrong with the service level and the budget, each as a clause; ""
+            when it is kept, or when there is none.
     """
 
     made_at: datetime
@@ -131,6 +133,8 @@ class PlanView:
     grams: float
     bound_g: float
     gap: float
+    level: str = ""
+    budget: str = ""
 
     @property
     def finish_at(self) -> datetime:
@@ -140,6 +144,21 @@ class PlanView:
     def at(self, now: datetime) -> PlanStep | None:
         """Give the step that holds `now`; None when the plan says nothing about it."""
         return next((step for step in self.steps if step.start <= now < step.end), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetView:
+    """The budget that is a run's own, as its running period stands.
+
+    Attributes:
+        left_g: what may still be emitted where power is measured, in the decision signal; below 0
+            once it is overspent. `unpriced_j`: joules that are not counted in it yet.
+        until: end of the period.
+    """
+
+    left_g: float
+    unpriced_j: float
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +183,9 @@ class RunView:
         outage_share: share of its time that it stood in outages nobody ordered, in [0, 1).
         room_w: watts that an operator's power cap leaves it; None: no cap is in force.
         capped: what the cap does to it, as a clause; "" when nothing.
+        trained: (seconds ago, tokens by then), oldest first, over the window of the service level;
+            empty: there is none, or it is not known.
+        budget: its own; None: it has none, or one in grams of another signal than the decisions'.
     """
 
     run: str
@@ -200,6 +222,8 @@ class RunView:
     outage_share: float = 0.0
     room_w: float | None = None
     capped: str = ""
+    trained: tuple[tuple[float, int], ...] = ()
+    budget: BudgetView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +251,8 @@ class PolicySettings:
         failed_switch_s: longest time until a run trains again after a switch that failed, rollback
             and restart included; 0: twice the seconds of a switch.
         equivalence: classes the operator allows.
+        sla_throughput_share: of the fastest point's speed, which plans keep on average over every
+            `sla_window_s`; 0: none.
     """
 
     dwell_s: float = 4 * 3600.0
@@ -237,6 +263,8 @@ class PolicySettings:
     failed_limit: int = 2
     failed_switch_s: float = 0.0
     equivalence: tuple[Equivalence, ...] = (Equivalence.EXACT, Equivalence.NUMERICAL)
+    sla_throughput_share: float = 0.0
+    sla_window_s: float = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,17 @@ def follow(case: Case) -> Decision | None:
         if target is None:
             return None
         decision = _go(case, guard, current, target, step)
-    return replace(decision, price_mu=plan.price_mu, plan_bound_g=plan.bound_g)
+    return replace(
+        decision,
+        reason=f"{decision.reason.rstrip('.')}{_not_kept(plan)}.",
+        price_mu=plan.price_mu,
+        plan_bound_g=plan.bound_g,
+    )
+
+
+def _not_kept(plan: PlanView) -> str:
+    """Say what the plan does not keep of the service level and the budget, after a sentence."""
+    return "".join(f"; {each}" for each in (plan.level, plan.budget) if each)
 
 
 def _stays(case: Case, plan: PlanView, step: PlanStep) -> str:

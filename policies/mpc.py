@@ -4,7 +4,8 @@ The question is made from what one cycle saw, so that a worker may answer it lat
 which question it answers. The planner itself is not imported here: the daemon decides without it.
 
 Invariant: the same observation gives the same question and the same digest; a plan never reaches
-beyond the deadline less what the guard keeps in reserve.
+beyond the deadline less what the guard keeps in reserve, nor to a point above the operator's power
+cap while that holds.
 """
 
 import hashlib
@@ -12,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from wattmesh.policies import constraints
 from wattmesh.policies.case import Case, examine
 from wattmesh.policies.decision import IntensitySlot, Observation, PlanStep, PlanView, RunView
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import between, mean_g_per_kwh, to_end
-from wattmesh.policies.planner.options import options, transitions
-from wattmesh.policies.planner.problem import Plan, Problem
+from wattmesh.policies.planner.options import Transitions, options, transitions
+from wattmesh.policies.planner.problem import Option, Plan, Problem
 from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, SwitchCost
 
 NEAR = timedelta(hours=72)
@@ -35,6 +37,7 @@ class Question:
     Attributes:
         ids: point id per option; "" for suspended.
         starts: when each slot begins. `digest`: of all that the answer depends on.
+        level: what is not kept of the service level, as a clause; "" when all is.
     """
 
     made_at: datetime
@@ -42,6 +45,7 @@ class Question:
     ids: tuple[str, ...]
     starts: tuple[datetime, ...]
     digest: str
+    level: str = ""
 
     @property
     def origin(self) -> str:
@@ -52,48 +56,102 @@ class Question:
 def question(seen: Observation, run: RunView) -> Question | None:
     """Ask for a plan for one run; None while something is missing that a plan needs."""
     case = examine(seen, run)
-    guard, catalogue, current = case.guard, run.catalogue, run.current
-    if guard is None or catalogue is None or current is None or not seen.carbon.slots:
+    guard, catalogue = case.guard, run.catalogue
+    if guard is None or catalogue is None or not seen.carbon.slots:
         return None
-    slots = _slots(case, guard, catalogue)
-    if not slots or guard.tokens_left <= 0:
+    choices = _choices(case, catalogue)
+    slots = constraints.cut_at_cap(case, _slots(case, guard, catalogue))
+    if choices is None or not slots or guard.tokens_left <= 0:
         return None
-    known = {point.id for point in case.menu}
-    points = case.menu if current.id in known else (*case.menu, current)
-    kinds = options(catalogue, points, case.gpus_held, pause=SUSPENDS in run.capabilities)
-    ids = tuple("" if each.name == PAUSED else each.name for each in kinds)
-    origin = "" if run.suspended_s is not None else current.id
-    if origin not in ids:
-        return None
-    dwell_left_s = 0.0
-    if run.since_switch_s is not None:
-        dwell_left_s = max(0.0, seen.policy.dwell_s - run.since_switch_s)
+    speed = _expected(seen, guard)
     problem = Problem(
-        tokens=guard.tokens_left / _expected(seen, guard),
+        tokens=guard.tokens_left / speed,
         seconds=tuple((slot.end - slot.start).total_seconds() for slot in slots),
         g_per_kwh=tuple(slot.g_per_kwh for slot in slots),
-        options=kinds,
-        start=ids.index(origin),
-        transitions=transitions(
-            _measured(run, catalogue),
-            kinds,
-            release=catalogue.release,
-            dwell_s=seen.policy.dwell_s,
-            clock_dwell_s=seen.policy.clock_dwell_s,
-        ),
-        dwell_left_s=dwell_left_s,
+        options=choices.options,
+        start=choices.start,
+        transitions=choices.ways,
+        dwell_left_s=_dwell_left_s(case),
+        power_cap_w=constraints.power_cap_w(case, slots, choices.options),
+        budget_g=constraints.budget_g(case),
     )
+    level = constraints.level(case, problem, speed)
+    problem = replace(problem, sla=level.sla)
     return Question(
         made_at=seen.now,
         problem=problem,
-        ids=ids,
+        ids=choices.ids,
         starts=tuple(slot.start for slot in slots),
         digest=hashlib.sha256(repr(problem).encode()).hexdigest()[:16],
+        level=level.why,
     )
 
 
-def answer(asked: Question, plan: Plan) -> PlanView:
-    """Read the planner's answer."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choices:
+    """What the run can be at. `ids`: point id per option. `start`: index of where it is."""
+
+    options: tuple[Option, ...]
+    ids: tuple[str, ...]
+    start: int
+    ways: Transitions
+
+
+def _choices(case: Case, catalogue: Catalogue) -> _Choices | None:
+    """Give the options and the ways between them; None when it is at none of them.
+
+    A run that limits alone hold under a power cap may stay where it is, though nothing may go there
+    while the cap holds: that is an option of its own, which no way leads to.
+    """
+    run, current, policy = case.run, case.run.current, case.seen.policy
+    if current is None:
+        return None
+    points = constraints.usable(case)
+    if current.id not in {point.id for point in points}:
+        points = (*points, current)
+    found = options(catalogue, points, case.gpus_held, pause=SUSPENDS in run.capabilities)
+    found = constraints.needing(found, points)
+    ids = tuple("" if each.name == PAUSED else each.name for each in found)
+    origin = "" if run.suspended_s is not None else current.id
+    if origin not in ids:
+        return None
+    start = ids.index(origin)
+    held = origin != "" and constraints.over_the_cap(case, current)
+    if held:
+        found, ids = (*found, replace(found[start], bound_w=0.0)), (*ids, origin)
+    ways = transitions(
+        _measured(run, catalogue),
+        found,
+        release=catalogue.release,
+        dwell_s=policy.dwell_s,
+        clock_dwell_s=policy.clock_dwell_s,
+    )
+    if held:
+        ways = _one_way(ways, start)
+        start = len(ids) - 1
+    return _Choices(options=found, ids=ids, start=start, ways=ways)
+
+
+def _one_way(ways: Transitions, same: int) -> Transitions:
+    """Take away the ways to the last option, and the one from it to where it is already."""
+    rows = [(*row[:-1], None) for row in ways]
+    return (*rows[:-1], (*rows[-1][:same], None, *rows[-1][same + 1 :]))
+
+
+def _dwell_left_s(case: Case) -> float:
+    """Seconds before which the layout may not change again."""
+    since_s = case.run.since_switch_s
+    return 0.0 if since_s is None else max(0.0, case.seen.policy.dwell_s - since_s)
+
+
+def answer(asked: Question, plan: Plan, *, level: str = "") -> PlanView:
+    """Read the planner's answer.
+
+    Args:
+        asked: the question.
+        plan: the answer.
+        level: why the plan does without the service level, as a clause; "" when it does not.
+    """
     steps: list[PlanStep] = []
     seconds = asked.problem.seconds
     for slot, option in enumerate(plan.path):
@@ -114,17 +172,21 @@ def answer(asked: Question, plan: Plan) -> PlanView:
         grams=plan.evaluation.charged_g,
         bound_g=plan.bound_g,
         gap=plan.gap,
+        level=level or asked.level,
+        budget=plan.budget,
     )
 
 
 def rest(before: PlanView, asked: Question) -> tuple[int, ...]:
     """Give the plan before as a path of a newer question, as far as it reaches."""
     found: list[int] = []
+    stays = True
     for start in asked.starts:
         step = before.at(start)
         if step is None or step.point not in asked.ids:
             break
-        found.append(asked.ids.index(step.point))
+        stays = stays and step.point == asked.origin
+        found.append(asked.problem.start if stays else asked.ids.index(step.point))
     return tuple(found)
 
 

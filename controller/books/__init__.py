@@ -5,6 +5,7 @@ The map:
     budget.py          what was spent and what was saved
     budget_metrics.py  budgets for Prometheus
     budget_plans.py    plans of budgets
+    own_budgets.py     what is left of the budgets that are a run's own
     period_roll.py     what happens at the borders of periods
     periods.py         budget periods in the site's time zone
     reckoning.py       the baseline of one run

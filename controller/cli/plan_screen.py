@@ -83,10 +83,21 @@ def _comes_to(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[Te
         f"{words.grams(plan['bound_g'])} if the grid is as forecast"
     )
     yield from _far(answer, plan)
+    yield from _constraints(plan)
     if answer["extended"]:
         yield styled((f"beyond the forecast the grid takes {answer['extended']}", DIM))
     if answer["trouble"]:
         yield styled((f"planning failed {answer['failures']} times: {answer['trouble']}", WARN))
+
+
+def _constraints(plan: Mapping[str, Any]) -> Iterator[Text]:
+    """Say what binds the plan, and what it cannot keep."""
+    if plan["cap"]:
+        yield styled((f"cap      {plan['cap']}", DIM))
+    if plan["level"]:
+        yield styled((f"level    {plan['level']}", WARN))
+    if plan["budget"]:
+        yield styled((f"budget   {plan['budget']}", WARN))
 
 
 def _far(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[str]:

@@ -80,7 +80,7 @@ def terms(seen: Observation, run: RunView) -> Key:
 
 
 def moment(seen: Observation, run: RunView) -> Key:
-    """Give what a new plan is asked for with: the grid moved on, the run did, or its menu."""
+    """Give what a new plan is asked for with: the grid, the run, its menu or a cap is new."""
     carbon = seen.carbon
     return (
         carbon.slots[0].start if carbon.slots else None,
@@ -88,6 +88,7 @@ def moment(seen: Observation, run: RunView) -> Key:
         run.current.id if run.current else "",
         run.suspended_s is None,
         tuple(each.id for each in menu(run, seen.policy)),
+        seen.cap.until if seen.cap is not None and run.room_w is not None else None,
         seen.now.timestamp() // AGAIN.total_seconds(),
     )
 

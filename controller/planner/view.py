@@ -15,7 +15,7 @@ from wattmesh.policies.decision import IntensitySlot, Observation, PlanView, Run
 from wattmesh.policies.follow import FRESH
 from wattmesh.policies.horizon import to_end
 from wattmesh.policies.hull import lower_hull
-from wattmesh.policies.words import duration
+from wattmesh.policies.words import duration, moment, watts
 from wattmesh.telemetry.readings import J_PER_KWH
 
 
@@ -59,6 +59,9 @@ class PlanLine:
         grams: what the plan comes to from then on. `bound_g`: no plan comes to less under the
             forecast used. `gap`: the difference as a share of the bound; None of a bound of 0.
         layout_switches, clock_changes, sleeps: in the plan, the first change included.
+        level, budget: what is not kept of the service level and of the budget, each as a clause; ""
+            when all is, or when there is none.
+        cap: what the operator's power cap does to the plan, as a clause; "" when none is in force.
     """
 
     made_at: datetime
@@ -75,6 +78,9 @@ class PlanLine:
     layout_switches: int
     clock_changes: int
     sleeps: int
+    level: str = ""
+    budget: str = ""
+    cap: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +202,18 @@ def _plan_line(seen: Observation, run: RunView, plan: PlanView) -> PlanLine:
         layout_switches=changes.count("layout"),
         clock_changes=changes.count("clock"),
         sleeps=changes.count("sleep"),
+        level=plan.level,
+        budget=plan.budget,
+        cap=_cap(seen, run),
     )
+
+
+def _cap(seen: Observation, run: RunView) -> str:
+    """Say what an operator's power cap leaves the plan, and until when."""
+    if run.room_w is None or seen.cap is None:
+        return ""
+    until = moment(seen.cap.until, seen.now)
+    return f"no point above {watts(max(0.0, run.room_w))} until {until}, when the power cap ends"
 
 
 def _changes(run: RunView, plan: PlanView) -> Iterator[str]:

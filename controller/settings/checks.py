@@ -13,6 +13,7 @@ from wattmesh.controller.settings.model import (
     AgentSection,
     ApiSection,
     JournalSection,
+    PolicySection,
     PowerSection,
     RunSection,
     Settings,
@@ -46,6 +47,9 @@ def cross_check(settings: Settings) -> Iterator[Mistake]:
         yield from carbon_mistakes(settings.carbon)
     if not settings.policy.equivalence:
         yield "policy.equivalence", "[] allows no point at all; allowed: exact, numerical"
+    window = PolicySection.model_fields["sla_window_s"].default
+    if settings.policy.sla_throughput_share is None and settings.policy.sla_window_s != window:
+        yield "policy.sla_window_s", "is only read with policy.sla_throughput_share; set that too"
     for name, run in settings.runs.items():
         yield from _run(f"runs.{name}", run)
     for name in settings.budget:

@@ -184,6 +184,11 @@ class PolicySection(Section):
         default=("exact", "numerical"), strict=False
     )
     """Classes of points that may be switched to: exact, numerical, statistical."""
+    sla_throughput_share: float | None = Field(default=None, gt=0, lt=1, examples=[0.5])
+    """Service level: share of its fastest point's speed that plans keep a run at on average over
+    every `sla_window_s`, where cap and deadline leave a way. Default: none."""
+    sla_window_s: float = Field(default=86_400.0, ge=3600.0)
+    """Seconds over which the service level is an average."""
     switch_timeout_s: float = Field(default=600.0, gt=0)
     """Seconds after which a switch that was not confirmed counts as failed."""
     failed_switch_s: float | None = Field(default=None, gt=0, examples=[300.0])
@@ -201,6 +206,8 @@ class PolicySection(Section):
             failed_limit=self.failed_limit,
             failed_switch_s=self.failed_switch_s or self.switch_timeout_s,
             equivalence=tuple(Equivalence(each) for each in self.equivalence),
+            sla_throughput_share=self.sla_throughput_share or 0.0,
+            sla_window_s=self.sla_window_s,
         )
 
 

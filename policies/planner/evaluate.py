@@ -164,7 +164,7 @@ def kept_from_s(problem: Problem, path: tuple[int, ...]) -> float | None:
     Tokens of a window are straight in its begin between those looked at, so that the time is exact.
 
     Returns:
-        None when the last window is below, or when there is none at all.
+        what the level has when all windows do; None when the last one is below, or there is none.
     """
     sla = problem.sla
     if sla is None:
@@ -179,7 +179,7 @@ def kept_from_s(problem: Problem, path: tuple[int, ...]) -> float | None:
             share = (least - tokens) / (after[1] - tokens)
             return start + share * (after[0] - start)
         after = (start, tokens)
-    return after[0] if after else None
+    return sla.from_s if windows else None
 
 
 def _walked(problem: Problem, path: tuple[int, ...]) -> "_Walk":

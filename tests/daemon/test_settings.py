@@ -64,6 +64,8 @@ def test_a_file_without_mistakes_is_taken() -> None:
         ("[policy]\nmax_switches_per_day = 1.5", "policy.max_switches_per_day", "whole number"),
         ('[policy]\nequivalence = ["exact", "all"]', "policy.equivalence[1]", "not one of exact"),
         ("[policy]\nequivalence = []", "policy.equivalence", "allows no point"),
+        ("[policy]\nsla_throughput_share = 1.0", "policy.sla_throughput_share", "below 1"),
+        ("[policy]\nsla_window_s = 7200.0", "policy.sla_window_s", "sla_throughput_share"),
         ('[site]\ntimezone = "Europe/Londen"', "site.timezone", "did you mean Europe/London?"),
         ('[site]\ntimezone = "../etc"', "site.timezone", "is not a time zone"),
         ("[site]\npue = 1.3", "site.pue", 'only read when energy_boundary = "facility"'),

@@ -1,6 +1,7 @@
 """A plan on the screen: the curve, mu, the points and the times in the same columns."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.read import Settings
 from wattmesh.controller.trouble import PLANS_FAILED, troubles
 from wattmesh.controller.views import as_json
-from wattmesh.policies.decision import Observation, PlanStep, PlanView
+from wattmesh.policies.decision import CapView, Observation, PlanStep, PlanView
 from wattmesh.policies.follow import FRESH
 
 LOW = point("A-low", 4, 900.0, 1200.0, clock_mhz=1200)
@@ -241,3 +242,17 @@ def test_asking_for_a_plan_loads_nothing_that_replay_needs() -> None:
     words = 'from wattmesh.controller.cli.main import main\nmain(["policy", "{}", "--help"])'
     assert "numpy" not in loaded_after(words.format("plan"))
     assert "numpy" in loaded_after(words.format("bench"))
+
+
+def test_what_binds_a_plan_and_what_it_cannot_keep_is_said() -> None:
+    """A cap with its end, the level and the budget; of a plan that keeps all of it nothing."""
+    made = plan(("B", 7), ("A", 6), level="the level is not kept", budget="the budget is used up")
+    view = seen(made, room_w=1000.0)
+    view = replace(view, cap=CapView(cap_w=5e3, until=NOW + timedelta(hours=2), bound_w=4e3))
+    told = as_json(plan_answer(view, view.runs[0], PlanState(plan=made), "Staying at A."))
+    lines = drawn(told)
+    assert "cap      no point above 1 kW until 16:00 UTC, when the power cap ends" in lines
+    assert "level    the level is not kept" in lines
+    assert "budget   the budget is used up" in lines
+    calm = drawn(answer(plan(("B", 7), ("A", 6))))
+    assert not [each for each in calm if each.startswith(("cap ", "level ", "budget "))]

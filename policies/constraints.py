@@ -1,0 +1,179 @@
+"""What a plan must keep beside its deadline: power cap, service level, budget. Pure.
+
+Priorities: operator cap > deadline > service level > budget > grams. What is higher is never given
+up for what is lower: the windows of the service level that cap and switches leave no way to keep do
+not count, and a budget only says what is wrong with it.
+
+Invariant: only what is known limits a plan. A cap holds until its end and no longer, the GPUs held
+now are all there are, and of the time before now what the journal remembers counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from wattmesh.policies.case import Case
+from wattmesh.policies.decision import IntensitySlot
+from wattmesh.policies.horizon import between
+from wattmesh.policies.menu import menu
+from wattmesh.policies.planner.evaluate import kept_from_s
+from wattmesh.policies.planner.problem import Option, Problem, Sla
+from wattmesh.policies.powercap import needs_w
+from wattmesh.policies.words import count, duration, moment
+from wattmesh.reconfig.catalogue import OperatingPoint
+from wattmesh.telemetry.readings import J_PER_KWH
+
+ENDLESS = 1e30
+"""Tokens that no run ever trains; a float, for a question travels as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """The service level as a plan is to keep it.
+
+    Attributes:
+        sla: None: none is set, or none of its windows counts.
+        why: what is not kept of it and why, as a clause; "" when all is.
+    """
+
+    sla: Sla | None = None
+    why: str = ""
+
+
+def usable(case: Case) -> tuple[OperatingPoint, ...]:
+    """List the points that a plan may use at some time: a cap ends, so it takes none away."""
+    return menu(replace(case.run, room_w=None), case.seen.policy)
+
+
+def needing(options: Sequence[Option], points: Sequence[OperatingPoint]) -> tuple[Option, ...]:
+    """Give the options with what a power cap must leave room for, as the menu counts it."""
+    needed_w = {each.id: needs_w(each) for each in points}
+    return tuple(replace(each, bound_w=needed_w.get(each.name, 0.0)) for each in options)
+
+
+def over_the_cap(case: Case, point: OperatingPoint) -> bool:
+    """Say whether a run at `point` is held there by limits alone: nothing may go to it now."""
+    return case.run.room_w is not None and needs_w(point) > case.run.room_w
+
+
+def cut_at_cap(case: Case, slots: Sequence[IntensitySlot]) -> tuple[IntensitySlot, ...]:
+    """Cut the slot in which the power cap ends, so that each slot is under it as a whole or not."""
+    cap = case.seen.cap
+    if cap is None or not slots or not slots[0].start < cap.until < slots[-1].end:
+        return tuple(slots)
+    before = between(slots, slots[0].start, cap.until)
+    return (*before, *between(slots, cap.until, slots[-1].end))
+
+
+def power_cap_w(
+    case: Case, slots: Sequence[IntensitySlot], options: Sequence[Option]
+) -> tuple[float, ...]:
+    """Give what the operator's cap leaves the run in each slot; empty where it has room for all.
+
+    After its end there is room for every option. A cap whose end is not known never ends.
+    """
+    room_w, cap = case.run.room_w, case.seen.cap
+    most_w = max(each.needs_w for each in options)
+    if room_w is None or most_w <= room_w:
+        return ()
+    return tuple(
+        most_w if cap is not None and slot.start >= cap.until else max(0.0, room_w)
+        for slot in slots
+    )
+
+
+def budget_g(case: Case) -> float | None:
+    """Give the grams that the rest of the run may emit; None where no budget says so.
+
+    Only a budget of the run's own whose period lasts until the deadline does. Joules that it does
+    not count yet count at the intensity of now.
+    """
+    run, slots = case.run, case.seen.carbon.slots
+    if run.budget is None or run.deadline is None or run.budget.until < run.deadline or not slots:
+        return None
+    return run.budget.left_g - run.budget.unpriced_j * slots[0].g_per_kwh / J_PER_KWH
+
+
+def least_tokens_per_s(case: Case) -> float:
+    """Give the speed that is the service level; 0 when there is none."""
+    share = case.seen.policy.sla_throughput_share
+    fastest = max((each.tokens_per_s for each in usable(case)), default=0.0)
+    return share * fastest
+
+
+def level(case: Case, problem: Problem, speed: float) -> Level:
+    """Give the service level for the rest of a run.
+
+    Windows that began before now count what was trained in them. Those that would be missed at the
+    fastest option there is at every moment do not count: they are lost.
+
+    Args:
+        case: the run.
+        problem: all of the question but its level.
+        speed: share of catalogue speed that the question counts on.
+    """
+    least, window_s = least_tokens_per_s(case), case.seen.policy.sla_window_s
+    if least <= 0.0:
+        return Level()
+    before = _before(case, speed)
+    name = f"the service level of {count(least * speed)} tokens/s over every {duration(window_s)}"
+    if sum(problem.seconds) - (before[0][0] if before else 0.0) < window_s:
+        why = f"{name} binds nothing: a window is longer than what is known and left of the run"
+        return Level(why=why)
+    sla = Sla(window_s=window_s, tokens_per_s=least, before=before, from_s=-window_s)
+    whole = replace(problem, tokens=ENDLESS, sla=sla)
+    from_s = kept_from_s(whole, _fastest(whole))
+    if from_s is None:
+        return Level(why=f"{name} cannot be kept before the deadline{_under(whole)}")
+    if from_s == sla.from_s:
+        return Level(sla=sla)
+    at = moment(case.seen.now + timedelta(seconds=round(from_s)), case.seen.now)
+    missed = f"{name} is missed by windows that begin before {at}{_under(whole)}"
+    return Level(sla=replace(sla, from_s=from_s), why=missed)
+
+
+def _under(problem: Problem) -> str:
+    """Name the operator's power cap where without it no window were missed."""
+    free = replace(problem, power_cap_w=())
+    if not problem.power_cap_w or problem.sla is None:
+        return ""
+    if kept_from_s(free, _fastest(free)) != problem.sla.from_s:
+        return ""
+    return ", for the operator's power cap leaves no room for more speed"
+
+
+def _before(case: Case, speed: float) -> tuple[tuple[float, float], ...]:
+    """Give what was trained before now, as the question counts tokens: (time, tokens), both <= 0.
+
+    What a restart lost counts as not trained.
+    """
+    found: list[tuple[float, float]] = []
+    least = 0.0
+    for ago_s, tokens in sorted(case.run.trained):
+        if ago_s > 0.0 and (not found or -ago_s < found[-1][0]):
+            least = min(least, (tokens - case.run.tokens) / speed)
+            found.append((-ago_s, least))
+    return tuple(reversed(found))
+
+
+def _fastest(problem: Problem) -> tuple[int, ...]:
+    """Give the path at the fastest option of each slot, as soon as the dwell lets it go there."""
+    path: list[int] = []
+    at, begin_s = problem.start, 0.0
+    for slot, seconds in enumerate(problem.seconds):
+        able = [n for n in range(len(problem.options)) if problem.available(slot, n)]
+        ways = [n for n in able if n == at or problem.way(at, n) is not None]
+        if begin_s < problem.dwell_left_s:
+            kept = [n for n in ways if _alike(problem, n, problem.start)]
+            ways = kept or ways
+        if ways:
+            # Of equally fast ones the one it is at: a change costs time.
+            at = max(ways, key=lambda n: (problem.options[n].tokens_per_s, n == at))
+        path.append(at)
+        begin_s += seconds
+    return tuple(path)
+
+
+def _alike(problem: Problem, one: int, other: int) -> bool:
+    """Say whether two options are of one layout."""
+    return problem.options[one].layout == problem.options[other].layout

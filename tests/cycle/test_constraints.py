@@ -1,0 +1,99 @@
+"""What plans must keep reaches the observation: what was trained lately, the run's own budget."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.cycle.test_budget_priority import exhaust
+from tests.cycle.test_cycle import SIGNAL, T0, journal
+from wattmesh.controller.books.own_budgets import own_budgets
+from wattmesh.controller.cycle import Cycle, CycleSettings
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.ledger import TokenMark
+from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.pulse import Pulse, Signals
+from wattmesh.controller.settings.model import PolicySection
+from wattmesh.controller.settings.read import parse
+from wattmesh.policies.decision import BudgetView, Mode, RunView
+
+__all__ = ["journal"]
+HOUR = timedelta(hours=1)
+
+
+def mark(journal: Journal, ago_h: float, tokens: int) -> None:
+    """Remember how far the run was so many hours before T0."""
+    at = T0 - ago_h * HOUR
+    row = TokenMark(slot_start=at - HOUR, slot_end=at, tokens=tokens, speed=1.0, at=at)
+    journal.ledger.mark("r", [row], [])
+
+
+def observed(
+    journal: Journal, share: float | None, budgets: dict[str, BudgetView] | None = None
+) -> RunView:
+    """The run as one cycle sees it."""
+    section = PolicySection(sla_throughput_share=share, sla_window_s=6 * 3600.0)
+    settings = CycleSettings(
+        mode=Mode.ADVISE,
+        policy=section.limits(),
+        facts=SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=7200.0),
+        switch_timeout_s=600.0,
+        cycle_s=5.0,
+        budgets=budgets or {},
+    )
+    report = Cycle(journal, lambda: settings, lambda: None).run(T0)
+    assert report.observation is not None
+    return report.observation.runs[0]
+
+
+def test_what_was_trained_over_the_window_is_read_where_a_level_asks_for_it(
+    journal: Journal,
+) -> None:
+    """One moment before the window begins, all within it, and none that is older or not yet."""
+    for ago_h, tokens in ((9.0, 100), (7.0, 200), (5.0, 300), (1.0, 400), (-1.0, 999)):
+        mark(journal, ago_h, tokens)
+    trained = ((7 * 3600.0, 200), (5 * 3600.0, 300), (3600.0, 400))
+    assert observed(journal, 0.5).trained == trained
+    assert observed(journal, None).trained == ()
+
+
+def test_a_run_hears_of_its_own_budget_and_of_no_other(journal: Journal, tmp_path: Path) -> None:
+    """Nine grams of five are spent; the cluster's five are nobody's share."""
+    pulse = exhaust(journal, tmp_path)
+    (line,) = (each for each in pulse.budgets if each.name == "llm")
+    budgets = own_budgets(pulse)
+    view = BudgetView(left_g=-4.0, unpriced_j=line.unpriced_j, until=line.end)
+    assert budgets == {"llm": view}
+    assert observed(journal, None, budgets).budget == view
+    assert observed(journal, None, {"other": view}).budget is None
+
+
+@pytest.mark.parametrize("kind", ["marginal", None])
+def test_grams_of_another_signal_are_never_a_plans_budget(
+    journal: Journal, tmp_path: Path, kind: str | None
+) -> None:
+    """Decided on marginal intensities, or without any."""
+    pulse: Pulse = exhaust(journal, tmp_path)
+    facts = pulse.signals.decision
+    assert facts is not None
+    other = None
+    if kind is not None:
+        text = str(SIGNAL).replace(":average:", f":{kind}:")
+        assert text != str(SIGNAL)
+        other = replace(facts, signal=type(SIGNAL).parse(text))
+    pulse.signals = Signals(decision=other, accounting=facts)
+    assert own_budgets(pulse) == {}
+
+
+def test_grams_of_a_budget_are_those_where_power_is_measured(
+    journal: Journal, tmp_path: Path
+) -> None:
+    """A facility of PUE 1.25 has four grams left of five."""
+    pulse = exhaust(journal, tmp_path)
+    text = (
+        '[site]\nenergy_boundary = "facility"\npue = 1.25\n'
+        "[runs.llm]\n[budget.cluster]\ngrams = 5.0\n[budget.llm]\ngrams = 5.0\n"
+    )
+    pulse.settings = parse(text, where=tmp_path / "wattmesh.toml")
+    assert own_budgets(pulse)["llm"].left_g == pytest.approx(-4.0 / 1.25)
