@@ -83,12 +83,18 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """Grams of one stretch of time. `unpriced_mj`: joules in it that have no grams (yet)."""
+    """Grams of one stretch of time.
+
+    Attributes:
+        unpriced_mj: joules in it that have no grams (yet).
+        restated_ug: how much revised intensities changed of what was first reported.
+    """
 
     start: datetime
     end: datetime
     carbon_ug: int
     unpriced_mj: int = 0
+    restated_ug: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

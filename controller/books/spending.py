@@ -9,12 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from wattmesh.controller.books.accounts import ACTUAL, UNPRICED
 from wattmesh.controller.books.budget_plans import CLUSTER, Limit, Plans
 from wattmesh.controller.journal.budgets import PlanRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
-from wattmesh.controller.journal.sums import TotalRow
 from wattmesh.policies.budget import MOST_DAYS, Alert, Curve, Outlook, outlook
 
 UG = 1_000_000
@@ -121,7 +119,7 @@ def _line(
     before = _before(journal, row)
     spent = journal.by_slot.spent(min(curve.start, now - LOOK_BACK), now, run)
     found = outlook(curve, before, spent, now, least_ug=least_g * UG)
-    booked = _actual(journal, curve.start, now, run)
+    booked = [each for each in spent if each.start >= curve.start]
     expected_g, spent_g = found.expected_ug / UG, found.spent_ug / UG
     return PeriodLine(
         name=row.name,
@@ -130,11 +128,11 @@ def _line(
         end=curve.end,
         limit_g=curve.limit_ug / UG,
         spent_g=spent_g,
-        unpriced_j=sum(each.energy_mj for each in booked if each.quality == UNPRICED) / 1000,
+        unpriced_j=sum(each.unpriced_mj for each in booked) / 1000,
         expected_g=expected_g,
         burn=spent_g / expected_g if expected_g else None,
         on_course_g=_grams(found.on_course_ug),
-        restated_g=sum(each.carbon_ug - each.first_carbon_ug for each in booked) / UG,
+        restated_g=sum(each.restated_ug for each in booked) / UG,
         alert=_alert(row, found),
         urgency=found.alert.value,
         low_g=_grams(found.low_ug),
@@ -165,14 +163,6 @@ def _least_g(runs: Sequence[RunRow], bounds: Mapping[str, float], end: datetime)
         for run in runs
         if run.deadline is not None and run.deadline <= end and run.state != "finished"
     )
-
-
-def _actual(
-    journal: Journal, start: datetime, end: datetime, run: str | None
-) -> tuple[TotalRow, ...]:
-    """Sum the grams of slots that begin in [start, end)."""
-    found = journal.ledger.between(start, end, run)
-    return tuple(row for row in found if row.scenario == ACTUAL)
 
 
 def _grams(carbon_ug: float | None) -> float | None:

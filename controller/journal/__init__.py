@@ -19,6 +19,7 @@ The map:
     ledger.py            joules and grams per slot
     sums.py              what the ledger adds up to, old slots added up once
     by_slot.py           the same slot by slot, for budgets and reports
+    spent.py             what was spent of it, old slots read once
     budgets.py           plans of budgets, and closed months: both append-only
     leadership.py        who leads, and the epoch that fences everybody else
     events.py            clock steps, outages, reloads

@@ -4,21 +4,20 @@ Invariant: it only reads; what it gives of a stretch of time adds up to what `Le
 gives of it, days that were rolled up included where a method says so.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, func, select, true
+from sqlalchemy import ColumnElement, and_, case, func, select
 
 from wattmesh.controller.journal.engine import Database
-from wattmesh.controller.journal.tables import EMISSIONS, ENERGY, ROLLUPS
+from wattmesh.controller.journal.spent import ACTUAL, SpentSlots
+from wattmesh.controller.journal.tables import EMISSIONS, ENERGY
 from wattmesh.controller.journal.values import from_us, to_us
 from wattmesh.policies.budget import Spent
 from wattmesh.telemetry.readings import Quality
 
-ACTUAL = "actual"
-UNPRICED = "unpriced"
 OTHER_COMPONENTS = ("cpu:%", "dram:%", "node:%")
 """Devices that are no GPUs, by how their names begin (wattmesh.telemetry.readings)."""
 
@@ -51,6 +50,7 @@ class BySlot:
     def __init__(self, database: Database) -> None:
         """Keep the database."""
         self._database = database
+        self._spent = SpentSlots(database)
 
     def sums(self, start: datetime, end: datetime) -> Iterator[SlotSum]:
         """Give the actual scenario slot by slot for slots that begin in [start, end).
@@ -84,40 +84,11 @@ class BySlot:
 
         A rolled up day is one stretch. A slot that is not over ends at `end`.
         """
-        table = EMISSIONS.c
-        mine = true() if run is None else table.run == run
-        slots = (
-            select(table.slot_start, table.slot_end, *_amounts())
-            .where(_actual(start, end), mine)
-            .group_by(table.slot_start, table.slot_end)
-        )
-        rolled = ROLLUPS.c
-        days = (
-            select(
-                rolled.day,
-                (rolled.day + timedelta(days=1) // timedelta(microseconds=1)).label("end"),
-                func.sum(rolled.energy_mj).label("energy_mj"),
-                func.sum(rolled.carbon_ug).label("carbon_ug"),
-                func.sum(case((rolled.quality == UNPRICED, rolled.energy_mj), else_=0)).label(
-                    "unpriced_mj"
-                ),
-            )
-            .where(rolled.scenario == ACTUAL)
-            .where(rolled.day.between(to_us(start), to_us(end) - 1))
-            .where(true() if run is None else rolled.run == run)
-            .group_by(rolled.day)
-        )
-        with self._database.reading() as connection:
-            rows = [*connection.execute(slots), *connection.execute(days)]
-        return tuple(
-            Spent(
-                start=from_us(row[0]),
-                end=max(min(from_us(row[1]), end), from_us(row[0]) + timedelta(microseconds=1)),
-                carbon_ug=int(row.carbon_ug),
-                unpriced_mj=int(row.unpriced_mj),
-            )
-            for row in sorted(rows, key=lambda row: (row[0], row[1]))
-        )
+        return self._spent.read(start, end, run)
+
+    def changed(self, slot_starts_us: Iterable[int]) -> None:
+        """Hear that rows of these slots were written by this process."""
+        self._spent.changed(slot_starts_us)
 
     def watts(self, start: datetime, end: datetime) -> tuple[tuple[datetime, float], ...]:
         """Give the mean watts of all devices together, slot by slot."""

@@ -4,7 +4,7 @@ Invariant: rows are absolute and replaced whole, in one transaction with the cou
 computed from; so a repeat counts nothing twice, and a crash loses nothing that was acknowledged.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
@@ -94,9 +94,10 @@ class TokenMark:
 class LedgerStore:
     """The energy and emission tables."""
 
-    def __init__(self, database: Database) -> None:
-        """Keep the database."""
+    def __init__(self, database: Database, changed: Callable[[Iterable[int]], None]) -> None:
+        """Keep the database; `changed` hears of every slot that is written."""
         self._database = database
+        self._changed = changed
         self._sums = Sums(database)
         self._booked_us: int | None = None
         self._lock = Lock()
@@ -277,7 +278,7 @@ class LedgerStore:
     def added(self, slot_starts_us: Iterable[int]) -> None:
         """Hear that a delivery of a node added to these slots."""
         slots = tuple(slot_starts_us)
-        self._sums.changed(slots)
+        self._told(slots)
         self._booked(slots)
 
     def booked_since(self) -> datetime | None:
@@ -294,7 +295,12 @@ class LedgerStore:
 
     def _written(self, *groups: Sequence[Mapping[str, Any]]) -> None:
         """Tell the sums which slots were written, once that is committed."""
-        self._sums.changed(row["slot_start"] for rows in groups for row in rows)
+        self._told(tuple(row["slot_start"] for rows in groups for row in rows))
+
+    def _told(self, slot_starts_us: Sequence[int]) -> None:
+        """Tell whoever keeps sums."""
+        self._sums.changed(slot_starts_us)
+        self._changed(slot_starts_us)
 
 
 def _token_mark(row: Row[Any]) -> TokenMark:

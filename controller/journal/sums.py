@@ -26,7 +26,7 @@ DAY_US = timedelta(days=1) // timedelta(microseconds=1)
 RECENT_US = 3 * DAY_US
 """Longer than intensities are revised (48 h)."""
 
-READINGS_KEPT = 50
+READINGS_KEPT = 500
 """Another process may have written below the end: after so many readings all is read again."""
 
 
@@ -114,7 +114,7 @@ class Sums:
 
     def _old(self, connection: Connection) -> _Kept:
         """Give the sums of what is old, kept ones where they still hold."""
-        rolled = tuple(int(value or 0) for value in connection.execute(_rolled_state()).one())
+        rolled = tuple(int(value or 0) for value in connection.execute(rolled_state()).one())
         newest = connection.execute(select(func.max(ENERGY.c.slot_start))).scalar() or 0
         end_us = (newest - RECENT_US) // DAY_US * DAY_US
         kept, changes = self._kept, self._changes
@@ -197,7 +197,7 @@ def rolled_sums() -> Any:
     return select(*key, *(func.sum(ROLLUPS.c[name]) for name in AMOUNTS)).group_by(*key)
 
 
-def _rolled_state() -> Any:
+def rolled_state() -> Any:
     """Tell any two states of the roll-ups apart: they only ever grow."""
     amounts = (func.sum(ROLLUPS.c[name]) for name in AMOUNTS)
     return select(func.count(), *amounts).select_from(ROLLUPS)
