@@ -320,7 +320,7 @@ class World:
         state = self.state
         origin = PAUSED if state.asleep else state.point.id
         seconds, energy_j = self._cost(origin, state.target or PAUSED)
-        state.fails = self.scene.noise.fails(len(state.switched_s))
+        state.fails = self.scene.noise.fails(len(state.switched_s)) or self._lacks(state.target)
         state.switched_s = (*state.switched_s, state.at_s)
         times = FAILED_SWITCH if state.fails else 1.0
         state.busy_w = energy_j / seconds if seconds else 0.0
@@ -329,6 +329,10 @@ class World:
             state.energy_j += energy_j
             state.carbon_g += energy_j * self.scene.grid.values[index] / J_PER_KWH
         state.busy_until_s = state.at_s + times * seconds
+
+    def _lacks(self, target: str | None) -> bool:
+        """Say whether a point needs GPUs that were lost."""
+        return bool(target) and self.scene.catalogue.point(target or "").gpus > self.state.gpus
 
     def _cost(self, origin: str, target: str) -> tuple[float, float]:
         """Give seconds and joules of a switch, the wait for given-back GPUs included."""
