@@ -3,6 +3,7 @@
 Invariant: a column of the curve, of the letters and of the time axis is the same stretch of time.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,8 +16,11 @@ LABEL = 12
 """Width of what stands before the curve."""
 
 ASLEEP, DONE = "·", " "
-TICK = 16
+TICK = 14
 """Columns between two times of the axis, at least."""
+
+STEPS_H = (0.25, 0.5, 1, 2, 3, 6, 12, 24, 48, 96, 168, 336, 672)
+"""Hours between two times of the axis."""
 
 MOST_ABOVE = 1.5
 """A mu above this many times the highest intensity is not drawn, but said."""
@@ -109,14 +113,27 @@ def points(answer: Mapping[str, Any], drawn: Frame) -> str:
 
 
 def axis(drawn: Frame) -> str:
-    """Write the times."""
-    ticks = max(1, drawn.width // TICK)
-    line = ""
-    for tick in range(ticks):
-        column = tick * drawn.width // ticks
-        at = drawn.start + (drawn.end - drawn.start) * column / drawn.width
-        line = line.ljust(column) + _time(at, drawn)
+    """Write the times: where it begins, then round ones."""
+    line = _time(drawn.start, drawn)
+    for at in ticks(drawn.start, drawn.end, drawn.width // TICK):
+        column = round((at - drawn.start) / (drawn.end - drawn.start) * drawn.width)
+        if column > len(line) + 1:
+            line = line.ljust(column) + _time(at, drawn)
     return f"{'':<{LABEL}}{line}"
+
+
+def ticks(start: datetime, end: datetime, most: int) -> list[datetime]:
+    """Give round times (UTC) between two, at most so many."""
+    span = (end - start) / timedelta(hours=1)
+    step_h = next((each for each in STEPS_H if span / each <= max(1, most)), STEPS_H[-1])
+    step = timedelta(hours=step_h)
+    midnight = start.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    at = midnight + math.floor((start - midnight) / step + 1) * step
+    found = []
+    while at < end:
+        found.append(at)
+        at += step
+    return found
 
 
 def _time(at: datetime, drawn: Frame) -> str:
@@ -171,9 +188,6 @@ def _cell(drawn: str, *, mu: bool) -> str:
 
 
 def _mu(marks: Sequence[Mapping[str, Any]]) -> str:
-    """Name the mus of a row, and what each of them parts."""
-    return ", ".join(
-        f"mu = {words.intensity(each['g_per_kwh'])} ({each['slower'] or 'asleep'} above, "
-        f"{each['faster']} below)"
-        for each in marks
-    )
+    """Name the mus of a row; the legend says what they part."""
+    levels = [words.intensity(each["g_per_kwh"]) for each in marks]
+    return f"mu = {', '.join(levels)}" if levels else ""

@@ -12,19 +12,29 @@ from rich.text import Text
 
 from wattmesh.controller.cli import plan_chart, words
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
+from wattmesh.controller.cli.plan_bands import band_words, layout_words
+from wattmesh.controller.cli.tables import Column, table
 
 CHART_LEAST, CHART_MOST = 24, 96
-SIDE = 44
+LEGEND = (
+    Column(title=""),
+    Column(title=""),
+    Column(title="", right=True),
+    Column(title=""),
+)
+HANG = 9
+"""Columns of the word that a line below the curve begins with."""
+
+SIDE = 30
 """Columns that labels take on both sides of the curve."""
 
 
 def screen(answer: Mapping[str, Any], columns: int) -> list[Text | str]:
     """Lay out the answer of `GET /v1/runs/{run}/plan` for a terminal so many columns wide."""
     lines: list[Text | str] = [_head(answer)]
-    if answer["sentence"]:
-        lines.append(styled((answer["sentence"], WARN)))
+    lines += [styled((each, WARN)) for each in words.wrapped(answer["sentence"], columns)]
     if answer["decision"]:
-        lines.append(f"now: {answer['decision']}")
+        lines += words.wrapped(f"now: {answer['decision']}", columns)
     plan = answer["plan"]
     if plan is None:
         return lines
@@ -32,7 +42,9 @@ def screen(answer: Mapping[str, Any], columns: int) -> list[Text | str]:
     drawn = plan_chart.frame(answer, width)
     lines += ["", *plan_chart.curve(answer, drawn)]
     lines += [plan_chart.points(answer, drawn), styled((plan_chart.axis(drawn), DIM)), ""]
-    lines += [*_legend(plan), "", *_comes_to(answer, plan)]
+    lines += [*_legend(plan), ""]
+    for said, style in _comes_to(answer, plan):
+        lines += [styled((each, style)) for each in words.wrapped(said, columns, HANG)]
     return lines
 
 
@@ -53,17 +65,27 @@ def _legend(plan: Mapping[str, Any]) -> Iterator[Text | str]:
         length = datetime.fromisoformat(step["end"]) - datetime.fromisoformat(step["start"])
         hours[step["point"]] = hours.get(step["point"], 0.0) + length / timedelta(seconds=1)
     known = {step["point"]: step for step in plan["steps"]}
-    for point, seconds in hours.items():
-        step = known[point]
-        clock = f" @{step['clock_mhz']} MHz" if step["clock_mhz"] is not None else ""
-        told = "" if names[point] == point else f"{point}  "
-        named = f"{told}{step['layout']}{clock}" if point else "asleep"
-        mark = styled((names[point], STRONG), f"  {named}, {words.duration(seconds)}")
-        yield Text(" " * plan_chart.LABEL).append_text(mark)
+    rows = [
+        (
+            Text(f"{'':<{plan_chart.LABEL - 2}}{names[point]}", style=STRONG),
+            f"{'' if names[point] == point or not point else f'{point}: '}"
+            f"{layout_words(known[point])}",
+            words.duration(seconds),
+            _at_its_best(plan, point),
+        )
+        for point, seconds in hours.items()
+    ]
+    yield from table(LEGEND, rows)[1:]
 
 
-def _comes_to(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[Text | str]:
-    """What the plan does, when it ends, and what it emits."""
+def _at_its_best(plan: Mapping[str, Any], point: str) -> Text:
+    """Say which intensities a point is for."""
+    said = band_words(plan, point)
+    return Text(f"for {said}" if said else "", style=DIM)
+
+
+def _comes_to(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the plan does, when it ends, and what it emits: sentences with their style."""
     changes = plan["layout_switches"] + plan["clock_changes"] + plan["sleeps"]
     kinds = [
         words.plural(plan[key], one)
@@ -76,37 +98,38 @@ def _comes_to(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[Te
     ]
     gap = words.UNKNOWN if plan["gap"] is None else words.percent(plan["gap"], 2)
     split = f" ({', '.join(kinds)})" if kinds else ""
-    yield f"switches {changes}{split}, gap to bound {gap}"
-    yield _ends(answer, plan)
+    yield f"switches {changes}{split}, gap to bound {gap}", ""
+    yield _ends(answer, plan), ""
     yield (
         f"carbon   {words.grams(plan['grams'])} from then on; no plan comes below "
-        f"{words.grams(plan['bound_g'])} if the grid is as forecast"
+        f"{words.grams(plan['bound_g'])} if the grid is as forecast",
+        "",
     )
     yield from _far(answer, plan)
     yield from _constraints(plan)
     if answer["extended"]:
-        yield styled((f"beyond the forecast the grid takes {answer['extended']}", DIM))
+        yield f"beyond the forecast the grid takes {answer['extended']}", DIM
     if answer["trouble"]:
-        yield styled((f"planning failed {answer['failures']} times: {answer['trouble']}", WARN))
+        yield f"planning failed {answer['failures']} times: {answer['trouble']}", WARN
 
 
-def _constraints(plan: Mapping[str, Any]) -> Iterator[Text]:
+def _constraints(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Say what binds the plan, and what it cannot keep."""
-    if plan["cap"]:
-        yield styled((f"cap      {plan['cap']}", DIM))
-    if plan["level"]:
-        yield styled((f"level    {plan['level']}", WARN))
-    if plan["budget"]:
-        yield styled((f"budget   {plan['budget']}", WARN))
+    for key, style in (("cap", DIM), ("level", WARN), ("budget", WARN)):
+        if plan[key]:
+            yield f"{key:<{HANG}}{plan[key]}", style
 
 
-def _far(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[str]:
+def _far(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Name a mu that is too far above the curve to be drawn."""
     highest = max((each["g_per_kwh"] for each in answer["grid"]), default=0.0)
     for each in plan["mu"]:
         if not plan_chart.shown(each["g_per_kwh"], highest):
             mu = words.intensity(each["g_per_kwh"])
-            yield f"mu = {mu} g/kWh, above all of it: {each['faster']} is worth its watts always"
+            yield (
+                f"mu = {mu} g/kWh, above all of it: {each['faster']} is worth its watts always",
+                "",
+            )
 
 
 def _ends(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> str:

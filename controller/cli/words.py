@@ -153,13 +153,12 @@ def plural(amount: int, one: str) -> str:
     return f"{amount} {one}{'' if amount == 1 else 's'}"
 
 
-def wrapped(sentence: str, columns: int, indent: str = "") -> list[str]:
-    """Break a sentence into lines that fit, never within a word; `indent` stands before each."""
+def wrapped(sentence: str, columns: int, hang: int = 0) -> list[str]:
+    """Break a sentence into lines that fit, never within a word; all but the first are indented."""
     return textwrap.wrap(
         sentence,
         max(20, columns),
-        initial_indent=indent,
-        subsequent_indent=indent,
+        subsequent_indent=" " * hang,
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -14,7 +14,7 @@ from tests.cli.test_screens import plain
 from tests.daemon.clocks import SteppedClock
 from tests.laws.processes import loaded_after
 from tests.policies.build import NOW, A, B, catalogue, observation, point, run, slots
-from wattmesh.controller.cli import plan_chart
+from wattmesh.controller.cli import plan_bands, plan_chart, plan_picture
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cli.plan_screen import screen
 from wattmesh.controller.planner.asking import Planning, PlanState
@@ -92,7 +92,8 @@ def test_mu_is_drawn_where_the_curve_can_be_held_against_it() -> None:
     rows = [each for each in drawn(view) if "mu = " in each]
     assert len(rows) == 1
     assert "┄" in rows[0]
-    assert f"mu = {expected:.0f} (B above, A below)" in rows[0]
+    assert rows[0].endswith(f"mu = {expected:.0f}")
+    assert [each for each in drawn(view) if each.endswith(f"for above {expected:.0f} g/kWh")]
 
 
 def test_a_mu_far_above_the_curve_is_said_and_not_drawn() -> None:
@@ -111,8 +112,52 @@ def test_what_the_plan_comes_to_is_said() -> None:
     grams = "2.9 kg from then on; no plan comes below 2.89 kg if the grid is as forecast"
     assert f"carbon   {grams}" in lines
     text = "\n".join(lines)
-    assert "·  asleep, 3 h" in text
-    assert "dp4 @1200 MHz, 2 h" in text
+    legend = {line.split()[0]: " ".join(line.split()[1:]) for line in text.splitlines() if line}
+    assert legend["·"].startswith("asleep 3 h")
+    assert legend["A"].startswith("A-low: dp4 @1200 MHz 2 h")
+
+
+def test_the_legend_says_which_intensities_a_point_is_for() -> None:
+    """Between the mu below it and the one above; a plan without a price says nothing of it."""
+    priced = {
+        "mu": [
+            {"slower": "", "faster": "B", "g_per_kwh": 275.0},
+            {"slower": "B", "faster": "A", "g_per_kwh": 170.0},
+        ]
+    }
+    said = [plan_bands.band_words(priced, each) for each in ("", "B", "A", "D")]
+    assert said == ["above 275 g/kWh", "170 to 275 g/kWh", "below 170 g/kWh", ""]
+    assert plan_bands.band_words({"mu": []}, "A") == ""
+
+
+@pytest.mark.parametrize("hours", [0.4, 3.0, 14.0, 31.0, 107.0, 239.0, 700.0])
+@pytest.mark.parametrize("most", [1, 3, 8])
+def test_times_of_the_axis_are_round_and_few(hours: float, most: int) -> None:
+    """Whole quarters of an hour at least, in order, within the stretch and not over its start."""
+    start = NOW + timedelta(minutes=7)
+    end = start + timedelta(hours=hours)
+    found = plan_chart.ticks(start, end, most)
+    assert len(found) <= most + 1
+    assert found == sorted(set(found))
+    assert all(start < each < end and each.minute % 15 == 0 for each in found)
+    if hours > 48:
+        assert all(each.hour == 0 for each in found)
+    if hours >= 14 and most > 1:
+        assert found
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+def test_the_screen_fits_the_terminal(columns: int) -> None:
+    """The curve takes what its labels leave."""
+    made = plan(("A-low", 2), ("", 3), ("B", 2), ("A", 6), price_mu=300e-6 / 3.6)
+    lines = drawn(answer(made, catalogue=catalogue(A, LOW, B)), columns)
+    assert max(map(len, lines)) <= columns
+
+
+def test_names_of_mus_beside_the_curve_do_not_cover_each_other() -> None:
+    """Ascending levels are moved up until they are apart; those far apart stay."""
+    assert plan_picture.apart([10.0, 11.0, 50.0], 5.0) == [10.0, 15.0, 50.0]
+    assert plan_picture.apart([], 5.0) == []
 
 
 def test_letters_are_told_apart() -> None:
