@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from wattmesh.policies.words import count, figures
+from wattmesh.policies.words import count, watts
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 from wattmesh.telemetry.readings import J_PER_KWH
 
@@ -148,12 +148,12 @@ def _why(
     point: OperatingPoint, power_w: float, chain: Sequence[tuple[OperatingPoint, float]]
 ) -> str:
     """Say in one sentence what is better than `point`."""
-    have = f"{point.id} draws {figures(power_w, 4)} W for {count(point.tokens_per_s)} tokens/s"
+    have = f"{point.id} draws {watts(power_w)} for {count(point.tokens_per_s)} tokens/s"
     for other, other_w in chain:
         if other.tokens_per_s >= point.tokens_per_s and other_w <= power_w:
             return (
                 f"{have}, {other.id} gives {count(other.tokens_per_s)} tokens/s for "
-                f"{figures(other_w, 4)} W, so {point.id} is never worth running."
+                f"{watts(other_w)}, so {point.id} is never worth running."
             )
     low, high = next(
         (low, high)
@@ -163,5 +163,5 @@ def _why(
     mixed_w = low[1] + _slope(low, high) * (point.tokens_per_s - low[0].tokens_per_s)
     return (
         f"{have}, sharing time between {low[0].id} and {high[0].id} gives the same for "
-        f"{figures(mixed_w, 4)} W, so {point.id} is never worth running."
+        f"{watts(mixed_w)}, so {point.id} is never worth running."
     )

@@ -36,7 +36,7 @@ def test_a_slower_point_that_draws_more_is_dominated_and_told_by_whom() -> None:
     assert [v.point.id for v in hull.vertices] == ["B", "A"]
     (only,) = hull.dominated
     assert only.reason == (
-        "C draws 1700 W for 900 tokens/s, A gives 1 k tokens/s for 1600 W, so C is never worth "
+        "C draws 1.7 kW for 900 tokens/s, A gives 1 k tokens/s for 1.6 kW, so C is never worth "
         "running."
     )
 
@@ -45,7 +45,7 @@ def test_a_point_above_a_mixture_is_dominated() -> None:
     """Sharing time between two vertices beats a point that lies above their line."""
     middle = point("M", 3, 800.0, 1300.0)
     (only,) = lower_hull(catalogue(A, B, middle), [A, B, middle], 4).dominated
-    assert "sharing time between B and A gives the same for 1270 W" in only.reason
+    assert "sharing time between B and A gives the same for 1.27 kW" in only.reason
 
 
 def test_when_idle_gpus_cost_as_much_as_busy_ones_only_the_fastest_is_useful() -> None:
