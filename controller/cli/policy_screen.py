@@ -14,6 +14,7 @@ from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import BAD, DIM, GOOD, STRONG, styled, trouble
 from wattmesh.controller.cli.tables import Column, table
 from wattmesh.controller.replay.bench import MPC, ORACLE, Asked, Row
+from wattmesh.controller.replay.world import Noise
 from wattmesh.policies.rivals import RULES
 
 EFFICIENT = "static-efficient"
@@ -30,9 +31,15 @@ Cells = Sequence[str | Text]
 
 def screen(rows: Sequence[Row], asked: Asked) -> list[Text | str]:
     """Lay out the rows."""
+    starts = words.plural(asked.count, "start")
     lines: list[Text | str] = [
-        styled((asked.catalogue.job, STRONG), f" · {' · '.join(_asked(asked))}"),
+        styled(
+            (asked.catalogue.job, STRONG),
+            f" · unused GPUs {asked.catalogue.release} · forecast {asked.forecast} · "
+            f"{starts} a trace",
+        ),
         "replayed, not measured: % saved against static-fastest, mean over the starts",
+        *_noise(asked.noise),
     ]
     for trace in dict.fromkeys(row.trace for row in rows):
         lines += ["", *_Trace(name=trace, rows=[row for row in rows if row.trace == trace]).lines()]
@@ -40,14 +47,15 @@ def screen(rows: Sequence[Row], asked: Asked) -> list[Text | str]:
     return [*lines, "", *(styled((each, DIM)) for each in _legend(policies)), *_late(rows)]
 
 
-def _asked(asked: Asked) -> Iterator[str]:
-    """Name what the figures hold for."""
-    yield f"unused GPUs {asked.catalogue.release}"
-    yield f"forecast {asked.forecast}"
-    yield f"{words.plural(asked.count, 'start')} a trace"
-    for name, share in (("speed", asked.noise.throughput), ("failing", asked.noise.switch_failure)):
-        if share:
-            yield f"noise: {name} {words.percent(share)}"
+def _noise(noise: Noise) -> Iterator[str]:
+    """Say what goes wrong by chance, and whom it does not meet."""
+    told = []
+    if noise.throughput:
+        told.append(f"up to {words.percent(noise.throughput)} of the speed is lost")
+    if noise.switch_failure:
+        told.append(f"{words.percent(noise.switch_failure)} of switches fail")
+    if told:
+        yield f"noise: {', '.join(told)}; oracle and bound know none"
 
 
 def _legend(policies: set[str]) -> Iterator[str]:

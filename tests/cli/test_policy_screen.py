@@ -67,7 +67,10 @@ def test_a_saving_names_what_it_is_against_and_that_it_is_replayed() -> None:
     assert head[0] == "job · unused GPUs parked · forecast own · 2 starts a trace"
     assert head[1].startswith("replayed, not measured: % saved against static-fastest")
     noisy = replace(ASKED, noise=Noise(throughput=0.05, switch_failure=0.02))
-    assert "noise: speed 5 % · noise: failing 2 %" in plain(screen(rows(), noisy))
+    said = plain(screen(rows(), noisy)).splitlines()[2]
+    told = "up to 5 % of the speed is lost, 2 % of switches fail"
+    assert said == f"noise: {told}; oracle and bound know none"
+    assert len(said) <= 80
 
 
 def test_cells_are_means_over_starts_and_the_best_rival_of_each_is_marked() -> None:
