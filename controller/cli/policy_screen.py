@@ -51,11 +51,11 @@ def _noise(noise: Noise) -> Iterator[str]:
     """Say what goes wrong by chance, and whom it does not meet."""
     told = []
     if noise.throughput:
-        told.append(f"up to {words.percent(noise.throughput)} of the speed is lost")
+        told.append(f"up to {words.percent(noise.throughput)} of speed lost")
     if noise.switch_failure:
         told.append(f"{words.percent(noise.switch_failure)} of switches fail")
     if told:
-        yield f"noise: {', '.join(told)}; oracle and bound know none"
+        yield f"noise: {', '.join(told)}; not in oracle and bound"
 
 
 def _legend(policies: set[str]) -> Iterator[str]:

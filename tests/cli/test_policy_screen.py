@@ -68,8 +68,8 @@ def test_a_saving_names_what_it_is_against_and_that_it_is_replayed() -> None:
     assert head[1].startswith("replayed, not measured: % saved against static-fastest")
     noisy = replace(ASKED, noise=Noise(throughput=0.05, switch_failure=0.02))
     said = plain(screen(rows(), noisy)).splitlines()[2]
-    told = "up to 5 % of the speed is lost, 2 % of switches fail"
-    assert said == f"noise: {told}; oracle and bound know none"
+    told = "up to 5 % of speed lost, 2 % of switches fail"
+    assert said == f"noise: {told}; not in oracle and bound"
     assert len(said) <= 80
 
 
