@@ -78,6 +78,12 @@ class Asked:
         return float(self.catalogue.tokens_total) if self.hours is None else self._hours_tokens()
 
     @property
+    def limits(self) -> PolicySettings:
+        """Limits of the policies; the guard's margin has room for the speed that noise takes."""
+        margin = max(self.settings.guard_margin, self.noise.throughput)
+        return replace(self.settings, guard_margin=margin)
+
+    @property
     def interval_tokens(self) -> int:
         """Tokens between checkpoints."""
         return self.boundary_every * self.catalogue.global_batch * self.catalogue.seq_len
@@ -209,7 +215,7 @@ def _scene(asked: Asked, grid: Grid, cell: Cell, slack: float) -> Scene:
 def _of_scene(asked: Asked, forecast: Forecast, slack: float, scene: Scene) -> Iterator[Row]:
     """Replay every policy on one scene."""
     means = Means(
-        forecast=forecast, policy=asked.settings, cycle_s=asked.cycle_s, pause=asked.pause
+        forecast=forecast, policy=asked.limits, cycle_s=asked.cycle_s, pause=asked.pause
     )
     base = run(scene, Rival(means, RULES["static-fastest"]), cycle_s=asked.cycle_s)
     held = _Held(

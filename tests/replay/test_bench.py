@@ -16,7 +16,7 @@ from wattmesh.controller.replay.forecasts import Forecast, Own, Persist
 from wattmesh.controller.replay.grid import Grid
 from wattmesh.controller.replay.world import Driver, Noise, State, run
 from wattmesh.controller.think import NoPlans
-from wattmesh.policies.decision import IntensitySlot
+from wattmesh.policies.decision import IntensitySlot, PolicySettings
 from wattmesh.policies.rivals import RULES
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Evidence, Release, SwitchCost
@@ -256,3 +256,42 @@ def test_the_example_catalogue_is_one_and_says_that_nothing_in_it_was_measured()
     assert {each.evidence for each in found.points} == {Evidence.ASSUMED}
     assert found.reference == max(found.points, key=lambda each: each.tokens_per_s).id
     assert asked(catalogue=found, hours=None).window(1.0) == timedelta(hours=240)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiring(Noise):
+    """All the noise there may be, from the fourteenth hour on."""
+
+    def speed(self, at_s: float) -> float:
+        """Share of catalogue speed."""
+        return 1.0 if at_s < 14 * 3600.0 else 1.0 - self.throughput
+
+
+class Unaware(Asked):
+    """A sabotaged bench whose guard does not know of the noise."""
+
+    @property
+    def limits(self) -> PolicySettings:
+        """The settings as they are."""
+        return self.settings
+
+
+@pytest.mark.parametrize(("kind", "met"), [(Asked, True), (Unaware, False)])
+def test_replay_tells_the_guard_how_much_speed_noise_takes(
+    kind: type[Asked], met: bool, tmp_path: Path
+) -> None:
+    """Every policy is in time under noise, and late if its margin is smaller."""
+    path = trace(tmp_path / "made-up.csv", days(6))
+    noise = Tiring(throughput=0.25, switch_failure=0.02, seed=4)
+    wanted = kind(
+        catalogue=job(switch=DEAR),
+        slacks=(1.4,),
+        count=2,
+        hours=20.0,
+        noise=noise,
+        forecast="persist",
+        policies=("energy-min", "mpc"),
+    )
+    found = [row for cell in cells(wanted, [path])[0] for row in rows(wanted, cell)]
+    assert len(found) == 4
+    assert all(row.deadline_met for row in found) is met
