@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.actuator import worlds
 from tests.cycle.test_cycle import (
     CATALOGUE,
     SIGNAL,
@@ -19,7 +20,15 @@ from tests.cycle.test_cycle import (
     step_switch,
     store_day,
 )
-from wattmesh.controller.clocks import LEASE_S, desired, due_clock, lapsed, trouble
+from wattmesh.controller.clocks import (
+    BEAT_S,
+    LEASE_S,
+    back_s,
+    desired,
+    due_clock,
+    lapsed,
+    trouble,
+)
 from wattmesh.controller.cycle import Cycle, CycleReport, CycleSettings
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
@@ -138,6 +147,37 @@ def test_below_full_coverage_no_clock_is_set_but_one_that_stands_is_kept(journal
     turn(journal)
     turn(journal, coverage=(63, 64))
     assert row(journal).clock_mhz == 1305
+
+
+def test_a_deadline_takes_the_clock_back_though_no_clock_can_be_set(journal: Journal) -> None:
+    """To let a lock go nobody is needed: neither all eyes nor an actuator that obeys."""
+    turn(journal)
+    assert row(journal).clock_mhz == 1305
+    late = T0 + timedelta(seconds=7700)
+    report(journal, step=2, at=late)
+    said = turn(journal, at=late, coverage=(63, 64))
+    assert (said.decisions[0].action, said.decisions[0].kind) == (Action.CLOCK, "deadline")
+    assert row(journal).clock_mhz == 1980
+
+
+@pytest.mark.parametrize(
+    ("step_share", "write_every_s"), [(0.1, 60.0), (0.03, 60.0), (0.5, 2.0), (1.0, 0.0)]
+)
+def test_a_clock_that_nobody_wishes_any_more_is_back_in_the_time_the_guard_counts_on(
+    step_share: float, write_every_s: float
+) -> None:
+    """By the actuator's own rules, from the lowest clock, under load, just after a write."""
+    settings = replace(worlds.SETTINGS, step_share=step_share, write_every_s=write_every_s)
+    board = worlds.gpu(worlds.facts(), lock_mhz=210)
+    beats = 0
+    board = replace(board, watch=replace(board.watch, wrote_s=worlds.NOW.boot_s))
+    while board.held.lock_mhz is not None:
+        beats += 1
+        at_s = worlds.NOW.boot_s + beats * BEAT_S
+        for act in worlds.decide(board, settings=settings, now_s=at_s).acts:
+            held = replace(board.held, lock_mhz=act.clock_mhz)
+            board = replace(board, held=held, watch=replace(board.watch, wrote_s=at_s))
+    assert LEASE_S + beats * BEAT_S <= back_s(step_share, write_every_s)
 
 
 def test_a_daemon_that_lost_its_epoch_wishes_nothing(journal: Journal) -> None:

@@ -1,12 +1,15 @@
 """Points that differ by their clock only: reached without a switch, when clocks can be set."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.policies.build import A, B, catalogue, observation, point, run, slots
+from wattmesh.policies.case import examine
 from wattmesh.policies.decide import decide
 from wattmesh.policies.decision import Action, Decision
+from wattmesh.policies.guard import Guard
 
 FAST = point("A", 4, 1000.0, 1600.0, clock_mhz=1980)
 SLOW = point("S", 4, 850.0, 1050.0, clock_mhz=1305)
@@ -64,6 +67,18 @@ def test_a_deadline_takes_the_clock_back() -> None:
     assert (late.action, late.kind, late.target) == (Action.CLOCK, "deadline", "A")
 
 
+def test_the_deadline_counts_on_clocks_that_cannot_be_set_but_can_be_let_go() -> None:
+    """At the slower clock the fastest is not on the menu, and is gone to all the same."""
+    facts: dict[str, Any] = {
+        "current": SLOW,
+        "layout": SLOW.layout,
+        "clock_trouble": "the power of only 56 of 64 GPUs is seen",
+    }
+    assert one(**facts).action is Action.HOLD
+    late = one(tokens_total=1_000_000 + 50_000_000, **facts)
+    assert (late.action, late.kind, late.target) == (Action.CLOCK, "deadline", "A")
+
+
 def test_another_layout_with_another_clock_is_a_switch() -> None:
     """The layout goes first; the clock follows when the run has confirmed it."""
     small = point("B", 2, 600.0, 800.0, clock_mhz=1305)
@@ -83,3 +98,58 @@ def test_a_flat_grid_still_prefers_the_clock_that_needs_fewer_joules() -> None:
     view = run(catalogue=CLOCKS, clock_trouble="")
     (decision,) = decide(observation(view, grid=slots([200.0] * 14)))
     assert (decision.action, decision.kind) == (Action.CLOCK, "energy")
+
+
+def guarded(**changes: Any) -> Guard:
+    """The guard of a run at the slower clock; boundaries are 2000 s apart, looks 5 s."""
+    facts: dict[str, Any] = {
+        "catalogue": CLOCKS,
+        "clock_trouble": "",
+        "current": SLOW,
+        "layout": SLOW.layout,
+        "boundary_every": 2000,
+        **changes,
+    }
+    seen = replace(observation(run(**facts)), clock_lag_s=120.0)
+    found = examine(seen, seen.runs[0]).guard
+    assert found is not None
+    return found
+
+
+def test_the_way_back_by_the_clock_is_a_look_and_the_time_until_it_is_in_force() -> None:
+    """No boundary is waited for, no switch can fail."""
+    guard = guarded()
+    assert guard.reserve_s(SLOW) == pytest.approx(5.0 * 0.15 + 120.0)
+    spare_s = guard.slack_s(FAST) - guard.slack_s(SLOW)
+    assert spare_s == pytest.approx(5.0 * 0.15 + 120.0)
+    tight = replace(guard, time_left_s=guard.finish_s(FAST) + 300.0)
+    assert tight.may_go(FAST, SLOW)
+    as_switch = replace(SLOW, layout=B.layout)
+    assert not tight.may_go(FAST, as_switch)
+
+
+def test_a_clock_that_may_not_be_in_force_yet_counts_as_standing() -> None:
+    """Just after the wish all of it is missing, later what is left of it."""
+    calm, young = guarded(), guarded(since_clock_s=20.0)
+    assert young.slack_s(SLOW) == pytest.approx(calm.slack_s(SLOW) - 100.0)
+    assert guarded(since_clock_s=120.0).slack_s(SLOW) == calm.slack_s(SLOW)
+
+
+def settling(since_clock_s: float | None) -> float:
+    """The share counted on by a run that was slowed and came back: its interval straddles that."""
+    view = run(catalogue=CLOCKS, clock_trouble="", tokens_per_s=880.0, since_clock_s=since_clock_s)
+    seen = replace(observation(view), clock_lag_s=120.0)
+    found = examine(seen, view).guard
+    assert found is not None
+    return found.counted_on
+
+
+def test_a_speed_measured_across_a_change_of_clock_is_no_drift() -> None:
+    """As the hook reports it: the mean of an interval that was begun at the other clock.
+
+    Once two intervals have gone by since the clock had to be in force, what is measured counts. A
+    run whose clock nobody ever changed is the twin: there the same speed is drift at once.
+    """
+    assert settling(60.0) == settling(319.0) == 0.98
+    assert settling(321.0) == pytest.approx(0.88)
+    assert settling(None) == pytest.approx(0.88)

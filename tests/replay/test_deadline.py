@@ -340,3 +340,23 @@ def test_a_twin_that_does_not_see_what_can_go_wrong_is_late(name: str, honest: b
     one, changes, view = CASES[name]
     driver = one.driver() if honest else one.driver(Deceived, changes=changes, view=view)
     assert one.replay(driver) is honest
+
+
+@pytest.mark.parametrize(("slack", "kept"), [(1.04, False), (1.15, True)])
+def test_with_too_little_slack_it_runs_at_its_fastest_and_says_that_nothing_is_promised(
+    slack: float, kept: bool
+) -> None:
+    """Below 1 / (1 - z) no plan is followed; a slower clock it was begun at is taken back."""
+    one = lazy(slack, first="B")
+    assert one.held is kept
+    driver = one.driver(Noted)
+    assert one.replay(driver) is kept
+    acts = [(each.kind, each.target) for each in driver.decisions if each.action is Action.CLOCK]
+    said = [each.reason for each in driver.decisions if each.kind == "static_fastest"]
+    if kept:
+        assert not said
+        return
+    assert acts == [("deadline", "A")]
+    assert not [each for each in driver.decisions if each.action is Action.SWITCH]
+    assert "counting on 95 % of the speed (5 % for errors of speed in reserve)" in said[0]
+    assert "nothing is promised" in said[0]
