@@ -64,9 +64,12 @@ def barred(guard: Guard, view: Outlook, target: Vertex) -> str:
             "are there again (switch.reacquire_s), so the way back cannot be counted on"
         )
     late = duration(-guard.slack_after_s(view.current, target.point))
+    fails = "if switches fail on the way"
+    if target.point.layout == view.current.layout:
+        fails = "from there"
     return (
-        f"{target.point.id} is better at {intensity(view.now_g_per_kwh)}, but if switches fail on "
-        f"the way the run could end {late} after its deadline"
+        f"{target.point.id} is better at {intensity(view.now_g_per_kwh)}, but {fails} the run "
+        f"could end {late} after its deadline"
     )
 
 

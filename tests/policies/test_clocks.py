@@ -1,11 +1,12 @@
 """Points that differ by their clock only: reached without a switch, when clocks can be set."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from tests.policies.build import A, B, catalogue, observation, point, run, slots
+from tests.policies.build import NOW, A, B, catalogue, observation, point, run, slots
 from wattmesh.policies.case import examine
 from wattmesh.policies.decide import decide
 from wattmesh.policies.decision import Action, Decision
@@ -153,3 +154,13 @@ def test_a_speed_measured_across_a_change_of_clock_is_no_drift() -> None:
     assert settling(60.0) == settling(319.0) == 0.98
     assert settling(321.0) == pytest.approx(0.88)
     assert settling(None) == pytest.approx(0.88)
+
+
+def test_a_clock_that_could_not_be_raised_in_time_is_barred_and_no_switch_is_blamed() -> None:
+    """The sentence speaks of the way back, for a clock does not fail like a switch."""
+    view = run(catalogue=CLOCKS, clock_trouble="", deadline=NOW + timedelta(seconds=36_950))
+    seen = observation(view, grid=slots([400.0] + [300.0] * 400, seconds=120.0))
+    (decision,) = decide(replace(seen, clock_lag_s=120.0))
+    assert (decision.action, decision.kind) == (Action.HOLD, "deadline_guard")
+    assert "S is better at 400 g/kWh, but from there the run could end" in decision.reason
+    assert decide(replace(seen, clock_lag_s=60.0))[0].action is Action.CLOCK
