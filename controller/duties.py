@@ -16,7 +16,7 @@ from wattmesh.controller.fleet import sample as fleet_sample
 from wattmesh.controller.journal.forecasts import ISSUES_KEPT
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.pulse import ClockStep, Coverage, Pulse, Sampled, Turned
-from wattmesh.controller.signals.forecaster import Forecaster
+from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
 from wattmesh.controller.signals.poller import Poller
 from wattmesh.controller.status import status
 from wattmesh.controller.wall_clock import Look, step_sentence, stepped_s
@@ -212,7 +212,11 @@ class PollDuty:
     """Ask one grid signal's provider for what is new, and forecast from what is known."""
 
     def __init__(
-        self, poller: Poller, forecaster: Forecaster, pulse: Pulse, wake: Callable[[], None]
+        self,
+        poller: Poller,
+        forecaster: Forecaster | NoForecaster,
+        pulse: Pulse,
+        wake: Callable[[], None],
     ) -> None:
         """Take who asks and who forecasts; `wake` makes the next control cycle due."""
         self._poller = poller

@@ -34,6 +34,7 @@ class SignalFigure:
 
     Attributes:
         ends_at: of the interval whose value this is.
+        ahead: its hours ahead are forecast; the others have no rung, and no decision rests on them.
         rung: what decisions rest on. `issued_at`: of the forecast they rest on.
         state: how the newest poll ended. `skill`: how far its sources were off.
     """
@@ -45,6 +46,7 @@ class SignalFigure:
     ends_at: datetime | None = None
     heard_at: datetime | None = None
     stale_after_s: float = 0.0
+    ahead: bool = True
     rung: Rung = Rung.NONE
     issued_at: datetime | None = None
     state: str = ""
@@ -136,16 +138,18 @@ def _read(journal: Journal, pulse: Pulse, ended: Mapping[tuple[str, str], int]) 
     rows = journal.runs.all(now)
     names = {row.run: row.name for row in rows}
     totals = journal.ledger.totals()
-    accounting = pulse.signals.accounting
-    named = (pulse.signals.accounting, pulse.signals.decision, *pulse.signals.reports)
-    facts = {str(each.signal): each for each in named if each is not None}
+    accounting, ahead = pulse.signals.accounting, pulse.signals.ahead
+    facts = {str(each.signal): each for each in (*ahead, *pulse.signals.reports)}
     return Figures(
         energy=energy(totals, names),
         grams=grams(totals, names, _homes(pulse)),
         runs=tuple(map(_run, rows)),
         switches=_switches(ended, names),
         saved_ug=_saved(journal, rows, totals, str(accounting.signal) if accounting else ""),
-        signals=tuple(_signal(journal, each, now) for each in facts.values()),
+        signals=tuple(
+            _signal(journal, each, now, ahead=each.signal in {one.signal for one in ahead})
+            for each in facts.values()
+        ),
     )
 
 
@@ -175,7 +179,9 @@ def energy(totals: Iterable[TotalRow], names: Mapping[str, str]) -> tuple[Energy
 def _homes(pulse: Pulse) -> dict[str, str]:
     """Name the accounting signal that each fallback stands in for."""
     accounting = pulse.signals.accounting
-    return {each: str(accounting.signal) for each in pulse.signals.fallbacks if accounting}
+    return {
+        str(each.signal): str(accounting.signal) for each in pulse.signals.fallbacks if accounting
+    }
 
 
 def grams(
@@ -245,7 +251,7 @@ def _saved(
     return saved
 
 
-def _signal(journal: Journal, facts: SignalFacts, now: datetime) -> SignalFigure:
+def _signal(journal: Journal, facts: SignalFacts, now: datetime, *, ahead: bool) -> SignalFigure:
     """Read one signal's newest value, what decisions rest on, and how its polls went."""
     fetch = journal.carbon.last_fetch(facts.signal)
     view = carbon_view(journal, facts, now)
@@ -259,6 +265,7 @@ def _signal(journal: Journal, facts: SignalFacts, now: datetime) -> SignalFigure
         ends_at=view.slots[0].end if view.slots else None,
         heard_at=fetch.ok_at if fetch else None,
         stale_after_s=facts.stale_after_s,
+        ahead=ahead,
         rung=view.rung,
         issued_at=view.issued_at,
         state=fetch.state if fetch else "",

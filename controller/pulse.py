@@ -72,8 +72,27 @@ class Signals:
     decision: "SignalFacts | None" = None
     accounting: "SignalFacts | None" = None
     reports: "tuple[SignalFacts, ...]" = ()
-    fallbacks: tuple[str, ...] = ()
+    fallbacks: "tuple[SignalFacts, ...]" = ()
     replayed: tuple[str, ...] = ("csv",)
+
+    @property
+    def ahead(self) -> "tuple[SignalFacts, ...]":
+        """Those whose hours ahead are forecast: see `Grid.ahead`; the same signal once."""
+        return _once(self.decision, self.accounting)
+
+    @property
+    def all(self) -> "tuple[SignalFacts, ...]":
+        """Every signal that is polled, once."""
+        return _once(*self.ahead, *self.fallbacks, *self.reports)
+
+
+def _once(*named: "SignalFacts | None") -> "tuple[SignalFacts, ...]":
+    """Give each signal once, as it was named first."""
+    known: dict[str, SignalFacts] = {}
+    for each in named:
+        if each is not None:
+            known.setdefault(str(each.signal), each)
+    return tuple(known.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ from wattmesh.controller.scheduler import Jobs
 from wattmesh.controller.schema import bring_up_to_date
 from wattmesh.controller.settings.checks import listen_address
 from wattmesh.controller.settings.model import Settings
-from wattmesh.controller.signals.forecaster import Forecaster
+from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
 from wattmesh.controller.signals.grid import grid
 from wattmesh.controller.signals.poller import Poller
 from wattmesh.errors import FixInput, JournalUnavailable, WattmeshError
@@ -350,8 +350,11 @@ class Parts:
             for each in self._grid.providers
         }
         for source in self._grid.providers:
-            poller = Poller(source, self.journal)
-            forecaster = Forecaster(self.journal, source.signal, source.series)
+            ahead = str(source.signal) in self._grid.ahead
+            poller = Poller(source, self.journal, ahead=ahead)
+            forecaster = (
+                Forecaster(self.journal, source.signal, source.series) if ahead else NoForecaster()
+            )
             duty = PollDuty(poller, forecaster, self.pulse, self.cycle.wake)
             self.jobs.every(f"carbon {source.signal}", source.series.cadence_s, duty.turn)
 

@@ -179,6 +179,7 @@ CALLS = (
         path="/v1/carbon/forecast",
         handler=reading.carbon_forecast,
         answer=ForecastView,
+        query=(("signal", "of this one that is polled; default the one decided on"),),
     ),
     CallSpec(
         method="GET",

@@ -7,7 +7,7 @@ journal does not.
 from datetime import timedelta
 from typing import Any
 
-from wattmesh.controller.api.desk import Call, Desk
+from wattmesh.controller.api.desk import Call, Desk, NotFound
 from wattmesh.controller.books import budget as budgets
 from wattmesh.controller.books.budget import BudgetView
 from wattmesh.controller.books.spending import spending
@@ -15,7 +15,7 @@ from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.planner.asking import PlanState
 from wattmesh.controller.planner.view import PlanAnswer, no_look, plan_answer
 from wattmesh.controller.report.reported import accounting_signal, bounds_of
-from wattmesh.controller.signals.lines import carbon_line, forecast_view
+from wattmesh.controller.signals.lines import carbon_line, forecast_view, preview
 from wattmesh.controller.status import last_known, run_line, status
 from wattmesh.controller.views import ForecastView, StatusView, as_json
 from wattmesh.errors import JournalUnavailable, RetryLater
@@ -169,8 +169,22 @@ def carbon_now(desk: Desk, call: Call) -> dict[str, Any]:
 
 
 def carbon_forecast(desk: Desk, call: Call) -> ForecastView:
-    """Show what decisions rest on: the hours ahead with their band, from whom, and its skill."""
-    return forecast_view(desk.journal, desk.pulse.signals.decision, desk.now)
+    """Show what decisions rest on: the hours ahead with their band, from whom, and its skill.
+
+    Of another signal that is polled, what is expected of it.
+    """
+    signals, name = desk.pulse.signals, call.query.get("signal", "")
+    if not name:
+        return forecast_view(desk.journal, signals.decision, desk.now)
+    named = {str(each.signal): each for each in signals.all}
+    found = [named[name]] if name in named else [v for k, v in named.items() if k.startswith(name)]
+    if len(found) != 1:
+        known = ", ".join(named) or "none"
+        raise NotFound(f"{name!r} names no signal that is polled, or several; there are {known}.")
+    (facts,) = found
+    if facts not in signals.ahead:
+        return preview(desk.journal, facts, desk.now)
+    return forecast_view(desk.journal, facts, desk.now, decides=facts == signals.decision)
 
 
 def carbon_history(desk: Desk, call: Call) -> dict[str, Any]:

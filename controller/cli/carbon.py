@@ -53,13 +53,20 @@ def history(
 
 @app.command()
 def forecast(
+    signal: Annotated[
+        str | None,
+        typer.Argument(
+            help="Of this one that is polled, or as much of its name as is clear; default the one "
+            "decided on."
+        ),
+    ] = None,
     hours: Annotated[float, typer.Option("--hours", min=0.01, help="How far ahead.")] = 24.0,
     socket: options.Socket = options.SOCKET,
     offline: options.Offline = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show the forecast that decisions rest on, its source, its band and its skill."""
-    view = ask(socket, offline).get("/v1/carbon/forecast")
+    view = ask(socket, offline).get("/v1/carbon/forecast", signal=signal)
     if as_json:
         print_json(view)
     else:

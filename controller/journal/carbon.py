@@ -134,6 +134,22 @@ class CarbonStore:
         self._read[str(signal)] = points
         return tuple(points.values())
 
+    def stored_since(self, signal: Signal, since_id: int) -> tuple[tuple[CarbonPoint, ...], int]:
+        """Give a signal's rows after the row `since_id` in the order they came, and the last id."""
+        table = CARBON_POINTS.c
+        query = select(CARBON_POINTS).where(table.id > since_id, table.signal == str(signal))
+        with self._database.reading() as connection:
+            rows = connection.execute(query.order_by(table.id)).all()
+        return tuple(_point(row, signal) for row in rows), rows[-1].id if rows else since_id
+
+    def known_until(self, signal: Signal) -> datetime | None:
+        """Give the end of the newest interval that anything observed tells of; None of nothing."""
+        table = CARBON_POINTS.c
+        newest = select(table.end_at).where(table.signal == str(signal))
+        with self._database.reading() as connection:
+            query = newest.order_by(table.start_at.desc(), table.id.desc()).limit(1)
+            return from_us(connection.execute(query).scalar())
+
     def newest_id(self) -> int:
         """Give the id of the newest row; 0 when there is none."""
         with self._database.reading() as connection:
@@ -151,14 +167,6 @@ class CarbonStore:
             )
             for row in rows
         )
-
-    def span(self, signal: Signal) -> tuple[datetime, datetime] | None:
-        """Give the first and the last moment that anything observed tells of; None of nothing."""
-        table = CARBON_POINTS.c
-        query = select(func.min(table.start_at), func.max(table.end_at))
-        with self._database.reading() as connection:
-            first, last = connection.execute(query.where(table.signal == str(signal))).one()
-        return None if first is None else (from_us(first), from_us(last))
 
     def fetched(
         self,
@@ -207,8 +215,13 @@ class CarbonStore:
         return FetchRow(**(values | times))
 
 
+def rank(quality: Quality) -> int:
+    """Say how much a quality is worth: of two rows of an interval the higher one stands."""
+    return _RANK.get(quality, 0)
+
+
 def _rank(row: Row[Any]) -> int:
-    return _RANK.get(Quality(row.quality), 0)
+    return rank(Quality(row.quality))
 
 
 def _key(row: Row[Any]) -> tuple[str, int, str]:

@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from wattmesh.controller.journal.forecasts import BLEND, PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.signals.forecast_parts import earlier, model_of, parts_of
-from wattmesh.controller.signals.history import History, history_of, profile_slots
+from wattmesh.controller.signals.history import History, profile_slots
+from wattmesh.controller.signals.past import KnownPast
 from wattmesh.policies.decision import Rung
 from wattmesh.policies.forecast.far import Past, usual_day
 from wattmesh.policies.forecast.predict import Issued, Lessons, predict, scored, teach
@@ -30,6 +31,14 @@ AGAIN = timedelta(days=1)
 """So long what was learned of the history is used."""
 
 
+class NoForecaster:
+    """Stands where nobody wants to know what comes: signals that only stand in, or are reported."""
+
+    def turn(self, now: datetime) -> int:
+        """Make nothing."""
+        return 0
+
+
 class Forecaster:
     """Forecasts one signal."""
 
@@ -39,6 +48,7 @@ class Forecaster:
         self._signal = signal
         self._series = series
         self._scale = series.day_s / DAY_S
+        self._past = KnownPast(journal, signal, series, HISTORY * self._scale)
         self._made_of: tuple[datetime, int, datetime] | None = None
         self._lessons: Lessons | None = None
         self._taught_at = datetime.min.replace(tzinfo=UTC)
@@ -51,9 +61,7 @@ class Forecaster:
         """
         if not self._series.observed:
             return 0
-        since = now - HISTORY * self._scale
-        points = self._journal.carbon.observed(self._signal, since, now)
-        history = history_of(points, self._series)
+        history = self._past.until(now)
         if history is None or now - history.end > OLDEST[Rung.PROFILE] * self._scale:
             return 0
         issue = self._issue(now)
@@ -64,12 +72,27 @@ class Forecaster:
         observed = self._observed(history)
         if observed is not None:
             self._keep_usual(observed)
-            forecast = self._predicted(observed, issue, now)
+            skill = self._skill(observed, now)
+            forecast = self._predicted(observed, issue, skill, now)
         else:
             forecast = self._profile(history, issue, now)
         stored = self._journal.forecasts.store(forecast) if forecast is not None else False
         self._made_of = made_of
         return int(stored)
+
+    def preview(self, now: datetime) -> Forecast | None:
+        """Make an issue of a signal that nobody decides on, for people to look at; keep nothing.
+
+        Raises:
+            JournalUnavailable: the journal does not answer.
+        """
+        history, issue = self._past.until(now), self._issue(now)
+        if history is None or now - history.end > OLDEST[Rung.PROFILE] * self._scale:
+            return issue
+        observed = self._observed(history)
+        if observed is None:
+            return issue or self._profile(history, None, now)
+        return self._predicted(observed, issue, self._held_skill(), now)
 
     def _issue(self, now: datetime) -> Forecast | None:
         """Give the provider's newest forecast while it may be decided on."""
@@ -95,10 +118,9 @@ class Forecaster:
             return None
 
     def _predicted(
-        self, observed: Observed, issue: Forecast | None, now: datetime
+        self, observed: Observed, issue: Forecast | None, skill: Skill, now: datetime
     ) -> Forecast | None:
         """Blend the provider's forecast with ours by the skill that both have shown."""
-        skill = self._skill(observed, now)
         issued = Issued(issued_at=issue.issued_at, slots=issue.slots) if issue else None
         if not timedelta(0) <= now - self._taught_at < AGAIN:
             # What is learned of two months changes little in a day, and takes a while.
@@ -133,15 +155,18 @@ class Forecaster:
 
     def _skill(self, observed: Observed, now: datetime) -> Skill:
         """Score what we said of the hours that became known since, and keep that."""
-        store = self._journal.forecasts
-        held = store.skill(self._signal)
-        skill = Skill.from_json(held) if held else Skill()
+        store, skill = self._journal.forecasts, self._held_skill()
         if skill.at is not None and observed.end <= skill.at:
             return skill
         made = store.made(self._signal, now - REACH - (now - observed.end))
         skill = scored(skill, earlier(made), observed)
         store.keep_skill(self._signal, skill.to_json(), now)
         return skill
+
+    def _held_skill(self) -> Skill:
+        """Give the skill that was measured so far."""
+        held = self._journal.forecasts.skill(self._signal)
+        return Skill.from_json(held) if held else Skill()
 
     def _profile(self, history: History, issue: Forecast | None, now: datetime) -> Forecast | None:
         """Make the plain profile of the history; needless where the provider has a forecast."""

@@ -77,6 +77,15 @@ class Grid:
                 known.setdefault(str(each.signal), each)
         return tuple(known.values())
 
+    @property
+    def ahead(self) -> frozenset[str]:
+        """The signals whose hours ahead are wanted: for decisions, and to price slots meanwhile.
+
+        Fallbacks and signals of reports are taken as they were observed.
+        """
+        wanted = (self.accounting, self.decision)
+        return frozenset(str(each.signal) for each in wanted if each is not None)
+
 
 def grid(settings: Settings, now: datetime) -> Grid:
     """Open every source that the settings name.
@@ -94,19 +103,17 @@ def grid(settings: Settings, now: datetime) -> Grid:
         decision = provider(carbon.decision.source(), now)
         second = _facts(decision, carbon.decision)
     reports = tuple((provider(each.source(), now), each) for each in carbon.report)
-    fallbacks = tuple(
-        (provider(each.source(), now), each.scale) for each in carbon.accounting_fallback
-    )
+    fallbacks = tuple((provider(each.source(), now), each) for each in carbon.accounting_fallback)
     return Grid(
         accounting=accounting,
         decision=decision,
-        fallbacks=fallbacks,
+        fallbacks=tuple((source, section.scale) for source, section in fallbacks),
         reports=tuple(each for each, _ in reports),
         signals=Signals(
             decision=second,
             accounting=first,
             reports=tuple(_facts(source, section) for source, section in reports),
-            fallbacks=tuple(str(each.signal) for each, _ in fallbacks),
+            fallbacks=tuple(_facts(source, section) for source, section in fallbacks),
         ),
         timezone=timezone,
     )

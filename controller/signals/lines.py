@@ -3,19 +3,26 @@
 Invariant: what is shown is what the cycle decides on; nothing is reckoned a second time.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.observe import SignalFacts, carbon_view, running_point
 from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.signals.forecaster import Forecaster
 from wattmesh.controller.views import BandSlot, CarbonLine, ForecastSlot, ForecastView, SkillLine
-from wattmesh.policies.decision import CarbonView
+from wattmesh.policies.decision import CarbonView, IntensitySlot
 from wattmesh.policies.forecast.skill import LEADS_H, Skill
 from wattmesh.policies.ladder import ACTS, NAMES
+from wattmesh.telemetry.carbon import CarbonPoint, Series
 from wattmesh.telemetry.readings import Quality
 
 SHOWN_SLOTS = 336
 """A week of half hours."""
+
+BOOKED = "Grams are booked with this signal; decisions rest on another one."
+ASKED = "No decision rests on this signal: this was made for you now, and is not kept."
+UNKNOWN = "Too little is known of the last days of this signal to say what comes."
 
 
 def carbon_line(
@@ -74,8 +81,10 @@ def _unheard(facts: SignalFacts, view: CarbonView) -> str:
     return view.trouble
 
 
-def forecast_view(journal: Journal, facts: SignalFacts | None, now: datetime) -> ForecastView:
-    """Show what decisions rest on."""
+def forecast_view(
+    journal: Journal, facts: SignalFacts | None, now: datetime, *, decides: bool = True
+) -> ForecastView:
+    """Show what decisions rest on; or, of a signal that grams are booked with, what is expected."""
     if facts is None:
         return ForecastView(
             at=now,
@@ -87,30 +96,56 @@ def forecast_view(journal: Journal, facts: SignalFacts | None, now: datetime) ->
             interval_s=0.0,
         )
     view = carbon_view(journal, facts, now)
-    point = running_point(journal, facts, now)
     issue = journal.forecasts.get(view.forecast) if view.forecast else None
-    first = point.quality.value if point else Quality.FORECAST.value
     return ForecastView(
         at=now,
         signal=str(facts.signal),
         rung=view.rung.value,
         source=view.source,
-        sentence=_sentence(view),
+        sentence=_sentence(view) if decides else BOOKED,
         issued_at=view.issued_at,
         interval_s=facts.interval_s,
         model=issue.model if issue else "",
-        slots=tuple(
-            BandSlot(
-                start=each.start,
-                end=each.end,
-                g_per_kwh=each.g_per_kwh,
-                low_g_per_kwh=each.low_g_per_kwh,
-                high_g_per_kwh=each.high_g_per_kwh,
-                quality=Quality.FORECAST.value if place else first,
-            )
-            for place, each in enumerate(view.slots)
-        ),
+        slots=_bands(view.slots, running_point(journal, facts, now)),
         skill=skill_lines(journal.forecasts.skill(facts.signal)),
+    )
+
+
+def preview(journal: Journal, facts: SignalFacts, now: datetime) -> ForecastView:
+    """Forecast a signal that nobody decides on, for whoever asks; nothing of it is kept."""
+    series = Series(
+        interval_s=facts.interval_s,
+        origin=journal.carbon.known_until(facts.signal) or now,
+        cadence_s=facts.interval_s,
+        day_s=facts.day_s,
+    )
+    made = Forecaster(journal, facts.signal, series).preview(now)
+    return ForecastView(
+        at=now,
+        signal=str(facts.signal),
+        rung=made.rung.value if made else "none",
+        source=made.source if made else "",
+        sentence=ASKED if made else UNKNOWN,
+        issued_at=made.issued_at if made else None,
+        interval_s=facts.interval_s,
+        model=made.model if made else "",
+        slots=_bands(made.slots, None) if made else (),
+    )
+
+
+def _bands(slots: Sequence[IntensitySlot], running: CarbonPoint | None) -> tuple[BandSlot, ...]:
+    """Show slots with their quantiles; the first is as good as what was observed of it."""
+    first = running.quality.value if running else Quality.FORECAST.value
+    return tuple(
+        BandSlot(
+            start=each.start,
+            end=each.end,
+            g_per_kwh=each.g_per_kwh,
+            low_g_per_kwh=each.low_g_per_kwh,
+            high_g_per_kwh=each.high_g_per_kwh,
+            quality=Quality.FORECAST.value if place else first,
+        )
+        for place, each in enumerate(slots)
     )
 
 

@@ -42,7 +42,8 @@ def _values(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
             grams.add_metric([line.signal, line.zone, line.quality], line.g_per_kwh)
         if line.heard_at is not None:
             age.add_metric([line.signal], (now - line.heard_at).total_seconds())
-        usable.add_metric([line.signal], float(line.usable(now)))
+        if line.ahead:
+            usable.add_metric([line.signal], float(line.usable(now)))
     yield from (grams, age, usable)
 
 
@@ -70,9 +71,9 @@ def _standing(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
     )
     now = pulse.clock.now()
     for line in figures.signals:
-        for each in Rung:
+        for each in Rung if line.ahead else ():
             rung.add_metric([line.signal, each.value], float(each is line.rung))
-        if line.issued_at is not None:
+        if line.ahead and line.issued_at is not None:
             issued.add_metric([line.signal], (now - line.issued_at).total_seconds())
         for state in FetchState:
             poll.add_metric([line.signal, state.value], float(state.value == line.state))

@@ -1,9 +1,9 @@
 """One provider's series made into polls: what is asked for when, and what is kept of the answers.
 
 Each poll asks for what is new and the trailing hours, once a day for the trailing days, and for the
-forecast where there is one. What lies further back is fetched a week at a time, one week a poll, so
-that a profile has its history and the start is not delayed. Everything goes into the journal, so
-that a restart needs no network.
+forecast where there is one and somebody wants it. What lies further back is fetched a week at a
+time, one week a poll, so that a profile has its history and the start is not delayed. Everything
+goes into the journal, so that a restart needs no network.
 
 Invariant: an answer about one part is kept though another part fails; nothing that was stored is
 taken back by a poll that fails.
@@ -44,10 +44,17 @@ class Polled:
 class Poller:
     """Polls one series for every run and role that reads it."""
 
-    def __init__(self, provider: Provider, journal: Journal) -> None:
-        """Take the provider and where its answers are kept."""
+    def __init__(self, provider: Provider, journal: Journal, *, ahead: bool = True) -> None:
+        """Take the provider and where its answers are kept.
+
+        Args:
+            provider: whom to ask.
+            journal: where everything goes.
+            ahead: its forecast is wanted; a series that is expected only is asked for it anyway.
+        """
         self._provider = provider
         self._journal = journal
+        self._wants_ahead = ahead or not provider.series.observed
         self._scale = provider.series.day_s / DAY.total_seconds()
         self._said: set[str] = set()
 
@@ -71,7 +78,7 @@ class Poller:
             new += store.store(observed.points)
             said += observed.refused
             failures += [failure] if failure else []
-        if self._provider.series.forecast_s > 0:
+        if self._wants_ahead and self._provider.series.forecast_s > 0:
             ahead, failure = self._ahead(now)
             new += store.store(ahead.points)
             said += ahead.refused
@@ -94,10 +101,10 @@ class Poller:
         """Ask for the trailing time, and for the running interval where that has not got it."""
         series, store = self._provider.series, self._journal.carbon
         deep = self._deep_is_due(fetch, now)
-        span = store.span(self._provider.signal)
+        known_until = store.known_until(self._provider.signal)
         start = now - (series.deep_trailing if deep else series.trailing)
-        if span is not None:  # after a long pause from where the stored values end
-            start = max(min(start, span[1]), now - HISTORY * self._scale)
+        if known_until is not None:  # after a long pause from where the stored values end
+            start = max(min(start, known_until), now - HISTORY * self._scale)
         end = now + timedelta(seconds=series.interval_s)
         try:
             batch = self._provider.history(start, end, now=now)

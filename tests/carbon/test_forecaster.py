@@ -172,3 +172,32 @@ def test_where_hours_cannot_be_made_the_plain_profile_is(
     (made,) = own(journal)
     assert made.model == "anchored profile"
     assert made.slots[0].start <= NOON < made.slots[0].end
+
+
+def test_a_preview_is_the_same_forecast_and_leaves_nothing(journal: Journal) -> None:
+    """For signals that nobody decides on: made when somebody asks, with nothing stored."""
+    tell(journal, 8 * 24)
+    issue(journal, NOON - 3 * HOUR, hours=24)
+    shown = Forecaster(journal, SIGNAL, series()).preview(NOW)
+    assert own(journal) == []
+    assert journal.forecasts.skill(SIGNAL) == ""
+    Forecaster(journal, SIGNAL, series()).turn(NOW)
+    (made,) = own(journal)
+    assert shown is not None
+    rounded = [round(each.g_per_kwh, 3) for each in shown.slots]
+    assert rounded == [each.g_per_kwh for each in made.slots]
+    assert (shown.rung, shown.source, shown.model) == (made.rung, made.source, made.model)
+
+
+def test_a_preview_without_a_past_is_what_the_provider_says(journal: Journal) -> None:
+    """A series that is only ever expected; without that there is nothing to show."""
+    forecaster = Forecaster(journal, SIGNAL, series())
+    assert forecaster.preview(NOW) is None
+    issue(journal, NOON, hours=24)
+    shown = forecaster.preview(NOW)
+    assert shown is not None
+    assert shown.source == "neso"
+    tell(journal, 20, interval_s=420.0)
+    plain = Forecaster(journal, SIGNAL, series(420.0)).preview(NOW)
+    assert plain is not None
+    assert plain.source == "neso"

@@ -22,6 +22,7 @@ from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
 from wattmesh.integrations.carbon.http import JsonHttp, Patience
 from wattmesh.integrations.carbon.neso import Neso
+from wattmesh.integrations.carbon.neso_region import NesoRegion
 from wattmesh.policies.decision import Rung
 from wattmesh.telemetry.carbon import Provider
 from wattmesh.telemetry.readings import Quality
@@ -122,6 +123,18 @@ def test_a_poll_that_finds_nothing_new_stores_nothing(world: World) -> None:
     assert poller.poll(NOW).new == 0
 
 
+def test_a_forecast_that_nobody_wants_is_not_asked_for(world: World) -> None:
+    """Fallbacks and signals of reports; a region, which has nothing else, is asked all the same."""
+    neso = world.neso()
+    assert Poller(neso, world.journal, ahead=False).poll(NOW).failure is None
+    assert world.server.count("neso", "fw48h") == 0
+    assert world.journal.carbon.observed(neso.signal, NOW - DAY, NOW)
+    assert world.journal.forecasts.newest(neso.signal) == ()
+    region = NesoRegion(zone="13", http=world.http("neso"))
+    Poller(region, world.journal, ahead=False).poll(NOW)
+    assert world.journal.forecasts.newest(region.signal)
+
+
 def test_the_past_is_filled_a_week_at_a_time_and_once(world: World) -> None:
     """Each poll fetches one week more until two months are there; a restart does not begin anew."""
     neso = world.neso()
@@ -129,9 +142,8 @@ def test_the_past_is_filled_a_week_at_a_time_and_once(world: World) -> None:
     reached = []
     for _ in range(10):
         poller.poll(NOW)
-        span = world.journal.carbon.span(neso.signal)
-        assert span is not None
-        reached.append(round((NOW - span[0]) / DAY))
+        first = world.journal.carbon.observed(neso.signal, NOW - 100 * DAY, NOW)[0]
+        reached.append(round((NOW - first.start) / DAY))
     assert reached == [17, 24, 31, 38, 45, 52, 59, 60, 60, 60]
     asked = world.server.count("neso", "intensity")
     Poller(neso, world.journal).poll(NOW)

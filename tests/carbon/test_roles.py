@@ -100,6 +100,14 @@ def test_every_role_is_polled() -> None:
         "static:GB:average:direct:CO2",
         "static:GB:average:lifecycle:CO2",
     ]
+    assert found.ahead == {"neso:GB:average:direct:CO2", "static:GB-1:marginal:direct:CO2"}
+    assert [str(each.signal) for each in found.signals.all] == [
+        "static:GB-1:marginal:direct:CO2",
+        "neso:GB:average:direct:CO2",
+        "static:GB:average:direct:CO2",
+        "static:GB:average:lifecycle:CO2",
+    ]
+    assert {str(each.signal) for each in found.signals.ahead} == found.ahead
     assert found.tariff is not None
     assert [each.scale for each in found.tariff.fallbacks] == [1.08]
     assert [str(each.signal) for each in found.signals.reports] == [

@@ -88,9 +88,11 @@ def test_the_command_prints_the_screen_or_the_answer(
     with answering(tmp_path / "s", {"/v1/carbon/forecast": (200, forecast())}) as server:
         assert main(["carbon", "forecast", "--hours", "3", "--socket", socket]) == 0
         assert "as issued by neso" in capsys.readouterr().out
-        assert main(["carbon", "forecast", "--socket", socket, "--json"]) == 0
+        named = ["carbon", "forecast", "neso:GB", "--socket", socket, "--json"]
+        assert main(named) == 0
     assert json.loads(capsys.readouterr().out) == forecast()
-    assert [path.partition("?")[0] for _, path, _ in server.asked] == ["/v1/carbon/forecast"] * 2
+    page = "/v1/carbon/forecast"
+    assert [path for _, path, _ in server.asked] == [page, f"{page}?signal=neso%3AGB"]
 
 
 def test_history_names_days_where_hours_alone_would_be_ambiguous() -> None:

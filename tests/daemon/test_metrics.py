@@ -30,6 +30,7 @@ from wattmesh.telemetry.ledger import EnergyRow
 from wattmesh.telemetry.readings import Quality
 
 SIGNAL = Signal(provider="neso", zone="GB")
+REPORTED = Signal(provider="static", zone="GB", factor="lifecycle")
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
@@ -88,7 +89,8 @@ def server(journal: Journal, clock: SteppedClock) -> MetricsServer:
     """Serve the figures on any free port."""
     pulse = Pulse(clock=clock.clock, settings=Settings(), started_s=clock.monotonic_s)
     facts_of = SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=5400.0)
-    pulse.signals = Signals(decision=facts_of, accounting=facts_of)
+    reported = replace(facts_of, signal=REPORTED)
+    pulse.signals = Signals(decision=facts_of, accounting=facts_of, reports=(reported,))
     loop = Loop("cycle", 5.0, lambda: None, clock.clock)
     loop.turn()
     pulse.loops["cycle"] = lambda: loop.state
@@ -133,6 +135,21 @@ def value(samples: Samples, name: str, **labels: str) -> float:
     wanted = set(labels.items())
     (found,) = [v for (n, given), v in samples.items() if n == name and wanted <= set(given)]
     return found
+
+
+def test_a_signal_of_reports_has_a_poll_state_and_no_rung(
+    journal: Journal, clock: SteppedClock
+) -> None:
+    """No decision rests on it, so no alert for what decisions rest on may fire for it."""
+    served = server(journal, clock)
+    samples = first_scrape(served)
+    served.stop()
+    journal.close()
+    states = {(name, dict(labels).get("signal")) for name, labels in samples}
+    for name in ("wattmesh_grid_signal_rung", "wattmesh_grid_signal_usable"):
+        assert (name, str(SIGNAL)) in states
+        assert (name, str(REPORTED)) not in states
+    assert ("wattmesh_grid_poll_state", str(REPORTED)) in states
 
 
 def test_counters_are_the_ledgers_sums_and_survive_a_restart(

@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from wattmesh.controller.wiring import Parts
 from wattmesh.errors import NoData
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, Transition
+from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.fake_nvml import FakeNvml
+from wattmesh.telemetry.readings import Quality
 
 SETTINGS = """\
 mode = "{mode}"
@@ -264,6 +267,57 @@ def test_an_ended_budget_period_is_closed_once(start: Start, clock: SteppedClock
         "2026-11-19 of budget cluster ended: 0.0 g of 10.0 g (0%), UTC.",
         "2026-11-20 of budget cluster ended: 0.0 g of 10.0 g (0%), UTC.",
     ]
+
+
+FURTHER = """\
+[[carbon.accounting_fallback]]
+provider = "csv"
+zone = "FR"
+file = "fr.csv"
+compress = 3600
+scale = 1.0
+"""
+
+
+def day_before(signal: Signal, until: datetime) -> list[CarbonPoint]:
+    """Tell of two days of a recording that plays 3600 times as fast."""
+    step = timedelta(seconds=0.5)
+    return [
+        CarbonPoint(
+            signal=signal,
+            start=until - (n + 1) * step,
+            end=until - n * step,
+            g_per_kwh=200.0 + n % 48,
+            quality=Quality.MEASURED,
+            issued_at=until,
+            fetched_at=until,
+        )
+        for n in range(96)
+    ]
+
+
+def test_only_what_is_decided_or_booked_with_is_forecast_and_any_signal_for_who_asks(
+    start: Start, tmp_path: Path, clock: SteppedClock
+) -> None:
+    """A fallback is polled and never forecast; `carbon forecast` makes one when it is asked for."""
+    trace(tmp_path)
+    text = (tmp_path / "trace.csv").read_text()
+    (tmp_path / "fr.csv").write_text(text.replace(",GB,", ",FR,"))
+    parts = start(more=CARBON + FURTHER)
+    home, further = (each.signal for each in parts.pulse.signals.all)
+    parts.start()
+    wait_for(lambda: parts.journal.carbon.known_until(further) is not None, "the fallback")
+    wait_for(lambda: parts.journal.forecasts.newest(home), "its forecast")
+    parts.journal.carbon.store(day_before(further, clock.wall))
+    assert parts.journal.forecasts.newest(further) == ()
+    shown = call(parts, "GET", "/v1/carbon/forecast?signal=csv:FR")
+    assert shown["signal"] == str(further)
+    assert shown["slots"]
+    assert "No decision rests on this signal" in shown["sentence"]
+    assert parts.journal.forecasts.newest(further) == ()
+    assert call(parts, "GET", f"/v1/carbon/forecast?signal={home}")["signal"] == str(home)
+    asked = ask(parts.pulse.settings.api.socket, "GET", "/v1/carbon/forecast?signal=csv")
+    assert (asked.status, "or several" in asked.body["error"]) == (404, True)
 
 
 def test_a_carbon_feed_that_stops_is_said_everywhere(start: Start, clock: SteppedClock) -> None:

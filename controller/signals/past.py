@@ -1,0 +1,64 @@
+"""What is known of a signal's past, read once and then only what was stored since.
+
+Sixty days of a signal that is told every five minutes are seventeen thousand rows; a poll brings a
+few. Invariant: what `until` gives is what reading all rows would give. They are read whole again
+once a day all the same, for another process may store rows out of turn.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+from wattmesh.controller.journal.carbon import rank
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.signals.history import History, history_of
+from wattmesh.telemetry.carbon import CarbonPoint, Series, Signal
+
+WHOLE_AGAIN = timedelta(days=1)
+
+
+class KnownPast:
+    """The observed intervals of one signal."""
+
+    def __init__(self, journal: Journal, signal: Signal, series: Series, length: timedelta) -> None:
+        """Take the journal, the signal, how it is cut, and how far back it is wanted."""
+        self._journal = journal
+        self._signal = signal
+        self._series = series
+        self._length = length
+        self._best: dict[datetime, CarbonPoint] = {}
+        self._newest_id = 0
+        self._read_at = self._looked_at = datetime.min.replace(tzinfo=UTC)
+
+    def until(self, now: datetime) -> History | None:
+        """Give what is known of the time up to `now`; None of nothing.
+
+        Raises:
+            JournalUnavailable: what was read before stands.
+        """
+        # Where the clock was set back, what was let go is wanted again.
+        if self._looked_at <= now < self._read_at + WHOLE_AGAIN:
+            self._read_on()
+        else:
+            self._read_whole(now)
+        self._looked_at = now
+        since = now - self._length
+        self._best = {at: each for at, each in self._best.items() if at >= since}
+        told = [each for at, each in self._best.items() if at <= now]
+        return history_of(told, self._series)
+
+    def _read_whole(self, now: datetime) -> None:
+        """Read every row."""
+        carbon = self._journal.carbon
+        # Asked first: a row that is stored in between is read again, and changes nothing. Rows of
+        # the time to come are there where the clock was set back.
+        newest_id = carbon.newest_id()
+        points = carbon.observed(self._signal, now - self._length, now + WHOLE_AGAIN)
+        self._best = {each.start: each for each in points}
+        self._newest_id, self._read_at = newest_id, now
+
+    def _read_on(self) -> None:
+        """Read what was stored since, in the order it came."""
+        points, self._newest_id = self._journal.carbon.stored_since(self._signal, self._newest_id)
+        for each in points:
+            held = self._best.get(each.start)
+            if held is None or rank(each.quality) >= rank(held.quality):
+                self._best[each.start] = each
