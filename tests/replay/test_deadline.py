@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.policies.build import catalogue, point
 from tests.replay.build import START, grid, means
 from wattmesh.controller.clocks import BACK_S
-from wattmesh.controller.replay.drivers import Ours, PlansNow
+from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import Forecast
 from wattmesh.controller.replay.grid import Grid
 from wattmesh.controller.replay.world import Loss, Noise, Scene, State, World, run
@@ -360,3 +360,16 @@ def test_with_too_little_slack_it_runs_at_its_fastest_and_says_that_nothing_is_p
     assert not [each for each in driver.decisions if each.action is Action.SWITCH]
     assert "counting on 95 % of the speed (5 % for errors of speed in reserve)" in said[0]
     assert "nothing is promised" in said[0]
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_two_failures_in_a_row_freeze_a_replayed_run_whoever_steers_and_free_its_clock(
+    ours: bool,
+) -> None:
+    """As live: no third switch, and nobody holds its clock any more."""
+    one = lazy(2.0, first="B", noise=replace(SLOWEST, failing=(True,) * 9))
+    given = means(one.told, policy=LIMITS, cycle_s=60.0)
+    driver = one.driver() if ours else Rival(given, lambda _: "D")
+    state = run(one.scene, driver, cycle_s=60.0)
+    assert (len(state.switched_s), state.failed, state.point.id) == (2, 2, "A")
+    assert state.clock_changes == 1
