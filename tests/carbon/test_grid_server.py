@@ -283,6 +283,7 @@ STATUS = {
     Fault.FORBIDDEN_TEXT: 403,
     Fault.FORBIDDEN_HTML: 403,
     Fault.INVALID_SCOPE: 403,
+    Fault.BAD_REQUEST: 400,
     Fault.NO_DATA: 404,
 }
 

@@ -33,6 +33,7 @@ class Fault(StrEnum):
     FORBIDDEN_TEXT = "forbidden-text"  # 403, plain text: zone or endpoint not in the plan
     FORBIDDEN_HTML = "forbidden-html"  # 403, HTML: bad login, or a proxy in between
     INVALID_SCOPE = "invalid-scope"  # 403, JSON: not in the plan, as WattTime says it
+    BAD_REQUEST = "bad-request"  # 400: it does not understand the question
     NO_DATA = "no-data"  # 404: nothing known for this zone at present
     NOT_JSON = "not-json"  # 200, HTML
     NOT_OBJECT = "not-object"  # 200, JSON of another form
@@ -84,6 +85,7 @@ WHOLE = frozenset(
         Fault.FORBIDDEN_TEXT,
         Fault.FORBIDDEN_HTML,
         Fault.INVALID_SCOPE,
+        Fault.BAD_REQUEST,
         Fault.NO_DATA,
         Fault.NOT_JSON,
         Fault.NOT_OBJECT,

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler
 
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Service
 from wattmesh.integrations.carbon.grid_server.faults import Fault, Rule, Suffering
-from wattmesh.integrations.carbon.grid_server.neso import OUTAGE
+from wattmesh.integrations.carbon.grid_server.neso import OUTAGE, bad_request
 from wattmesh.integrations.carbon.grid_server.watttime import NGINX_403, SCOPE
 
 HUGE_BYTES = 64 << 20
@@ -34,6 +34,8 @@ def instead_of(rule: Rule, service: Service, now: datetime, url: str) -> Reply |
         )
     if fault is Fault.NO_DATA:
         return _no_data(service)
+    if fault is Fault.BAD_REQUEST:
+        return _bad_request(service)
     return {
         Fault.UNAUTHORIZED: Reply(status=401, body={"error": "Invalid auth-token"}),
         Fault.TOKEN_EXPIRED: Reply(
@@ -68,6 +70,13 @@ def _limited(rule: Rule, service: Service, now: datetime) -> Reply:
     if service is Service.NESO:
         body = {"error": {"code": "429 Too Many Requests", "message": "Slow down."}}
     return Reply(status=429, body=body, headers={"Retry-After": wait})
+
+
+def _bad_request(service: Service) -> Reply:
+    """Give a status 400 for a question that is right."""
+    if service is Service.NESO:
+        return bad_request("Please enter a valid date in ISO8601 format.")
+    return Reply(status=400, body={"status": "error", "message": "Invalid parameters"})
 
 
 def _no_data(service: Service) -> Reply:
