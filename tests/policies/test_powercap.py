@@ -281,7 +281,7 @@ def test_without_the_cap_the_same_run_goes_to_the_fastest_for_its_deadline() -> 
         world_size=2,
         gpus_held=2,
         clock_trouble="",
-        deadline=NOW + timedelta(hours=10, minutes=13),
+        deadline=NOW + timedelta(hours=10, minutes=10),
     )
     decision = decide(observation(one))[0]
     assert (decision.kind, decision.target) == ("deadline", "F")
