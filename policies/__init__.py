@@ -6,13 +6,16 @@ orders.py      what an operator ordered: carried out or refused
 case.py        one run with its menu and its guard, and what is missing to decide about it
 menu.py        which points a run may be switched to at all
 powercap.py    an operator's power cap: which clock and limit each board gets
+slowing.py     runs that go to slower clocks for it, cheapest step first
 capped.py      what a cap means for runs
+constraints.py what a plan must keep beside its deadline: cap, service level, budget
 guard.py       the deadline guard, with its proof
 hull.py        which points are ever worth running
 worth.py       when each point of a catalogue is, in words: hull, and the making of GPUs
 ladder.py      what decisions rest on as signals grow old
 forecast/      what the grid will emit: provider, own and profile, weighed by skill
 horizon.py     intensity from now to the deadline, beyond the forecast too
+caution.py     hours that nobody can foresee count somewhat dirtier
 price.py       the carbon price of a token: exact least grams, bound, schedule
 outlook.py     hull, plan and price from where one run is
 gate.py        is a switch worth its cost

@@ -10,7 +10,8 @@ from datetime import datetime
 
 from wattmesh.policies.case import examine
 from wattmesh.policies.decision import CapView, Observation, RunView
-from wattmesh.policies.powercap import Capping, Load, levels
+from wattmesh.policies.powercap import Capping
+from wattmesh.policies.slowing import Load, levels
 from wattmesh.policies.words import moment, watts
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wattmesh.policies.decision import PolicySettings, RunView
-from wattmesh.policies.powercap import needs_w
+from wattmesh.policies.slowing import needs_w
 from wattmesh.policies.words import watts
 from wattmesh.reconfig.catalogue import Equivalence, Evidence, OperatingPoint
 

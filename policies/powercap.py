@@ -18,17 +18,9 @@ a cap meet one price, in shares of speed per watt.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 
-from wattmesh.reconfig.catalogue import Evidence, OperatingPoint
-
-MARGIN = 0.05
-"""A point's board may draw so much more than was measured of all of them together, each."""
-
-COUNTED = (Evidence.MEASURED, Evidence.VALIDATED)
-"""Evidence whose power may be counted on; an assumed draw bounds nothing."""
-
-_LEAST_W = 1e-6
+from wattmesh.policies.slowing import LEAST_W, Level, Load, WayDown, draw_w, thrift
+from wattmesh.reconfig.catalogue import OperatingPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,28 +37,6 @@ class Board:
     limit_w: float | None
     floor_w: float | None = None
     obeys: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """A way to run a layout. `affordable`: the deadline can be met there."""
-
-    point: OperatingPoint
-    affordable: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """A run that trains.
-
-    Attributes:
-        gpus: the boards it trains on.
-        levels: where it is, then slower clocks of its layout; empty when its point is not known.
-    """
-
-    run: str
-    gpus: tuple[str, ...]
-    levels: tuple[Level, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,22 +75,7 @@ class Capping:
     @property
     def meets(self) -> bool:
         """Say whether the cap is kept."""
-        return self.bound_w <= self.cap_w + _LEAST_W
-
-
-def draw_w(point: OperatingPoint) -> float | None:
-    """Give the most one board draws at a point, watts; None when its power was not measured.
-
-    The point's power may hold its share of the hosts too: then this is too high, never too low.
-    """
-    if point.evidence not in COUNTED:
-        return None
-    return point.power_w / point.gpus * (1.0 + MARGIN)
-
-
-def needs_w(point: OperatingPoint) -> float:
-    """Give the watts that a run must have room for at a point."""
-    return point.power_w * (1.0 + MARGIN)
+        return self.bound_w <= self.cap_w + LEAST_W
 
 
 def cap(cap_w: float, boards: Iterable[Board], loads: Sequence[Load]) -> Capping:
@@ -138,7 +93,7 @@ def cap(cap_w: float, boards: Iterable[Board], loads: Sequence[Load]) -> Capping
     limits = site.limits(levels)
     site.squeeze(limits, site.idle, cap_w, levels)
     price_per_w = 0.0
-    if site.bound_w(limits, levels) > cap_w + _LEAST_W:
+    if site.bound_w(limits, levels) > cap_w + LEAST_W:
         levels, price_per_w = site.slow_down(levels, cap_w, limits)
         limits = site.limits(levels) | {gpu: limits[gpu] for gpu in site.idle}
     site.squeeze(limits, site.training, cap_w, levels)
@@ -237,30 +192,13 @@ class _Site:
         The step that costs the least speed for a watt comes first; runs that would be late come
         last. What a coarse step made superfluous is given back afterwards, dearest first.
         """
-        chosen = dict(levels)
-        bounds = {run: self._bounds(load) for run, load in self.loads.items()}
         own = {gpu for load in self.loads.values() for gpu in load.gpus}
-        total_w = sum(self.counted_w(gpu, limits[gpu], levels) for gpu in limits if gpu not in own)
-        total_w += sum(bounds[run][chosen[run]] for run in chosen)
-        nexts = [
-            step for run in chosen if (step := _next(self.loads[run], chosen[run], bounds[run]))
-        ]
-        heapify(nexts)
-        paid: dict[str, float] = {}
-        while nexts and total_w > cap_w + _LEAST_W:
-            _, price, run, level = heappop(nexts)
-            paid[run] = max(price, paid.get(run, 0.0))
-            total_w += bounds[run][level] - bounds[run][chosen[run]]
-            chosen[run] = level
-            if step := _next(self.loads[run], level, bounds[run]):
-                heappush(nexts, step)
-        for run in sorted(paid, key=lambda each: (-paid[each], each)):
-            for level in range(chosen[run]):
-                more_w = bounds[run][level] - bounds[run][chosen[run]]
-                if total_w + more_w <= cap_w + _LEAST_W:
-                    total_w, chosen[run] = total_w + more_w, level
-                    break
-        return chosen, max((paid[run] for run in paid if chosen[run]), default=0.0)
+        others = (self.counted_w(gpu, limits[gpu], levels) for gpu in limits if gpu not in own)
+        way = WayDown(self.loads, {run: self._bounds(load) for run, load in self.loads.items()})
+        way.start(levels, sum(others))
+        way.down(cap_w)
+        way.back(cap_w)
+        return way.chosen, way.price_per_w
 
     def _bounds(self, load: Load) -> list[float]:
         """Bound of all boards of one run, by its level."""
@@ -313,7 +251,7 @@ class _Site:
             clock = (
                 level.point.clock_mhz if level and (slowed or self._relied(gpu, levels)) else None
             )
-            limit = limit_w if limit_w < self.free[gpu] - _LEAST_W else None
+            limit = limit_w if limit_w < self.free[gpu] - LEAST_W else None
             if clock is not None or limit is not None:
                 found[gpu] = Lowered(clock_mhz=clock, cap_w=limit)
         return found
@@ -335,7 +273,7 @@ class _Site:
     def _lowest_w(self) -> float:
         """The lowest bound there is: the thriftiest clock of each run, each limit at its floor."""
         levels = {
-            run: min(range(len(load.levels)), key=lambda at: _thrift(load.levels[at]), default=0)
+            run: min(range(len(load.levels)), key=lambda at: thrift(load.levels[at]), default=0)
             for run, load in self.loads.items()
         }
         limits = {
@@ -343,50 +281,3 @@ class _Site:
             for gpu, each in self.boards.items()
         }
         return self.bound_w(limits, levels)
-
-
-def _next(load: Load, at: int, bounds: Sequence[float]) -> tuple[bool, float, str, int] | None:
-    """Give (late, price, run, level) of the cheapest step down of one run; None: there is none."""
-    found = []
-    for level in range(at + 1, len(load.levels)):
-        freed_w = bounds[at] - bounds[level]
-        if freed_w > _LEAST_W:
-            here, there = load.levels[at].point, load.levels[level]
-            lost = (here.tokens_per_s - there.point.tokens_per_s) / load.levels[
-                0
-            ].point.tokens_per_s
-            found.append((not there.affordable, lost / freed_w, load.run, level))
-    return min(found, default=None)
-
-
-def _thrift(level: Level) -> float:
-    """What a level draws; one that bounds nothing counts as endless."""
-    draw = draw_w(level.point) if level.point.clock_mhz is not None else None
-    return float("inf") if draw is None else draw
-
-
-def levels(
-    current: OperatingPoint | None, alike: Iterable[OperatingPoint], affordable: Iterable[str]
-) -> tuple[Level, ...]:
-    """List where a run is and the slower clocks of its layout, least draw last.
-
-    Args:
-        current: where it is; None when that is not known.
-        alike: points of the same layout.
-        affordable: ids of points at which the deadline can be met.
-    """
-    if current is None:
-        return ()
-    able = set(affordable)
-    here = draw_w(current)
-    slower = [
-        each
-        for each in alike
-        if each.clock_mhz is not None
-        and each.layout == current.layout
-        and (current.clock_mhz is None or each.clock_mhz < current.clock_mhz)
-        and draw_w(each) is not None
-        and (here is None or (draw_w(each) or 0.0) < here)
-    ]
-    slower.sort(key=lambda each: -each.power_w / each.gpus)
-    return tuple(Level(point=each, affordable=each.id in able) for each in (current, *slower))

@@ -70,10 +70,10 @@ class Reckoner:
         if mark is None and trained:
             return None  # finished so long ago that its marks are gone
         left = self._work(run, catalogue) - trained
-        start = mark.at if mark else run.registered_at
-        end = now if run.state == "finished" else min(now, run.last_seen_at)
         if left <= 0 and mark is not None and mark.tokens == run.tokens:
             return None
+        start = mark.at if mark else run.registered_at
+        end = now if run.state == "finished" else min(now, run.last_seen_at)
         if end <= start:
             return now
         switches = self._journal.switches.history(run.run, limit=RECENT_SWITCHES)
@@ -85,13 +85,25 @@ class Reckoner:
             drift = self._drift(run, catalogue, switches, now)
             at, rows = self._rows(run, (start, end), left, switches, (speed, drift))
             end = at if sum(row.tokens for row in rows) < left else end
-        if end > start:
-            slot_start, slot_end = self._grid.slot(end)
-            reached = TokenMark(
-                slot_start=slot_start, slot_end=slot_end, tokens=run.tokens, speed=speed, at=end
-            )
-            ledger.mark(run.run, [reached], self._added(run, rows))
+        self._keep(run, rows, (start, end), speed)
         return start
+
+    def _keep(
+        self,
+        run: RunRow,
+        rows: Sequence[EmissionRow],
+        span: tuple[datetime, datetime],
+        speed: float,
+    ) -> None:
+        """Write what was reckoned, and up to when, in one transaction."""
+        start, end = span
+        if end <= start:
+            return
+        slot_start, slot_end = self._grid.slot(end)
+        reached = TokenMark(
+            slot_start=slot_start, slot_end=slot_end, tokens=run.tokens, speed=speed, at=end
+        )
+        self._journal.ledger.mark(run.run, [reached], self._added(run, rows))
 
     def _work(self, run: RunRow, catalogue: Catalogue) -> int:
         """Give the tokens the baseline must train: as many as the run trains since it registered.

@@ -12,6 +12,7 @@ widens the result to a range, and beyond `MATTERS` there is no result.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 DIRECT_G_PER_KWH: Mapping[str, float] = {
     "COL": 760.0,
@@ -78,26 +79,13 @@ def derived(mix: Mix, factors_g_per_kwh: Mapping[str, float]) -> Derived:
         mix: what was generated.
         factors_g_per_kwh: by fuel code; a storage that is named here counts as a fuel.
     """
-    known: dict[str, float] = {}
-    open_g, open_mwh, why = 0.0, 0.0, []
-    for fuel in sorted({*mix.energy_mwh, *mix.most_mwh}):
-        factor = factors_g_per_kwh.get(fuel)
-        if fuel in STORAGE and factor is None:
-            continue
-        energy_mwh = mix.energy_mwh.get(fuel)
-        if energy_mwh is not None and factor is not None:
-            known[fuel] = max(0.0, energy_mwh)
-            continue
-        most_mwh = mix.most_mwh.get(fuel, math.inf) if energy_mwh is None else max(0.0, energy_mwh)
-        if fuel not in mix.energy_mwh and most_mwh == 0:
-            continue
-        why.append(_unknown(fuel, energy_mwh, factor, listed=fuel in mix.energy_mwh))
-        open_mwh += most_mwh
-        open_g += most_mwh * (HIGHEST_FACTOR_G_PER_KWH if factor is None else factor)
-    words, total_mwh = " and ".join(why), sum(known.values())
+    known, unknown = _sorted_out(mix, factors_g_per_kwh)
+    words, total_mwh = " and ".join(each.why for each in unknown), sum(known.values())
+    open_mwh = sum(each.most_mwh for each in unknown)
     if total_mwh <= 0 or not math.isfinite(open_mwh):
         return Derived(g_per_kwh=None, why=words or "no fuel generated anything")
     grams = sum(energy_mwh * factors_g_per_kwh[fuel] for fuel, energy_mwh in known.items())
+    open_g = sum(each.most_mwh * each.factor_g_per_kwh for each in unknown)
     # Wider than the truth, and simple: all that is open emits, or it emits nothing and dilutes.
     low, high = grams / (total_mwh + open_mwh), (grams + open_g) / total_mwh
     value = grams / total_mwh
@@ -106,7 +94,37 @@ def derived(mix: Mix, factors_g_per_kwh: Mapping[str, float]) -> Derived:
     return Derived(g_per_kwh=value, low_g_per_kwh=low, high_g_per_kwh=high, why=words)
 
 
-def _unknown(fuel: str, energy_mwh: float | None, factor: float | None, *, listed: bool) -> str:
+class _Unknown(NamedTuple):
+    """A fuel of which something is not known: the most it can be, and why."""
+
+    most_mwh: float
+    factor_g_per_kwh: float
+    why: str
+
+
+def _sorted_out(
+    mix: Mix, factors_g_per_kwh: Mapping[str, float]
+) -> tuple[dict[str, float], list[_Unknown]]:
+    """Tell the fuels whose energy and factor are known, MWh, from the others."""
+    known: dict[str, float] = {}
+    unknown: list[_Unknown] = []
+    for fuel in sorted({*mix.energy_mwh, *mix.most_mwh}):
+        energy_mwh, factor = mix.energy_mwh.get(fuel), factors_g_per_kwh.get(fuel)
+        listed = fuel in mix.energy_mwh
+        if fuel in STORAGE and factor is None:
+            continue
+        if energy_mwh is not None and factor is not None:
+            known[fuel] = max(0.0, energy_mwh)
+            continue
+        most_mwh = mix.most_mwh.get(fuel, math.inf) if energy_mwh is None else max(0.0, energy_mwh)
+        if listed or most_mwh > 0:
+            worst = HIGHEST_FACTOR_G_PER_KWH if factor is None else factor
+            why = _why(fuel, energy_mwh, factor, listed=listed)
+            unknown.append(_Unknown(most_mwh, worst, why))
+    return known, unknown
+
+
+def _why(fuel: str, energy_mwh: float | None, factor: float | None, *, listed: bool) -> str:
     """Say what is not known of a fuel."""
     if energy_mwh is not None:
         return f"fuel {fuel} ({energy_mwh:g} MWh) has no factor"

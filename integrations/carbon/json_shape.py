@@ -157,26 +157,32 @@ def placed(rows: list[Any], shape: Shape, interval_s: float, refused: list[str])
 
     A row without a usable time, or that is not one whole interval, gets a sentence in `refused`.
     """
-    length = timedelta(seconds=interval_s)
     found: dict[int, Any] = {}
     for row in rows:
-        start = moment(at_path(row, shape.start)) if shape.start else None
-        end = moment(at_path(row, shape.end)) if shape.end else None
-        if (shape.start and start is None) or (shape.end and end is None):
-            lacking = shape.start if shape.start and start is None else shape.end
-            refused.append(f"A row {str(row)[:120]!r} has no time with its offset at {lacking!r}.")
-            continue
-        begin = start or (end or ORIGIN) - length
-        index = index_at(ORIGIN, interval_s, begin)
-        whole = border(ORIGIN, interval_s, index) == begin
-        if not whole or (end is not None and end - begin != length):
-            refused.append(
-                f"The row of {begin:%Y-%m-%d %H:%M:%S} UTC is not one interval of {interval_s:g} s "
-                "that begins at a multiple of it."
-            )
-            continue
-        found[index] = row
+        begin, trouble = _begin(row, shape, interval_s)
+        if begin is None:
+            refused.append(trouble)
+        else:
+            found[index_at(ORIGIN, interval_s, begin)] = row
     return found
+
+
+def _begin(row: Any, shape: Shape, interval_s: float) -> tuple[datetime | None, str]:
+    """Give the start of the one whole interval that a row is of; None, and why, where it is not."""
+    length = timedelta(seconds=interval_s)
+    start = moment(at_path(row, shape.start)) if shape.start else None
+    end = moment(at_path(row, shape.end)) if shape.end else None
+    for at, path in ((start, shape.start), (end, shape.end)):
+        if path and at is None:
+            return None, f"A row {str(row)[:120]!r} has no time with its offset at {path!r}."
+    begin = start or (end or ORIGIN) - length
+    on_border = border(ORIGIN, interval_s, index_at(ORIGIN, interval_s, begin)) == begin
+    if on_border and (end is None or end - begin == length):
+        return begin, ""
+    return None, (
+        f"The row of {begin:%Y-%m-%d %H:%M:%S} UTC is not one interval of {interval_s:g} s "
+        "that begins at a multiple of it."
+    )
 
 
 def _written(at: datetime) -> str:

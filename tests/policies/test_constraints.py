@@ -30,7 +30,7 @@ from wattmesh.policies.mpc import SUSPENDS, Question, question
 from wattmesh.policies.planner.evaluate import low_windows
 from wattmesh.policies.planner.problem import NoPlan, Sla
 from wattmesh.policies.planning import answered, solved
-from wattmesh.policies.powercap import needs_w
+from wattmesh.policies.slowing import needs_w
 
 SLOW = point("S", 4, 700.0, 900.0, clock_mhz=1200, layout=A.layout)
 THREE = catalogue(A, SLOW, B)

@@ -14,16 +14,8 @@ from tests.policies.build import NOW, observation, point, run
 from tests.policies.build import catalogue as made
 from wattmesh.policies.capped import loads, under
 from wattmesh.policies.decide import decide
-from wattmesh.policies.powercap import (
-    MARGIN,
-    Board,
-    Capping,
-    Load,
-    cap,
-    draw_w,
-    levels,
-    needs_w,
-)
+from wattmesh.policies.powercap import Board, Capping, cap
+from wattmesh.policies.slowing import MARGIN, Load, draw_w, levels, needs_w
 from wattmesh.reconfig.catalogue import Evidence
 
 FAST = point("F", 2, 1000.0, 1200.0, clock_mhz=1980)

@@ -10,7 +10,7 @@ from tests.replay.build import days, means, perfect, scene
 from wattmesh.controller.replay.drivers import Ours, PlansNow
 from wattmesh.controller.replay.world import Scene, State, run
 from wattmesh.policies.decision import CapView, Observation, PolicySettings
-from wattmesh.policies.powercap import needs_w
+from wattmesh.policies.slowing import needs_w
 
 HOUR_S = 3600.0
 
