@@ -2,9 +2,9 @@
 
 The map:
     arrays.py    a planning problem as arrays, so that the recursion adds and compares only
-    cautious.py  planning under a forecast that is not certain
     evaluate.py  what a path comes to, second by second: the judge of every plan
     grid.py      the slots a plan is made in
+    lift.py      the service level by single stretches
     levels.py    the service level in the price of a token
     options.py   a catalogue as the planner's options
     plan.py      plans with few grams and a certificate

@@ -211,7 +211,7 @@ def _windows(sla: Sla, knots: list[tuple[float, float]]) -> list[tuple[float, fl
     return [
         (start, _by(knots, start + sla.window_s) - _by(knots, start))
         for start in sorted(starts)
-        if start >= first_s and 0 < start + sla.window_s <= end_s
+        if start >= first_s and 0 <= start + sla.window_s <= end_s
     ]
 
 

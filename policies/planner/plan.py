@@ -15,6 +15,7 @@ import numpy as np
 
 from wattmesh.policies.planner.arrays import Arrays, arrays_of
 from wattmesh.policies.planner.levels import Levels
+from wattmesh.policies.planner.lift import lift
 from wattmesh.policies.planner.prices import Search
 from wattmesh.policies.planner.problem import Evaluation, NoPlan, Plan, Problem, merged
 from wattmesh.policies.planner.repair import (
@@ -26,6 +27,7 @@ from wattmesh.policies.planner.repair import (
     take_best,
     whole,
 )
+from wattmesh.policies.planner.route import Path
 from wattmesh.policies.planner.viterbi import sweep
 from wattmesh.policies.words import count, duration, grams
 
@@ -68,11 +70,11 @@ def plan(
     arrays = arrays_of(problem)
     search = _search(problem, arrays, near_mu)
     bound_g, mu = search.bound_g, search.mu_g_per_token
-    _repair(judge, arrays, search)
+    free = _repair(judge, arrays, search)
     for path in (*static_paths(problem), *also):
         take_best(judge, whole(arrays, path))
     if problem.sla is not None:
-        bound_g = max(bound_g, _keep_level(problem, judge, arrays, mu))
+        bound_g = max(bound_g, _keep_level(problem, judge, arrays, free, mu))
     if judge.best is None:
         return NoPlan(reason=_no_legal_path(problem))
     polish(judge, arrays, bound_g)
@@ -107,8 +109,8 @@ def _fastest(problem: Problem, judge: Judge) -> float:
     return -float(fast.value[border, 0])
 
 
-def _repair(judge: Judge, arrays: Arrays, search: Search) -> None:
-    """Turn the paths of the best prices into legal ones."""
+def _repair(judge: Judge, arrays: Arrays, search: Search) -> Path:
+    """Turn the paths of the best prices into legal ones; give the one of the least estimate."""
     last, finals = search.finals()
     candidates: list[Candidate] = []
     for slot, around in finals:
@@ -122,20 +124,21 @@ def _repair(judge: Judge, arrays: Arrays, search: Search) -> None:
         for low in known[:-1]:
             candidates += splices(arrays, low, known[-1]) + splices(arrays, known[-1], low)
     take_best(judge, candidates)
+    return min(candidates, key=lambda each: each.estimate_g).path if candidates else judge.newest
 
 
-def _keep_level(problem: Problem, judge: Judge, arrays: Arrays, mu: float) -> float:
-    """Make tokens dearer where the service level is not kept; give the best bound found."""
+def _keep_level(problem: Problem, judge: Judge, arrays: Arrays, path: Path, mu: float) -> float:
+    """Make tokens dearer where `path` is below the level, and so on; give the best bound found."""
     levels, bound_g = Levels(problem, mu), 0.0
-    path = judge.newest
     for _ in range(LEVEL_ROUNDS):
         if not levels.raise_low(path):
             break
-        search = Search(levels.worth(arrays), owed_g=levels.owed_g(), near=mu)
+        priced = levels.worth(arrays)
+        search = Search(priced, owed_g=levels.owed_g(), near=mu)
         search.run()
         bound_g = max(bound_g, search.bound_g)
-        _repair(judge, arrays, search)
-        path = judge.newest
+        path = _repair(judge, priced, search)
+    lift(problem, judge, arrays, mu)
     return bound_g
 
 

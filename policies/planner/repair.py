@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattmesh.policies.planner.arrays import Arrays, Floats, Ints
+from wattmesh.policies.planner.arrays import Arrays, Bools, Floats, Ints
 from wattmesh.policies.planner.evaluate import evaluate
 from wattmesh.policies.planner.problem import Evaluation, Problem
 from wattmesh.policies.planner.route import Path, Route, steps, stretched
@@ -147,8 +147,34 @@ def polish(judge: Judge, arrays: Arrays, bound_g: float) -> None:
 
 def _one_change(judge: Judge, arrays: Arrays, path: Path) -> bool:
     """Try the most promising changes of one stretch; say whether one was better."""
-    route, count = Route(arrays, path), len(path)
-    first, until, target = _stretches(count, len(arrays.rates))
+    route = Route(arrays, path)
+    first, until, target = stretches(len(path), len(arrays.rates))
+    grams, tokens, legal = changed(arrays, route, first, until, target)
+    for estimate_g, change in _ranked(arrays, np.where(legal, grams, np.inf), tokens, route):
+        if estimate_g > judge.limit_g:
+            return False
+        stretch = (int(target[change]),) * int(until[change] - first[change])
+        if judge.take((*path[: first[change]], *stretch, *path[until[change] :])):
+            return True
+    return False
+
+
+def changed(
+    arrays: Arrays, route: Route, first: Ints, until: Ints, target: Ints
+) -> tuple[Floats, Floats, Bools]:
+    """Estimate a path with one stretch at another option, for many stretches at once, (N,).
+
+    Args:
+        arrays: the problem.
+        route: the path as it is.
+        first: slots with which stretches begin.
+        until: borders at which they end.
+        target: options to be at.
+
+    Returns:
+        Grams and tokens of the whole path, and whether dwell and availability allow the change.
+    """
+    count = len(route.path)
     before = np.where(first > 0, route.path[first - 1], arrays.start)
     later = np.minimum(until, count - 1)
     goal = np.where(until < count, route.path[later], target)
@@ -166,16 +192,10 @@ def _one_change(judge: Judge, arrays: Arrays, path: Path) -> bool:
     legal = come.possible & leave.possible & (arrays.shut[until, target] < first)
     legal &= ~come.moved | (route.bound[first] <= first)
     legal &= (~leave.moved | (bound <= until)) & (bound_after <= route.next_change[later])
-    for estimate_g, change in _ranked(arrays, np.where(legal, grams, np.inf), tokens, route):
-        if estimate_g > judge.limit_g:
-            return False
-        stretch = (int(target[change]),) * int(until[change] - first[change])
-        if judge.take((*path[: first[change]], *stretch, *path[until[change] :])):
-            return True
-    return False
+    return grams, tokens, legal
 
 
-def _stretches(count: int, kinds: int) -> tuple[Ints, Ints, Ints]:
+def stretches(count: int, kinds: int) -> tuple[Ints, Ints, Ints]:
     """Give (first slot, border after the last, option) of all stretches that are tried.
 
     Every length where slots are few, else powers of two, and fewer the more slots there are.

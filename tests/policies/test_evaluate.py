@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from wattmesh.errors import InputInvalid
-from wattmesh.policies.planner.evaluate import evaluate, low_windows
+from wattmesh.policies.planner.evaluate import evaluate, kept_from_s, low_windows
 from wattmesh.policies.planner.problem import Option, Problem, Sla, Transition, merged
 from wattmesh.telemetry.readings import J_PER_KWH
 
@@ -97,6 +97,39 @@ def test_a_window_below_the_service_level_is_found_wherever_it_lies() -> None:
     assert "1 tokens/s, below 2" in evaluate(slow, path).broken[0]
     assert evaluate(replace(slow, sla=Sla(window_s=200.0, tokens_per_s=1.0)), path).broken == ()
     assert low_windows(replace(slow, sla=None), path) == []
+
+
+def test_a_window_that_began_before_now_counts_what_was_trained_in_it() -> None:
+    """300 tokens in the 100 s before; then nothing for 150 s. From 50 s on there are 400 in 200."""
+    path = (2, 2, 2, 2)
+    sla = Sla(window_s=200.0, tokens_per_s=2.0, before=((-100.0, -300.0),), from_s=-200.0)
+    late = replace(PROBLEM, tokens=5000.0, sla=sla)
+    tokens, start = low_windows(late, path)[0]
+    assert [tokens, start] == pytest.approx([150.0, -50.0])
+    assert kept_from_s(late, path) == pytest.approx(50.0)
+    assert low_windows(replace(late, sla=replace(sla, from_s=50.0)), path) == []
+    assert low_windows(replace(late, sla=replace(sla, from_s=49.0)), path) != []
+    easy = replace(sla, tokens_per_s=0.7)
+    assert kept_from_s(replace(late, sla=easy), path) == -200.0
+    assert kept_from_s(replace(late, sla=replace(sla, tokens_per_s=9.0)), path) is None
+    assert kept_from_s(PROBLEM, path) is None
+
+
+def test_a_window_that_is_over_is_nobodys_to_keep() -> None:
+    """After an hour without a token windows count that can still have 100: from 40 s ago on."""
+    sla = Sla(window_s=50.0, tokens_per_s=2.0, before=((-3600.0, 0.0),), from_s=-3600.0)
+    late = replace(PROBLEM, sla=sla)
+    assert low_windows(late, (0, 0)) == [(0.0, -50.0)]
+    assert kept_from_s(late, (0, 0)) == pytest.approx(-40.0)
+
+
+def test_a_cap_leaves_room_for_what_an_option_may_draw_at_most() -> None:
+    """Not for what is charged: idle GPUs are in that, a margin is not."""
+    thrifty = replace(FAST, bound_w=650.0)
+    capped = replace(PROBLEM, options=(thrifty, LOW, SMALL), power_cap_w=(700.0,) * 4)
+    assert evaluate(capped, (0, 0)).legal
+    wary = replace(capped, options=(thrifty, replace(LOW, bound_w=701.0), SMALL))
+    assert evaluate(wary, (1, 1, 1)).broken[0] == "low is not available in slot 0"
 
 
 def test_slots_are_merged_with_their_means_and_their_tighter_caps() -> None:

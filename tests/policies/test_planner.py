@@ -15,6 +15,7 @@ from wattmesh.policies.hull import lower_hull
 from wattmesh.policies.planner.evaluate import evaluate, low_windows
 from wattmesh.policies.planner.plan import plan
 from wattmesh.policies.planner.problem import NoPlan, Option, Plan, Problem, Sla, Transition
+from wattmesh.policies.planner.steady import steady
 from wattmesh.policies.price import fill
 from wattmesh.policies.words import grams
 from wattmesh.reconfig.catalogue import Release
@@ -177,6 +178,74 @@ def test_the_service_level_is_kept_and_costs_something() -> None:
     assert not low_windows(level, found.path)
     assert found.bound_g >= free.bound_g
     assert found.evaluation.charged_g > free.evaluation.charged_g
+
+
+@pytest.mark.parametrize(
+    ("count", "window_h", "share", "most"), [(120, 12, 0.4, 0.015), (240, 24, 0.66, 0.02)]
+)
+def test_a_level_that_binds_is_kept_for_little(
+    count: int, window_h: int, share: float, most: float
+) -> None:
+    """Close to what no path can be below, and far from the best single point that keeps it."""
+    problem = case(count, 1.5)
+    least = share * max(each.tokens_per_s for each in problem.options)
+    level = replace(problem, sla=Sla(window_s=window_h * HOUR, tokens_per_s=least))
+    free, found = planned(problem), planned(level)
+    assert low_windows(level, free.path)
+    assert found.evaluation.charged_g <= free.bound_g * (1 + most)
+    held = (evaluate(level, (n,) * count) for n in range(len(level.options)))
+    single_g = min(each.charged_g for each in held if each.legal)
+    assert found.evaluation.charged_g < 0.95 * single_g
+
+
+def test_a_level_counts_what_was_trained_before_the_first_slot() -> None:
+    """After twelve hours asleep the first slots are at speed; after twelve at A they need not."""
+    problem, least = case(72, 2.0), 100_000.0
+    rate = problem.options[0].tokens_per_s
+
+    def first_tokens(trained: float) -> float:
+        sla = Sla(
+            window_s=24 * HOUR,
+            tokens_per_s=least,
+            before=((-12 * HOUR, -trained * 12 * HOUR),),
+            from_s=-12 * HOUR,
+        )
+        found = planned(replace(problem, sla=sla))
+        assert not low_windows(replace(problem, sla=sla), found.path)
+        return evaluate(problem, found.path[:12]).tokens
+
+    assert first_tokens(0.0) >= 24 * HOUR * least * (1 - 1e-6)
+    assert first_tokens(rate) < 24 * HOUR * least
+
+
+def test_a_plan_before_is_not_kept_to_where_it_alone_breaks_the_budget() -> None:
+    """Else it is, for it costs hardly more."""
+    problem = case(48, 1.5)
+    best = planned(problem)
+    other = next(n for n in range(len(problem.options)) if n != best.path[0])
+    before = (other, *best.path[1:], *(best.path[-1],) * 8)
+    worse = evaluate(problem, before)
+    assert worse.legal
+    lenient = {"gain_factor": 1e9, "least_gain": 1e9}
+    assert steady(problem, best, before, **lenient).path[0] == other
+    between = (best.evaluation.operational_g + worse.operational_g) / 2
+    tight = replace(problem, budget_g=between)
+    assert steady(tight, planned(tight), before, **lenient).path == best.path
+    hopeless = replace(problem, budget_g=0.5 * best.bound_g)
+    kept = steady(hopeless, planned(hopeless), before, **lenient)
+    assert kept.path[0] == other
+    assert kept.budget != ""
+
+
+def test_a_budget_counts_operational_grams_alone() -> None:
+    """Those of the hardware's making are in the plan's grams, and on another line."""
+    problem = case(48, 1.5)
+    made = tuple(replace(each, embodied_g_per_s=0.5) for each in problem.options)
+    found = planned(replace(problem, options=made))
+    assert found.evaluation.embodied_g > 0
+    enough = found.evaluation.operational_g * 1.0001
+    assert enough < found.evaluation.grams
+    assert planned(replace(problem, options=made, budget_g=enough)).budget == ""
 
 
 def test_a_service_level_that_nothing_reaches_is_said() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from benchmarks.planner_peers import flow_program
 from tests.policies.planner_cases import HOUR, case, small_problems
@@ -12,7 +13,7 @@ from wattmesh.policies.planner.arrays import arrays_of
 from wattmesh.policies.planner.evaluate import evaluate
 from wattmesh.policies.planner.plan import plan
 from wattmesh.policies.planner.prices import Search
-from wattmesh.policies.planner.problem import NoPlan, Plan, Problem, Transition
+from wattmesh.policies.planner.problem import NoPlan, Plan, Problem, Sla, Transition
 
 ROUNDING = 1e-7
 
@@ -38,6 +39,28 @@ def test_no_path_beats_the_bound_and_none_is_missed(problem: Problem) -> None:
     assert found.bound_g <= best * (1 + ROUNDING)
     assert found.evaluation.charged_g >= best * (1 - ROUNDING)
     assert found.evaluation == evaluate(problem, found.path)
+    assert found.evaluation.legal
+
+
+@settings(max_examples=60)
+@given(
+    small_problems(),
+    st.sampled_from([0.5, 1.0, 2.0]),
+    st.sampled_from([0.0, 60.0, 200.0, 400.0]),
+    st.sampled_from([-60.0, 0.0, 70.0]),
+)
+def test_no_path_beats_the_bound_of_a_level_with_a_past(
+    problem: Problem, least: float, trained: float, from_s: float
+) -> None:
+    """The same, with windows that began before the first slot, or that begin later."""
+    sla = Sla(window_s=150.0, tokens_per_s=least, before=((-100.0, -trained),), from_s=from_s)
+    problem = replace(problem, sla=sla)
+    best, found = try_all(problem), plan(problem)
+    if isinstance(found, NoPlan):
+        return
+    assert best is not None
+    assert found.bound_g <= best * (1 + ROUNDING)
+    assert found.evaluation.charged_g >= best * (1 - ROUNDING)
     assert found.evaluation.legal
 
 
