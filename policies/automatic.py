@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from wattmesh.policies import reasons
 from wattmesh.policies.case import Case
-from wattmesh.policies.constraints import least_tokens_per_s
+from wattmesh.policies.constraints import quick_enough
 from wattmesh.policies.decision import Decision
 from wattmesh.policies.follow import follow
 from wattmesh.policies.gate import offer
@@ -28,8 +28,7 @@ def automatic(case: Case) -> Decision:
     planned = follow(case)
     if planned is not None:
         return planned
-    quick = [each for each in case.menu if each.tokens_per_s >= least_tokens_per_s(case)]
-    hull = lower_hull(run.catalogue, quick, case.gpus_held)
+    hull = lower_hull(run.catalogue, quick_enough(case), case.gpus_held)
     if not [vertex for vertex in hull.vertices if vertex.point.id != run.current.id]:
         return case.hold("no_choice", reasons.no_choice(case, hull))
     view = look_ahead(case, run.catalogue, run.current, guard, hull)

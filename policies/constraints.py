@@ -97,8 +97,26 @@ def budget_g(case: Case) -> float | None:
 def least_tokens_per_s(case: Case) -> float:
     """Give the speed that is the service level; 0 when there is none."""
     share = case.seen.policy.sla_throughput_share
-    fastest = max((each.tokens_per_s for each in usable(case)), default=0.0)
-    return share * fastest
+    if not share:
+        return 0.0
+    return share * max((each.tokens_per_s for each in usable(case)), default=0.0)
+
+
+def quick_enough(case: Case) -> tuple[OperatingPoint, ...]:
+    """List the points of the menu that are at the service level all by themselves."""
+    least = least_tokens_per_s(case)
+    return tuple(each for each in case.menu if each.tokens_per_s >= least)
+
+
+def too_slow(case: Case, point: OperatingPoint) -> str:
+    """Say that a point is slower than the service level, as a clause; "" when it is not."""
+    least = least_tokens_per_s(case)
+    if point.tokens_per_s >= least:
+        return ""
+    return (
+        f"{point.id} trains {count(point.tokens_per_s)} tokens/s and the service level is "
+        f"{count(least)} (policy.sla_throughput_share)"
+    )
 
 
 def level(case: Case, problem: Problem, speed: float) -> Level:

@@ -8,6 +8,7 @@ Invariant: a clause is one line without a period at its end.
 from datetime import datetime
 
 from wattmesh.policies.case import Case
+from wattmesh.policies.constraints import too_slow
 from wattmesh.policies.gate import Offer
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.hull import Hull, Vertex
@@ -26,7 +27,8 @@ def no_choice(case: Case, hull: Hull) -> str:
             return clause(dominated.reason)
     for point in run.catalogue.points if run.catalogue else ():
         if point.id != here:
-            return f"there is no other point to choose: {why_not(point, run, case.seen.policy)}"
+            why = why_not(point, run, case.seen.policy) or too_slow(case, point)
+            return f"there is no other point to choose: {why}"
     return "its catalogue has no other point"
 
 

@@ -19,6 +19,7 @@ from wattmesh.policies.decide import decide
 from wattmesh.policies.decision import (
     BudgetView,
     CapView,
+    Decision,
     Observation,
     PlanView,
     PolicySettings,
@@ -319,17 +320,19 @@ def test_a_level_that_leaves_no_plan_is_given_up_before_the_deadline_is() -> Non
 
 
 def test_without_a_plan_the_price_rule_goes_to_no_point_below_the_level() -> None:
-    """S is clean enough for the level, B is not; without a level B is where it goes."""
+    """B is where it goes without a level; with one the reason names both speeds."""
 
-    def chosen(share: float) -> str:
+    def chosen(share: float) -> Decision:
         view = seen(level=share, deadline=hours(40), catalogue=catalogue(A, B))
         view = replace(view, carbon=replace(view.carbon, rung=Rung.PROFILE))
         case = examine(view, view.runs[0])
         assert least_tokens_per_s(case) == share * 1000.0
-        return automatic(case).target
+        return automatic(case)
 
-    assert chosen(0.0) == "B"
-    assert chosen(0.65) == "A"
+    assert chosen(0.0).target == "B"
+    held = chosen(0.65)
+    assert (held.target, held.kind) == ("A", "no_choice")
+    assert "B trains 600 tokens/s and the service level is 650" in held.reason
 
 
 def budget(left_g: float, *, until_h: float = 24.0, unpriced_j: float = 0.0) -> BudgetView:
