@@ -5,7 +5,7 @@ always gives the same decision.
 """
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from wattmesh.reconfig.catalogue import Catalogue, Equivalence, OperatingPoint
@@ -56,6 +56,43 @@ class IntensitySlot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UsualDay:
+    """The usual day.
+
+    Attributes:
+        hours: mean of each hour of the day, UTC, g/kWh.
+        low, high: the 10 % and the 90 % quantile of what hours of the last weeks were, as a share
+            of these means; 1 where that is not known.
+    """
+
+    hours: tuple[float, ...]
+    low: float = 1.0
+    high: float = 1.0
+
+    def at(self, moment: datetime) -> float:
+        """Give the usual intensity at a moment."""
+        return self.hours[moment.astimezone(UTC).hour]
+
+    def slot(
+        self, start: datetime, end: datetime, g_per_kwh: float, unknown: float
+    ) -> IntensitySlot:
+        """Make a slot whose band is as wide as that of usual days, by a share of 0 to 1."""
+        return IntensitySlot(
+            start=start,
+            end=end,
+            g_per_kwh=g_per_kwh,
+            low_g_per_kwh=g_per_kwh * (1.0 - unknown * (1.0 - self.low)),
+            high_g_per_kwh=g_per_kwh * (1.0 + unknown * (self.high - 1.0)),
+        )
+
+    def share(self, slot: IntensitySlot) -> float:
+        """Give how much of a usual day's band a slot has, 0 to 1; 0 where it has none."""
+        above = (slot.high_g_per_kwh or slot.g_per_kwh) - slot.g_per_kwh
+        widest = slot.g_per_kwh * (self.high - 1.0)
+        return min(1.0, max(0.0, above / widest)) if widest > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CarbonView:
     """The decision signal as it stands.
 
@@ -68,8 +105,8 @@ class CarbonView:
         note: why the rung is not the best one, as a clause; "" when it is.
         since_change_s: since the rung changed; None when it never did.
         interval_s: length of one interval of the signal.
-        usual: mean of each hour of the day, UTC, over the last weeks (`policies/forecast/far.py`),
-            for what lies beyond the forecast; empty when it is not known.
+        usual: for what lies beyond the forecast (`policies/forecast/far.py`); None when it is not
+            known.
     """
 
     signal: str
@@ -83,7 +120,7 @@ class CarbonView:
     note: str = ""
     since_change_s: float | None = None
     interval_s: float = 0.0
-    usual: tuple[float, ...] = ()
+    usual: UsualDay | None = None
 
     @property
     def now_g_per_kwh(self) -> float | None:
@@ -251,6 +288,8 @@ class PolicySettings:
         failed_switch_s: longest time until a run trains again after a switch that failed, rollback
             and restart included; 0: twice the seconds of a switch.
         equivalence: classes the operator allows.
+        caution: how far plans count hours more than a day ahead towards the upper quantile of their
+            forecast, in [0, 1].
         sla_throughput_share: of the fastest point's speed, which plans keep on average over every
             `sla_window_s`; 0: none.
     """
@@ -263,6 +302,7 @@ class PolicySettings:
     failed_limit: int = 2
     failed_switch_s: float = 0.0
     equivalence: tuple[Equivalence, ...] = (Equivalence.EXACT, Equivalence.NUMERICAL)
+    caution: float = 0.2
     sla_throughput_share: float = 0.0
     sla_window_s: float = 86_400.0
 

@@ -6,10 +6,10 @@ asked for; what the forecast does not reach is filled by a rule that `extended` 
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wattmesh.policies.decision import IntensitySlot
+from wattmesh.policies.decision import IntensitySlot, UsualDay
 from wattmesh.policies.forecast.far import beyond
 
 DAY = timedelta(days=1)
@@ -32,7 +32,7 @@ class Horizon:
 
 
 def to_end(
-    slots: Sequence[IntensitySlot], now: datetime, end: datetime, usual: Sequence[float] = ()
+    slots: Sequence[IntensitySlot], now: datetime, end: datetime, usual: UsualDay | None = None
 ) -> Horizon:
     """Cut `slots` to [now, end) and extend them to `end` where they stop short.
 
@@ -44,7 +44,7 @@ def to_end(
         slots: the running one and the forecast.
         now: begin.
         end: of the horizon.
-        usual: mean of each hour of the day, UTC; empty when it is not known.
+        usual: the usual day; None when it is not known.
     """
     kept = between(slots, now, end)
     if not kept or kept[0].start > now or end <= now:
@@ -53,7 +53,8 @@ def to_end(
     if reach >= end:
         return Horizon(slots=kept, reach=reach)
     if usual:
-        extension = _usually(slots, reach, end, usual)
+        step = max(slots[-1].end - slots[-1].start, (end - reach) / MOST_EXTENSION)
+        extension = list(beyond(usual, slots[-1], end, step))
         rule = "the usual values of the hours"
         return Horizon(slots=(*kept, *extension), reach=reach, extended=rule)
     daily = reach - slots[0].start >= DAY
@@ -69,9 +70,7 @@ def between(
     return tuple(
         slot
         if start <= slot.start and slot.end <= end
-        else IntensitySlot(
-            start=max(slot.start, start), end=min(slot.end, end), g_per_kwh=slot.g_per_kwh
-        )
+        else replace(slot, start=max(slot.start, start), end=min(slot.end, end))
         for slot in slots
         if slot.end > start and slot.start < end
     )
@@ -82,21 +81,6 @@ def mean_g_per_kwh(slots: Sequence[IntensitySlot]) -> float:
     weights = [(slot.end - slot.start).total_seconds() for slot in slots]
     weighted = sum(w * s.g_per_kwh for w, s in zip(weights, slots, strict=True))
     return weighted / sum(weights)
-
-
-def _usually(
-    slots: Sequence[IntensitySlot], reach: datetime, end: datetime, usual: Sequence[float]
-) -> list[IntensitySlot]:
-    """Fill [reach, end) with the usual day, which the last slot leads over to."""
-    step = max(slots[-1].end - slots[-1].start, (end - reach) / MOST_EXTENSION)
-    filled: list[IntensitySlot] = []
-    at = reach
-    while at < end:
-        until = min(end, at + step)
-        value = beyond(usual, slots[-1], at, until - at)
-        filled.append(IntensitySlot(start=at, end=until, g_per_kwh=value))
-        at = until
-    return filled
 
 
 def _extension(

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 
 from wattmesh.policies import constraints
 from wattmesh.policies.case import Case, examine
+from wattmesh.policies.caution import cautious_g_per_kwh
 from wattmesh.policies.decision import IntensitySlot, Observation, PlanStep, PlanView, RunView
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import between, mean_g_per_kwh, to_end
@@ -35,6 +36,7 @@ class Question:
     """What the planner is asked.
 
     Attributes:
+        problem: its intensities are those to plan with. `foreseen_g_per_kwh`: the forecast itself.
         ids: point id per option; "" for suspended.
         starts: when each slot begins. `digest`: of all that the answer depends on.
         level: what is not kept of the service level, as a clause; "" when all is.
@@ -42,6 +44,7 @@ class Question:
 
     made_at: datetime
     problem: Problem
+    foreseen_g_per_kwh: tuple[float, ...]
     ids: tuple[str, ...]
     starts: tuple[datetime, ...]
     digest: str
@@ -67,7 +70,7 @@ def question(seen: Observation, run: RunView) -> Question | None:
     problem = Problem(
         tokens=guard.tokens_left / speed,
         seconds=tuple((slot.end - slot.start).total_seconds() for slot in slots),
-        g_per_kwh=tuple(slot.g_per_kwh for slot in slots),
+        g_per_kwh=cautious_g_per_kwh(slots, seen.now, seen.policy.caution),
         options=choices.options,
         start=choices.start,
         transitions=choices.ways,
@@ -80,6 +83,7 @@ def question(seen: Observation, run: RunView) -> Question | None:
     return Question(
         made_at=seen.now,
         problem=problem,
+        foreseen_g_per_kwh=tuple(slot.g_per_kwh for slot in slots),
         ids=choices.ids,
         starts=tuple(slot.start for slot in slots),
         digest=hashlib.sha256(repr(problem).encode()).hexdigest()[:16],
@@ -242,5 +246,10 @@ def _coarser(slots: Sequence[IntensitySlot], least: timedelta) -> list[Intensity
 
 
 def _one(slots: Sequence[IntensitySlot]) -> IntensitySlot:
-    """Give one slot of the mean of several."""
-    return IntensitySlot(start=slots[0].start, end=slots[-1].end, g_per_kwh=mean_g_per_kwh(slots))
+    """Give one slot of the mean of several, whose band is as wide as theirs."""
+    mean = mean_g_per_kwh(slots)
+    above = [(slot.high_g_per_kwh or slot.g_per_kwh) - slot.g_per_kwh for slot in slots]
+    high = mean + sum(above) / len(above) if any(above) else None
+    return IntensitySlot(
+        start=slots[0].start, end=slots[-1].end, g_per_kwh=mean, high_g_per_kwh=high
+    )

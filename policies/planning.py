@@ -2,19 +2,46 @@
 
 For a worker process and for replay; the daemon itself only asks (`mpc.py`) and reads the answer.
 Invariant: the same question and plan before give the same answer; a service level that leaves no
-plan is given up, and said to be, before the deadline or a cap is.
+plan is given up, and said to be, before the deadline or a cap is; what a plan comes to, and its
+bound, are reckoned under the forecast itself, whatever caution it was made with.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from wattmesh.policies.decision import PlanView
 from wattmesh.policies.mpc import Question, answer, rest
-from wattmesh.policies.planner.plan import plan
+from wattmesh.policies.planner.evaluate import evaluate
+from wattmesh.policies.planner.plan import over_budget, plan
 from wattmesh.policies.planner.problem import NoPlan, Plan, Problem
 from wattmesh.policies.planner.steady import steady
 
 
 def solved(asked: Question, before: PlanView | None = None) -> PlanView | NoPlan:
+    """Plan the rest of a run, and say what that comes to under the forecast."""
+    found = _followed(asked, before)
+    if isinstance(found, NoPlan):
+        return found
+    return answer(asked, _foreseen(asked, found.plan), level=found.level)
+
+
+def answered(asked: Question, before: PlanView | None = None) -> PlanView | None:
+    """Plan the rest of a run; None when no plan does the work in time: the guard then decides.
+
+    Its grams and its bound are those of the cautious grid: for whoever only follows it.
+    """
+    found = _followed(asked, before)
+    return None if isinstance(found, NoPlan) else answer(asked, found.plan, level=found.level)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Followed:
+    """A plan to follow. `level`: what is not kept of the service level, as a clause."""
+
+    plan: Plan
+    level: str
+
+
+def _followed(asked: Question, before: PlanView | None) -> _Followed | NoPlan:
     """Plan the rest of a run, keeping to the plan before unless the new one is worth it."""
     path = rest(before, asked) if before else ()
     near_mu = before.price_mu if before else None
@@ -26,7 +53,25 @@ def solved(asked: Question, before: PlanView | None = None) -> PlanView | NoPlan
         found = _plan(problem, path, near_mu)
     if isinstance(found, NoPlan):
         return _because_capped(problem, found)
-    return answer(asked, steady(problem, found, path), level=level)
+    return _Followed(plan=steady(problem, found, path), level=level)
+
+
+def _foreseen(asked: Question, followed: Plan) -> Plan:
+    """Say what a plan comes to under the forecast itself, and the bound of all plans there."""
+    if asked.foreseen_g_per_kwh == asked.problem.g_per_kwh:
+        return followed
+    problem = replace(asked.problem, g_per_kwh=asked.foreseen_g_per_kwh, sla=None)
+    best = _plan(problem, followed.path, followed.mu_g_per_token)
+    if isinstance(best, NoPlan):
+        return followed
+    evaluation = evaluate(problem, followed.path)
+    bound_g = min(best.bound_g, evaluation.charged_g)
+    return replace(
+        followed,
+        evaluation=evaluation,
+        bound_g=bound_g,
+        budget=over_budget(problem, evaluation, bound_g),
+    )
 
 
 def _plan(problem: Problem, path: tuple[int, ...], near_mu: float | None) -> Plan | NoPlan:
@@ -39,9 +84,3 @@ def _because_capped(problem: Problem, none: NoPlan) -> NoPlan:
     if not problem.power_cap_w or isinstance(plan(replace(problem, power_cap_w=())), NoPlan):
         return none
     return replace(none, reason=f"under the operator's power cap {none.reason}")
-
-
-def answered(asked: Question, before: PlanView | None = None) -> PlanView | None:
-    """Plan the rest of a run; None when no plan does the work in time: the guard then decides."""
-    found = solved(asked, before)
-    return None if isinstance(found, NoPlan) else found

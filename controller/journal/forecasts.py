@@ -6,7 +6,7 @@ decision keeps the id of the one it rested on, and that row outlives the decisio
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, delete, insert, select
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.tables import CARBON_FORECASTS, CARBON_SKILL, DECISIONS
 from wattmesh.controller.journal.values import MICROSECOND, from_us, to_text, to_us, upsert
-from wattmesh.policies.decision import IntensitySlot, Rung
+from wattmesh.policies.decision import IntensitySlot, Rung, UsualDay
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
 
 ISSUES_KEPT = timedelta(days=4)
@@ -153,16 +153,19 @@ class ForecastStore:
                 [{"signal": str(signal), "skill": skill, "at": to_us(at)}],
             )
 
-    def usual(self, signal: Signal) -> tuple[float, ...]:
-        """Give the usual day of a signal, g/kWh of its hours; () before there is one."""
+    def usual(self, signal: Signal) -> UsualDay | None:
+        """Give the usual day of a signal; None before there is one."""
         query = select(CARBON_SKILL.c.usual).where(CARBON_SKILL.c.signal == str(signal))
         with self._database.reading() as connection:
             found: str | None = connection.execute(query).scalar()
-        return tuple(map(float, json.loads(found))) if found else ()
+        if not found:
+            return None
+        told = json.loads(found)
+        return UsualDay(hours=tuple(told["hours"]), low=told["low"], high=told["high"])
 
-    def keep_usual(self, signal: Signal, hours: Sequence[float]) -> None:
+    def keep_usual(self, signal: Signal, usual: UsualDay) -> None:
         """Write down the usual day of a signal."""
-        row = {"signal": str(signal), "usual": to_text(list(hours))}
+        row = {"signal": str(signal), "usual": to_text(asdict(usual))}
         with self._database.writing() as connection:
             upsert(connection, CARBON_SKILL, [row])
 

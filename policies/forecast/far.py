@@ -3,18 +3,19 @@
 A forecast for the day after tomorrow still leans on the weather of today, and by the third day it
 leans wrongly: a plan that reaches over two weeks then waits for clean days that are not to come, or
 fears dirty ones. So a forecast is led over, as it looks further ahead, into the mean of each hour
-of the day over the last weeks, the newer the more (docs/replay.md has what that is worth).
+of the day over the last weeks, the newer the more (docs/replay.md has what that is worth). How far
+hours of the last weeks lay from their usual day says what band is to be expected around it.
 
 Invariant: only values handed in are used; scaling them all scales the answer; what is not known
 takes no part.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from wattmesh.policies.decision import IntensitySlot
+from wattmesh.policies.decision import IntensitySlot, UsualDay
 
 BELIEVED = timedelta(hours=24)
 """Up to here the forecast alone counts."""
@@ -28,7 +29,13 @@ MEMORY = timedelta(days=30)
 OLDEST = timedelta(days=120)
 """Days before are not looked at."""
 
+BAND_OF = timedelta(days=60)
+"""Days whose distance from the usual day makes the band."""
+
 HOURS = 24
+
+LOW, HIGH = 0.1, 0.9
+"""Quantiles of the band."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,28 +52,39 @@ class Past:
         return self.start + len(self.values) * self.step
 
 
-def usual_day(past: Past) -> tuple[float, ...] | None:
-    """Give the mean of each hour of the day (UTC), newer days counting more.
+def usual_day(past: Past) -> UsualDay | None:
+    """Give the mean of each hour of the day (UTC), newer days counting more, and the band.
 
     Returns:
-        24 values in g/kWh; None while some hour was never seen.
+        None while some hour was never seen.
     """
+    values = list(_by_hour(past))
     sums, weights = [0.0] * HOURS, [0.0] * HOURS
-    first = max(0, len(past.values) - OLDEST // past.step)
-    age_days = (len(past.values) - first) * past.step / timedelta(days=1)
-    step_days = past.step / timedelta(days=1)
-    hour = (past.start + first * past.step).astimezone(UTC)
-    at_h = hour.hour + hour.minute / 60
-    step_h = past.step / timedelta(hours=1)
-    for n, value in enumerate(past.values[first:]):
-        if math.isfinite(value):
-            weight = math.exp(-(age_days - n * step_days) / (MEMORY / timedelta(days=1)))
-            which = int(at_h + n * step_h) % HOURS
-            sums[which] += weight * value
-            weights[which] += weight
+    for hour, age_days, value in values:
+        weight = math.exp(-age_days / (MEMORY / timedelta(days=1)))
+        sums[hour] += weight * value
+        weights[hour] += weight
     if not all(weights):
         return None
-    return tuple(total / weight for total, weight in zip(sums, weights, strict=True))
+    hours = tuple(total / weight for total, weight in zip(sums, weights, strict=True))
+    near = BAND_OF / timedelta(days=1)
+    shares = sorted(
+        value / hours[hour] for hour, age, value in values if age <= near and hours[hour] > 0
+    )
+    low, high = (shares[int(each * (len(shares) - 1))] if shares else 1.0 for each in (LOW, HIGH))
+    return UsualDay(hours=hours, low=min(1.0, low), high=max(1.0, high))
+
+
+def _by_hour(past: Past) -> Iterator[tuple[int, float, float]]:
+    """Give hour of the day, age in days and value of what is known of the last months."""
+    first = max(0, len(past.values) - OLDEST // past.step)
+    step_days, step_h = past.step / timedelta(days=1), past.step / timedelta(hours=1)
+    age_days = (len(past.values) - first) * step_days
+    begin = (past.start + first * past.step).astimezone(UTC)
+    at_h = begin.hour + begin.minute / 60
+    for n, value in enumerate(past.values[first:]):
+        if math.isfinite(value):
+            yield int(at_h + n * step_h) % HOURS, age_days - n * step_days, value
 
 
 def lengthened(
@@ -79,49 +97,45 @@ def lengthened(
         past: what was recorded; without a whole day the forecast is given back as it is.
         now: aware.
         end: how far to go.
-
-    Returns:
-        Slots without quantiles where the usual day takes part.
     """
     usual = usual_day(past)
     if usual is None:
         return tuple(slots)
-    found: list[IntensitySlot] = []
-    for slot in slots:
-        weight = _weight(slot.start - now)
-        like = usual[slot.start.astimezone(UTC).hour]
-        mixed = weight * slot.g_per_kwh + (1.0 - weight) * like
-        found.append(
-            slot
-            if weight >= 1.0
-            else replace(slot, g_per_kwh=mixed, low_g_per_kwh=None, high_g_per_kwh=None)
-        )
-    last, step = found[-1], max(past.step, timedelta(hours=1))
-    at = last.end
-    while at < end:
-        value = beyond(usual, last, at, step)
-        found.append(IntensitySlot(start=at, end=at + step, g_per_kwh=value))
-        at += step
-    return tuple(found)
+    found = [_led(slot, usual, slot.start - now) for slot in slots]
+    step = max(past.step, timedelta(hours=1))
+    return (*found, *beyond(usual, found[-1], end, step))
 
 
-def beyond(usual: Sequence[float], last: IntensitySlot, at: datetime, step: timedelta) -> float:
-    """Give the intensity at a moment after the last slot that is known.
+def _led(slot: IntensitySlot, usual: UsualDay, lead: timedelta) -> IntensitySlot:
+    """Mix the usual day into a slot, the more the further ahead."""
+    weight = math.exp(-max(timedelta(), lead - BELIEVED) / FADES)
+    if weight >= 1.0:
+        return slot
+    mixed = weight * slot.g_per_kwh + (1.0 - weight) * usual.at(slot.start)
+    # Variances add up: what the forecast leaves open is the rest of a usual day's.
+    return usual.slot(slot.start, slot.end, mixed, math.sqrt(1.0 - weight * weight))
 
-    What that slot is off from the usual day fades like a forecast.
+
+def beyond(
+    usual: UsualDay, last: IntensitySlot, end: datetime, step: timedelta
+) -> Iterator[IntensitySlot]:
+    """Go on after the last slot that is known; what it is off from the usual day fades.
+
+    Its band is led over likewise into that of usual days.
 
     Args:
-        usual: 24 values.
+        usual: the usual day.
         last: the slot that is known.
-        at: a moment after it.
-        step: how long the value is to hold.
+        end: how far to go.
+        step: length of the slots; the last is cut at `end`.
     """
-    off = last.g_per_kwh - usual[last.start.astimezone(UTC).hour]
-    middle = at + step / 2
-    left = math.exp(-(middle - last.end) / FADES)
-    return max(0.0, usual[middle.astimezone(UTC).hour] + off * left)
-
-
-def _weight(lead: timedelta) -> float:
-    """Share of the forecast in what is shown so far ahead."""
-    return math.exp(-max(timedelta(), lead - BELIEVED) / FADES)
+    off = last.g_per_kwh - usual.at(last.start)
+    known = 1.0 - usual.share(last) ** 2
+    at = last.end
+    while at < end:
+        until = min(end, at + step)
+        middle = at + (until - at) / 2
+        left = math.exp(-(middle - last.end) / FADES)
+        value = max(0.0, usual.at(middle) + off * left)
+        yield usual.slot(at, until, value, math.sqrt(1.0 - known * left * left))
+        at = until

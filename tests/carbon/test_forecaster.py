@@ -126,12 +126,14 @@ def test_the_usual_day_is_kept_for_plans(journal: Journal) -> None:
     forecaster = Forecaster(journal, SIGNAL, series())
     forecaster.turn(NOW)
     facts = SignalFacts(signal=SIGNAL, interval_s=3600.0, stale_after_s=3600.0)
-    assert carbon_view(journal, facts, NOW).usual == ()
+    assert carbon_view(journal, facts, NOW).usual is None
     tell(journal, 8 * 24)
     Forecaster(journal, SIGNAL, series()).turn(NOW + HOUR)
     usual = carbon_view(journal, facts, NOW).usual
-    assert len(usual) == 24
-    assert usual[0] == pytest.approx(200.0 + 50.0 * math.sin(1 / 24 * math.tau), abs=1e-3)
+    assert usual is not None
+    assert len(usual.hours) == 24
+    assert usual.hours[0] == pytest.approx(200.0 + 50.0 * math.sin(1 / 24 * math.tau), abs=1e-3)
+    assert (usual.low, usual.high) == pytest.approx((1.0, 1.0))
 
 
 def test_nothing_new_makes_no_new_issue(journal: Journal) -> None:
