@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from wattmesh.controller.replay.bench import FORECASTS, KNOWN, MPC, POLICIES
+from wattmesh.controller.replay.forecasts import sight_of
 from wattmesh.controller.replay.world import Noise
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.catalogue import Release
@@ -28,7 +29,10 @@ Traces = Annotated[
 Slacks = Annotated[str, typer.Option(help="Times until the deadline, in times of the fastest's.")]
 Starts = Annotated[int, typer.Option(min=1, help="Starts, spread over each trace.")]
 Forecast = Annotated[
-    str, typer.Option(metavar="own|perfect|persist|FILE", help="What is told of the grid.")
+    str,
+    typer.Option(
+        metavar="own|perfect|perfect-24h|persist|FILE", help="What is told of the grid ahead."
+    ),
 ]
 Policies = Annotated[str, typer.Option(metavar="NAME,...", help=f"Of {', '.join(KNOWN)}.")]
 Noises = Annotated[
@@ -80,8 +84,11 @@ def forecast(text: str) -> str:
     Raises:
         InputInvalid: neither a mode nor a file.
     """
-    if text not in FORECASTS and not Path(text).is_file():
-        raise InputInvalid(f"--forecast {text!r} is none of {', '.join(FORECASTS)}, nor a file")
+    if text not in FORECASTS and sight_of(text) is None and not Path(text).is_file():
+        raise InputInvalid(
+            f"--forecast {text!r} is none of {', '.join(FORECASTS)}, no sight of some hours like "
+            "perfect-24h, nor a file"
+        )
     return text
 
 

@@ -1,12 +1,13 @@
 """What a replayed policy is told of the grid ahead: our own forecast, the truth, yesterday, a file.
 
-Invariant: but for `perfect`, which says so, nothing that was recorded after the running interval is
-in a forecast; whoever asks twice for the same interval gets the same slots.
+Invariant: but for `perfect` and `perfect-24h`, which say so, nothing that was recorded after the
+running interval is in a forecast; whoever asks twice for the same interval gets the same slots.
 """
 
 import csv
 import gzip
 import io
+import re
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -112,6 +113,28 @@ class Own:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sighted:
+    """The truth for some time ahead, and another forecast after: what a better one would be worth.
+
+    Attributes:
+        sight: how far ahead nothing is hidden.
+    """
+
+    grid: Grid
+    sight: timedelta
+    beyond: Forecast
+
+    def slots(self, now: datetime, end: datetime) -> Slots:
+        """Give what will be recorded within sight, then what the other forecast says."""
+        seen = cut(self.grid, now, now + self.sight)
+        last = seen[-1].end
+        later = [each for each in self.beyond.slots(now, end) if each.end > last]
+        if not later:
+            return seen
+        return (*seen, replace(later[0], start=last), *later[1:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Issued:
     """Forecasts from a file, each used from when it was issued until the next one."""
 
@@ -186,10 +209,23 @@ def _chain(points: list[tuple[datetime, float]], step: timedelta) -> Slots:
 
 
 def maker(mode: str) -> Callable[[Grid], Forecast]:
-    """Give what makes a grid's forecast: `own`, `perfect`, `persist`, or the path of a file."""
+    """Give what makes a grid's forecast.
+
+    Args:
+        mode: `own`, `perfect`, `persist`, `perfect-24h` (or other hours), or the path of a file.
+    """
+    sight = sight_of(mode)
+    if sight is not None:
+        return lambda grid: Sighted(grid=grid, sight=sight, beyond=Own(grid))
     kinds: dict[str, Callable[[Grid], Forecast]] = {
         "own": Own,
         "perfect": lambda grid: Perfect(grid=grid),
         "persist": lambda grid: Persist(grid=grid),
     }
     return kinds.get(mode) or (lambda grid: from_file(Path(mode), grid))
+
+
+def sight_of(mode: str) -> timedelta | None:
+    """Read how far `perfect-24h` sees; None for another mode."""
+    found = re.fullmatch(r"perfect-(\d{1,4})h", mode)
+    return timedelta(hours=int(found[1])) if found else None

@@ -45,6 +45,18 @@ def test_a_forecast_does_not_change_with_the_future(
     assert told[-1].end >= END
 
 
+def test_sight_ends_after_its_hours() -> None:
+    """The truth for a day, then what our own forecast says, without a gap; other futures agree."""
+    on = days(40)
+    told = maker("perfect-24h")(on).slots(NOW, END)
+    own, index = Own(on).slots(NOW, END), on.index(NOW)
+    assert [slot.g_per_kwh for slot in told[:25]] == list(on.values[index : index + 25])
+    assert told[26:] == own[26:]
+    assert all(a.end == b.start for a, b in pairwise(told))
+    assert told == maker("perfect-24h")(altered(on, index + 25)).slots(NOW, END)
+    assert told != maker("perfect-24h")(altered(on, index + 20)).slots(NOW, END)
+
+
 def test_persistence_is_the_same_hour_of_the_day_before() -> None:
     """Also two days ahead."""
     on = days(40)
