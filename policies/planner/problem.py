@@ -8,6 +8,7 @@ slot, and a decision falls on the start of a slot only (slots begin at boundarie
 """
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import inf, isfinite
 from operator import mul
 from typing import ClassVar
@@ -75,6 +76,19 @@ class Sla:
     tokens_per_s: float
     before: tuple[tuple[float, float], ...] = ()
     from_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse a level that has no meaning.
+
+        Raises:
+            InputInvalid: says what is wrong.
+        """
+        past = (*self.before, (0.0, 0.0))
+        rising = all(a[0] < b[0] and a[1] <= b[1] for a, b in pairwise(past))
+        if not (0 < self.window_s < inf and 0 <= self.tokens_per_s < inf):
+            raise InputInvalid(f"service level: {self.tokens_per_s} over {self.window_s} s")
+        if not rising or not isfinite(self.from_s) or not isfinite(past[0][0] + past[0][1]):
+            raise InputInvalid("service level: what was trained before does not rise to now")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

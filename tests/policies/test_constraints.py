@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.policies.build import HOUR, NOW, A, B, catalogue, observation, point, run, slots
+from wattmesh.controller.planner.asking import moment, terms
 from wattmesh.controller.planner.wire import Asked, read_asked, written
 from wattmesh.policies.automatic import automatic
 from wattmesh.policies.case import examine
@@ -410,6 +411,15 @@ def test_the_digest_is_another_with_each_constraint(other: Observation) -> None:
     digests = {asked(BASE).digest, made.digest}
     assert len(digests) == 2
     assert read_asked(written(Asked(question=made))).question == made
+
+
+def test_a_cap_asks_anew_and_another_level_voids_the_plan() -> None:
+    """A cap that begins, or ends at another time, is a new moment under the same terms."""
+    views = [seen(), seen(cap_h=6.0, room_w=5000.0), seen(cap_h=7.0, room_w=5000.0)]
+    assert len({moment(each, each.runs[0]) for each in views}) == 3
+    first, *others, level = [terms(each, each.runs[0]) for each in (*views, seen(level=0.5))]
+    assert others == [first, first]
+    assert level != first
 
 
 def test_gpus_that_the_run_does_not_hold_are_never_planned_with() -> None:

@@ -1,6 +1,7 @@
 """The judge of plans: what a path comes to, by hand, and which rules it breaks."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -113,6 +114,23 @@ def test_a_window_that_began_before_now_counts_what_was_trained_in_it() -> None:
     assert kept_from_s(replace(late, sla=easy), path) == -200.0
     assert kept_from_s(replace(late, sla=replace(sla, tokens_per_s=9.0)), path) is None
     assert kept_from_s(PROBLEM, path) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"window_s": 0.0},
+        {"tokens_per_s": float("nan")},
+        {"from_s": float("-inf")},
+        {"before": ((-10.0, -5.0), (-20.0, -4.0))},
+        {"before": ((-10.0, 5.0),)},
+        {"before": ((float("nan"), -5.0),)},
+    ],
+)
+def test_a_level_without_a_meaning_is_refused(changes: dict[str, Any]) -> None:
+    """No window, no number, or a past that does not rise to now."""
+    with pytest.raises(InputInvalid, match="service level"):
+        Sla(**{"window_s": 100.0, "tokens_per_s": 1.0} | changes)
 
 
 def test_a_window_that_is_over_is_nobodys_to_keep() -> None:
