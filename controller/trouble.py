@@ -129,17 +129,16 @@ def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
 
 def _refused(node: NodeRow) -> Iterator[str]:
     """Say that a node keeps back what this daemon does not take."""
-    refused = node.facts.get("refused")
-    rows, energy_j, why = (
-        (refused.get(name) for name in ("rows", "energy_j", "why"))
-        if isinstance(refused, Mapping)
-        else (None, None, None)
-    )
+    told = node.facts.get("refused")
+    refused: Mapping[str, object] = told if isinstance(told, Mapping) else {}
+    rows, energy_j = refused.get("rows"), refused.get("energy_j")
+    # What follows the first colon of a sentence is what to do.
+    why = str(refused.get("why", ""))[:300].rstrip(".").replace(":", ",")
     if isinstance(rows, int) and rows > 0 and isinstance(energy_j, int | float):
         yield (
-            f"{node.node} keeps back {rows} ledger rows of {energy_j:.0f} J, which this daemon "
-            f"refuses and no sum has ({str(why)[:300].rstrip('.')}): install the same version of "
-            "wattmesh on both, and restart the agent there to offer them at once."
+            f"{node.node} keeps back ledger rows that this daemon refuses, {rows} with "
+            f"{energy_j:.0f} J that no sum has ({why}): install the same version of wattmesh on "
+            "both, and restart the agent there to offer them at once."
         )
 
 

@@ -1,6 +1,7 @@
 """What the controller refuses: found row by row, kept back, offered again; the rest goes on."""
 
 import random
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,6 +19,7 @@ from wattmesh.controller.agent.duties import Delivering, Newest, facts
 from wattmesh.controller.agent.link import Link
 from wattmesh.controller.agent.metrics import AgentMetrics
 from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.agent.refusals import KeptBack
 from wattmesh.controller.loops import Clock
 from wattmesh.controller.status import status
 from wattmesh.telemetry.delivery import MOST_ROWS, Batch
@@ -31,6 +33,8 @@ LONG = "r" * 65
 """A run's name for which the journal has no room."""
 
 HOUR = timedelta(hours=1)
+
+RULES = Path(__file__).parents[2] / "integrations/prometheus/rules/agent.yml"
 
 OPEN: list[Outbox] = []
 
@@ -248,5 +252,29 @@ def test_a_real_daemon_gets_the_rest_and_tells_of_what_it_refuses(
     served.pulse.nodes = served.journal.nodes.all()
     look(served)
     (said,) = (each for each in status(served.journal, served.pulse).trouble if "refuses" in each)
-    assert said.startswith("n1 keeps back 1 ledger rows of 7 J")
-    assert "run has 65 letters, at most 64 fit" in said
+    what, _, advice = said.partition(": ")
+    assert what.startswith("n1 keeps back ledger rows that this daemon refuses, 1 with 7 J")
+    assert "run has 65 letters, at most 64 fit" in what
+    assert advice.startswith("install the same version")
+
+
+def firing(rules: str, newest: Newest) -> list[str]:
+    """Name the alerts whose expression, `metric > number`, holds of an agent's samples."""
+    samples = {
+        each.name: each.value
+        for metric in AgentMetrics(newest).collect()
+        for each in metric.samples
+    }
+    found = re.findall(r"alert: (\w+)\n +expr: (\w+) > ([\d.]+)\n", rules)
+    assert len(found) == rules.count("- alert:")
+    return [name for name, metric, least in found if samples.get(metric, 0.0) > float(least)]
+
+
+def test_rows_that_are_refused_raise_an_alert() -> None:
+    """Silence while all is taken; the sabotaged twin never fires."""
+    rules = RULES.read_text(encoding="utf-8")
+    newest = Newest(sample=Sample(), claims={})
+    assert firing(rules, newest) == []
+    newest.kept_back = KeptBack(rows=1, energy_mj=7, why="it is bad")
+    assert firing(rules, newest) == ["WattmeshRowsRefused"]
+    assert firing(rules.replace("_refused_rows", "_refusal_rows"), newest) == []
