@@ -25,7 +25,7 @@ from benchmarks.year_world import (
 from wattmesh.controller.books.period_roll import PeriodRoll
 from wattmesh.controller.duties import Housekeeping, PollDuty
 from wattmesh.controller.settings.read import parse
-from wattmesh.controller.signals.forecaster import Forecaster
+from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
 from wattmesh.controller.signals.grid import grid
 from wattmesh.controller.signals.poller import Poller
 from wattmesh.controller.wiring import Parts, run_plans
@@ -198,11 +198,12 @@ class Simulated:
     def _dues(self) -> dict[str, Due]:
         """Give everything that the scheduler and the loops do, but sampler and cycle."""
         dues = {}
+        wanted = grid(self.pulse.settings, self.world.time.now).ahead
         for source in self._providers():
-            poller = Poller(source, self.journal)
-            forecaster = _Seldom(
-                Forecaster(self.journal, source.signal, source.series), self.site.forecast
-            )
+            ahead = str(source.signal) in wanted
+            poller = Poller(source, self.journal, ahead=ahead)
+            own = Forecaster(self.journal, source.signal, source.series)
+            forecaster = _Seldom(own, self.site.forecast) if ahead else NoForecaster()
             duty = PollDuty(poller, forecaster, self.pulse, lambda: None)
             dues[f"poll {source.signal}"] = Due(self.site.poll, duty.turn)
         dues["price"] = Due(self.site.price, self.parts.accounts.turn)
