@@ -17,8 +17,8 @@ from typing import Protocol
 
 from wattmesh.controller.replay.grid import Grid, cut
 from wattmesh.errors import InputInvalid
-from wattmesh.policies.decision import IntensitySlot
-from wattmesh.policies.forecast.far import Past, lengthened
+from wattmesh.policies.decision import IntensitySlot, UsualDay
+from wattmesh.policies.forecast.far import Past, lengthened, usual_day
 from wattmesh.policies.forecast.predict import Lessons, predict, teach
 from wattmesh.policies.forecast.series import Observed
 
@@ -84,7 +84,7 @@ class Own:
         """Make a new forecast `every` so often; in between the newest one is cut shorter."""
         self._grid, self._every = grid, every
         self._made: dict[datetime, Slots] = {}
-        self._taught: tuple[datetime, Lessons | None] | None = None
+        self._taught: tuple[datetime, Lessons | None, UsualDay | None] | None = None
 
     def slots(self, now: datetime, end: datetime) -> Slots:
         """Forecast from what was recorded up to the running interval, which is known."""
@@ -105,11 +105,12 @@ class Own:
         first = max(0, known - HISTORY // grid.step)
         start, values = grid.start + first * grid.step, grid.values[first:known]
         observed = Observed(start=start, interval_s=grid.step.total_seconds(), values=values)
-        if self._taught is None or at - self._taught[0] >= DAY or at < self._taught[0]:
-            self._taught = (at, teach(observed))
-        slots = predict(observed, now=at, hours=AHEAD_H, lessons=self._taught[1]).slots
-        past = Past(start=start, step=grid.step, values=values)
-        return lengthened(slots, past, at, at + LONGEST)
+        if self._taught is None or not timedelta() <= at - self._taught[0] < DAY:
+            past = Past(start=start, step=grid.step, values=values)
+            self._taught = (at, teach(observed), usual_day(past))
+        _, lessons, usual = self._taught
+        slots = predict(observed, now=at, hours=AHEAD_H, lessons=lessons).slots
+        return lengthened(slots, usual, at, at + LONGEST) if usual else slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

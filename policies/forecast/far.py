@@ -3,7 +3,7 @@
 A forecast for the day after tomorrow still leans on the weather of today, and by the third day it
 leans wrongly: a plan that reaches over two weeks then waits for clean days that are not to come, or
 fears dirty ones. So a forecast is led over, as it looks further ahead, into the mean of each hour
-of the day over the last weeks, the newer the more (docs/replay.md has what that is worth). How far
+of the day over weeks or months, the newer the more (docs/replay.md has what that is worth). How far
 hours of the last weeks lay from their usual day says what band is to be expected around it.
 
 Invariant: only values handed in are used; scaling them all scales the answer; what is not known
@@ -14,8 +14,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import truediv
 
 from wattmesh.policies.decision import IntensitySlot, UsualDay
+from wattmesh.policies.forecast.memory import weights_by_age
 
 BELIEVED = timedelta(hours=24)
 """Up to here the forecast alone counts."""
@@ -23,10 +25,7 @@ BELIEVED = timedelta(hours=24)
 FADES = timedelta(hours=48)
 """Beyond, e^-1 of its weight is left after each of these."""
 
-MEMORY = timedelta(days=30)
-"""A day counts e^-1 of yesterday when it is so much older: a season goes, the weather averages."""
-
-OLDEST = timedelta(days=120)
+OLDEST = timedelta(days=365)
 """Days before are not looked at."""
 
 BAND_OF = timedelta(days=60)
@@ -55,54 +54,65 @@ class Past:
 def usual_day(past: Past) -> UsualDay | None:
     """Give the mean of each hour of the day (UTC), newer days counting more, and the band.
 
+    How much more is learned from the past itself (memory.py).
+
     Returns:
         None while some hour was never seen.
     """
     values = list(_by_hour(past))
-    sums, weights = [0.0] * HOURS, [0.0] * HOURS
-    for hour, age_days, value in values:
-        weight = math.exp(-age_days / (MEMORY / timedelta(days=1)))
-        sums[hour] += weight * value
-        weights[hour] += weight
-    if not all(weights):
+    weights = weights_by_age(_days(values))
+    sums, totals = [0.0] * HOURS, [0.0] * HOURS
+    for hour, age, value in values:
+        sums[hour] += weights[age] * value
+        totals[hour] += weights[age]
+    if not all(totals):
         return None
-    hours = tuple(total / weight for total, weight in zip(sums, weights, strict=True))
+    hours = tuple(map(truediv, sums, totals))
     near = BAND_OF / timedelta(days=1)
     shares = sorted(
-        value / hours[hour] for hour, age, value in values if age <= near and hours[hour] > 0
+        value / hours[hour] for hour, age, value in values if age < near and hours[hour] > 0
     )
     low, high = (shares[int(each * (len(shares) - 1))] if shares else 1.0 for each in (LOW, HIGH))
     return UsualDay(hours=hours, low=min(1.0, low), high=max(1.0, high))
 
 
-def _by_hour(past: Past) -> Iterator[tuple[int, float, float]]:
-    """Give hour of the day, age in days and value of what is known of the last months."""
+def _by_hour(past: Past) -> Iterator[tuple[int, int, float]]:
+    """Give hour of the day, whole days of age and value of what is known, the oldest first."""
     first = max(0, len(past.values) - OLDEST // past.step)
-    step_days, step_h = past.step / timedelta(days=1), past.step / timedelta(hours=1)
-    age_days = (len(past.values) - first) * step_days
+    count, per_day = len(past.values) - first, max(1, timedelta(days=1) // past.step)
+    step_h = past.step / timedelta(hours=1)
     begin = (past.start + first * past.step).astimezone(UTC)
     at_h = begin.hour + begin.minute / 60
     for n, value in enumerate(past.values[first:]):
         if math.isfinite(value):
-            yield int(at_h + n * step_h) % HOURS, age_days - n * step_days, value
+            yield int(at_h + n * step_h) % HOURS, (count - 1 - n) // per_day, value
+
+
+def _days(values: Sequence[tuple[int, int, float]]) -> list[float]:
+    """Give the mean of each day, the newest last; a day without a value takes the one before."""
+    sums: dict[int, list[float]] = {}
+    for _, age, value in values:
+        sums.setdefault(age, []).append(value)
+    found: list[float] = []
+    for age in range(max(sums, default=-1), -1, -1):
+        known = sums.get(age)
+        found.append(math.fsum(known) / len(known) if known else found[-1])
+    return found
 
 
 def lengthened(
-    slots: Sequence[IntensitySlot], past: Past, now: datetime, end: datetime
+    slots: Sequence[IntensitySlot], usual: UsualDay, now: datetime, end: datetime
 ) -> tuple[IntensitySlot, ...]:
     """Lead a forecast over into the usual day, and on to `end`.
 
     Args:
         slots: the running slot first, without gaps; at least one.
-        past: what was recorded; without a whole day the forecast is given back as it is.
+        usual: the usual day.
         now: aware.
         end: how far to go.
     """
-    usual = usual_day(past)
-    if usual is None:
-        return tuple(slots)
     found = [_led(slot, usual, slot.start - now) for slot in slots]
-    step = max(past.step, timedelta(hours=1))
+    step = max(found[-1].end - found[-1].start, timedelta(hours=1))
     return (*found, *beyond(usual, found[-1], end, step))
 
 
