@@ -76,14 +76,20 @@ def test_the_exact_recursion_agrees_with_trying_every_path(problem: Problem) -> 
 @settings(max_examples=20)
 @given(small_problems(plain=True))
 def test_integer_programming_agrees(problem: Problem) -> None:
-    """HiGHS finds the same least grams, and its linear program bounds no better than ours."""
+    """HiGHS finds the same least grams, and its linear program bounds no better than ours.
+
+    Where the work ends in the slot of a transition it may: it knows there that tokens come late.
+    """
     best = try_all(problem)
     whole = flow_program(problem)
     assert (whole.grams is None) == (best is None)
     if best is None:
         return
     assert whole.grams == pytest.approx(best, rel=1e-5, abs=1e-9)
-    assert flow_program(problem, relaxed=True).bound_g <= planned(problem).bound_g * (1 + 1e-5)
+    bound_g, found = flow_program(problem, relaxed=True).bound_g, planned(problem)
+    assert bound_g <= best * (1 + 1e-5)
+    stayed = len(found.path) > 1 and found.path[-1] == found.path[-2]
+    assert bound_g <= found.bound_g * (1 + 1e-5) or not stayed
 
 
 def test_many_different_transitions_are_put_together_without_harm_to_the_bound() -> None:
