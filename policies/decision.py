@@ -302,7 +302,7 @@ class PolicySettings:
     failed_limit: int = 2
     failed_switch_s: float = 0.0
     equivalence: tuple[Equivalence, ...] = (Equivalence.EXACT, Equivalence.NUMERICAL)
-    caution: float = 0.2
+    caution: float = 0.1
     sla_throughput_share: float = 0.0
     sla_window_s: float = 86_400.0
 

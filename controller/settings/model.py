@@ -184,7 +184,7 @@ class PolicySection(Section):
         default=("exact", "numerical"), strict=False
     )
     """Classes of points that may be switched to: exact, numerical, statistical."""
-    caution: float = Field(default=0.2, ge=0, le=1)
+    caution: float = Field(default=0.1, ge=0, le=1)
     """How far plans count hours more than a day ahead towards the upper (90 %) quantile of their
     forecast: 0 takes each forecast at its word."""
     sla_throughput_share: float | None = Field(default=None, gt=0, lt=1, examples=[0.5])
