@@ -13,10 +13,13 @@ from math import isfinite
 from wattmesh.policies.asleep import asleep
 from wattmesh.policies.automatic import automatic
 from wattmesh.policies.case import Case, examine
+from wattmesh.policies.constraints import usable
 from wattmesh.policies.decision import Action, Decision, Observation, RunView
+from wattmesh.policies.guard import Guard
 from wattmesh.policies.ladder import ACTS, NAMES, waits
 from wattmesh.policies.orders import ordered
 from wattmesh.policies.words import clause, duration, moment
+from wattmesh.reconfig.catalogue import OperatingPoint
 
 COVERAGE_FLOOR = 0.9
 """Share of the devices that must have been read lately for an act that is to save grams."""
@@ -117,8 +120,8 @@ def _deadline(case: Case) -> Decision | None:
         return case.hold(
             "deadline",
             f"no switch can make it faster, the rest takes {rest} and the deadline at {at} is "
-            f"likely to be missed by {duration(late_s)}; move runs.{case.run.name}.deadline if "
-            "that is not acceptable",
+            f"likely to be missed by {duration(late_s)}{_after_cap(case, guard, current)}; move "
+            f"runs.{case.run.name}.deadline if that is not acceptable",
         )
     late_s = by_fastest_s - guard.time_left_s
     end = f"{duration(late_s)} late" if late_s > 0 else f"{duration(-late_s)} early"
@@ -128,6 +131,27 @@ def _deadline(case: Case) -> Decision | None:
         f"the deadline at {at} needs the fastest point from now on, which ends the run about "
         f"{end}, {case.promise}",
     )
+
+
+def _after_cap(case: Case, guard: Guard, current: OperatingPoint) -> str:
+    """Say what becomes of the deadline once the operator's cap is over, as far as that helps."""
+    cap, now, deadline = case.seen.cap, case.seen.now, case.run.deadline
+    fastest = max(usable(case), key=lambda each: each.tokens_per_s, default=current)
+    if (
+        cap is None
+        or case.run.room_w is None
+        or deadline is None
+        or not now < cap.until < deadline
+        or fastest.tokens_per_s <= current.tokens_per_s
+    ):
+        return ""
+    wait_s = (cap.until - now).total_seconds()
+    trained = wait_s * current.tokens_per_s * guard.counted_on
+    left = replace(guard, fastest=fastest, tokens_left=max(0.0, guard.tokens_left - trained))
+    late_s = wait_s + left.finish_by_fastest_s(current) - guard.time_left_s
+    how = f"misses it by {duration(late_s)}" if late_s > 0 else f"leaves {duration(-late_s)}"
+    end = moment(cap.until, now)
+    return f" at this speed, but {fastest.id} from {end} on, when the power cap ends, {how}"
 
 
 def _no_promise(case: Case, at: str) -> str:

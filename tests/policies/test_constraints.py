@@ -18,6 +18,7 @@ from wattmesh.policies.case import examine
 from wattmesh.policies.constraints import least_tokens_per_s
 from wattmesh.policies.decide import decide
 from wattmesh.policies.decision import (
+    Action,
     BudgetView,
     CapView,
     Decision,
@@ -117,6 +118,26 @@ def test_what_a_cap_bars_now_is_planned_with_after_its_end() -> None:
     none = solved(asked(endless))
     assert isinstance(none, NoPlan)
     assert none.reason.startswith("under the operator's power cap at most ")
+
+
+@pytest.mark.parametrize(
+    ("cap_h", "deadline_h", "said"),
+    [
+        (1.0, 12.0, "but A from 15:00 UTC on, when the power cap ends, leaves 1."),
+        (4.0, 11.0, "when the power cap ends, misses it by 24 min"),
+        (13.0, 12.0, ""),
+    ],
+)
+def test_a_deadline_missed_under_a_cap_is_told_with_what_its_end_gives(
+    cap_h: float, deadline_h: float, said: str
+) -> None:
+    """Nothing is faster now; when the cap is over A is, in time or not; or the cap is too long."""
+    view = seen(cap_h=cap_h, room_w=1000.0, current=SLOW, deadline=hours(deadline_h))
+    decision = decide(view)[0]
+    assert (decision.action, decision.kind) == (Action.HOLD, "deadline")
+    assert "likely to be missed by" in decision.reason
+    assert ("at this speed, but" in decision.reason) == bool(said)
+    assert said in decision.reason
 
 
 def test_the_plan_and_the_menu_count_a_cap_the_same_way() -> None:
