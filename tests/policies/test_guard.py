@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -28,7 +29,7 @@ Z = 0.05
 
 def guard(**changes: float) -> Guard:
     """A run with 10,000 s of work at A, boundaries every 100 s there, switches of 60 s."""
-    facts: dict[str, float] = {
+    facts: dict[str, Any] = {
         "tokens_left": 1e7,
         "time_left_s": 14_000.0,
         "counted_on": 1.0,
