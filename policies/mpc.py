@@ -9,7 +9,6 @@ cap while that holds.
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -18,14 +17,11 @@ from wattmesh.policies.case import Case, examine
 from wattmesh.policies.caution import cautious_g_per_kwh
 from wattmesh.policies.decision import IntensitySlot, Observation, PlanStep, PlanView, RunView
 from wattmesh.policies.guard import Guard
-from wattmesh.policies.horizon import between, mean_g_per_kwh, to_end
+from wattmesh.policies.horizon import between, to_end
+from wattmesh.policies.planner.grid import mixed
 from wattmesh.policies.planner.options import Transitions, options, transitions
 from wattmesh.policies.planner.problem import Option, Plan, Problem
 from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, SwitchCost
-
-NEAR = timedelta(hours=72)
-FINE, COARSE = timedelta(minutes=15), timedelta(hours=2)
-"""Least length of the slots until NEAR from now, and after; shorter ones are thrown together."""
 
 SUSPENDS = "suspend"
 """Capability of a run that can be stopped and started again to save carbon."""
@@ -219,37 +215,10 @@ def _slots(case: Case, guard: Guard, catalogue: Catalogue) -> tuple[IntensitySlo
     end = now + timedelta(seconds=guard.time_left_s)
     horizon = to_end(case.seen.carbon.slots, now, end, case.seen.carbon.usual)
     reserve = timedelta(seconds=guard.reserve_s(_slowest_alike(guard, catalogue)))
-    slots = between(horizon.slots, now, end - reserve)
-    near = now + NEAR
-    early = [slot for slot in slots if slot.start < near]
-    return (*_coarser(early, FINE), *_coarser(slots[len(early) :], COARSE))
+    return mixed(between(horizon.slots, now, end - reserve), now)
 
 
 def _slowest_alike(guard: Guard, catalogue: Catalogue) -> OperatingPoint:
     """Give the slowest point of the fastest's layout: where a plan likely ends."""
     alike = [each for each in catalogue.points if each.layout == guard.fastest.layout]
     return min((*alike, guard.fastest), key=lambda each: each.tokens_per_s)
-
-
-def _coarser(slots: Sequence[IntensitySlot], least: timedelta) -> list[IntensitySlot]:
-    """Throw slots together until each is long enough; the last may be shorter."""
-    kept: list[IntensitySlot] = []
-    group: list[IntensitySlot] = []
-    for slot in slots:
-        group.append(slot)
-        if slot.end - group[0].start >= least:
-            kept.append(_one(group))
-            group = []
-    if group:
-        kept.append(_one(group))
-    return kept
-
-
-def _one(slots: Sequence[IntensitySlot]) -> IntensitySlot:
-    """Give one slot of the mean of several, whose band is as wide as theirs."""
-    mean = mean_g_per_kwh(slots)
-    above = [(slot.high_g_per_kwh or slot.g_per_kwh) - slot.g_per_kwh for slot in slots]
-    high = mean + sum(above) / len(above) if any(above) else None
-    return IntensitySlot(
-        start=slots[0].start, end=slots[-1].end, g_per_kwh=mean, high_g_per_kwh=high
-    )

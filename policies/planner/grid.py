@@ -1,85 +1,64 @@
-"""The slots a plan is made in: fine for as long as anybody can know, coarse until the deadline.
+"""The slots a plan is made in: the forecast's own while it knows anything, coarse ones after. Pure.
 
-The first slot ends at the run's next boundary, for no layout changes before it. Invariant: slots
-follow each other without a gap from now to the end, and keep the mean intensity of their time.
+Slots shorter than a clock may be held tell a plan nothing it could use, and far ahead only the time
+of the day does. Invariant: slots follow each other without a gap over the time of those given, and
+keep its mean intensity.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from wattmesh.policies.decision import IntensitySlot
-from wattmesh.policies.horizon import between, mean_g_per_kwh
+from wattmesh.policies.horizon import mean_g_per_kwh
 
-FINE_S = 300.0
-FINE_FOR_S = 48 * 3600.0
-COARSE_S = 3600.0
-
-LEAST_S = 1.0
-"""A boundary nearer than this is now."""
+NEAR = timedelta(hours=72)
+FINE, COARSE = timedelta(minutes=15), timedelta(hours=2)
+"""Least length of the slots that begin until NEAR from now, and after."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """How long slots are.
-
-    Attributes:
-        first_s: until the next boundary; 0: now is one.
-        fine_s: of the slots until `fine_for_s` from now, `coarse_s`: of those after.
-    """
-
-    first_s: float = 0.0
-    fine_s: float = FINE_S
-    fine_for_s: float = FINE_FOR_S
-    coarse_s: float = COARSE_S
-
-
-def mixed(
-    slots: Sequence[IntensitySlot], now: datetime, end: datetime, grid: Grid
-) -> tuple[IntensitySlot, ...]:
-    """Cut [now, end) into the grid's slots, each with the mean intensity of its time.
+def mixed(slots: Sequence[IntensitySlot], now: datetime) -> tuple[IntensitySlot, ...]:
+    """Throw slots together until each is long enough; a last one may be shorter.
 
     Args:
-        slots: without a gap over [now, end) (`wattmesh.policies.horizon.to_end`).
-        now: begin of the first slot.
-        end: of the last one, the deadline.
-        grid: lengths.
+        slots: without gaps.
+        now: aware.
     """
-    found, at, first = [], now, 0
-    first_s = grid.first_s if grid.first_s >= LEAST_S else grid.fine_s
-    until = min(end, now + timedelta(seconds=first_s))
-    while at < end:
-        while slots[first].end <= at:
-            first += 1
-        last = first
-        while slots[last].end < until:
-            last += 1
-        found.append(_merged(slots[first : last + 1], at, until))
-        at = until
-        fine = at < now + timedelta(seconds=grid.fine_for_s)
-        until = min(end, at + timedelta(seconds=grid.fine_s if fine else grid.coarse_s))
-    return tuple(found)
+    early = [slot for slot in slots if slot.start < now + NEAR]
+    return (*_coarser(early, FINE), *_coarser(slots[len(early) :], COARSE))
 
 
-def _merged(slots: Sequence[IntensitySlot], start: datetime, end: datetime) -> IntensitySlot:
-    """Give one slot in place of several, or of a part of one; quantiles where all have them."""
-    cut = between(slots, start, end)
+def _coarser(slots: Sequence[IntensitySlot], least: timedelta) -> list[IntensitySlot]:
+    """Throw slots together until each is so long."""
+    kept: list[IntensitySlot] = []
+    group: list[IntensitySlot] = []
+    for slot in slots:
+        group.append(slot)
+        if slot.end - group[0].start >= least:
+            kept.append(_one(group))
+            group = []
+    if group:
+        kept.append(_one(group))
+    return kept
+
+
+def _one(slots: Sequence[IntensitySlot]) -> IntensitySlot:
+    """Give one slot in place of several; quantiles where all have them."""
+    if len(slots) == 1:
+        return slots[0]
     return IntensitySlot(
-        start=start,
-        end=end,
-        g_per_kwh=mean_g_per_kwh(cut),
-        low_g_per_kwh=_mean([(each, each.low_g_per_kwh) for each in slots], start, end),
-        high_g_per_kwh=_mean([(each, each.high_g_per_kwh) for each in slots], start, end),
+        start=slots[0].start,
+        end=slots[-1].end,
+        g_per_kwh=mean_g_per_kwh(slots),
+        low_g_per_kwh=_mean(slots, [slot.low_g_per_kwh for slot in slots]),
+        high_g_per_kwh=_mean(slots, [slot.high_g_per_kwh for slot in slots]),
     )
 
 
-def _mean(
-    values: Sequence[tuple[IntensitySlot, float | None]], start: datetime, end: datetime
-) -> float | None:
-    """Mean by time of what may not be known; None where it is not, for some of the time."""
+def _mean(slots: Sequence[IntensitySlot], values: Sequence[float | None]) -> float | None:
+    """Mean by time; None where a value is not known."""
     total = 0.0
-    for slot, value in values:
+    for slot, value in zip(slots, values, strict=True):
         if value is None:
             return None
-        total += value * (min(slot.end, end) - max(slot.start, start)).total_seconds()
-    return total / (end - start).total_seconds()
+        total += value * (slot.end - slot.start).total_seconds()
+    return total / (slots[-1].end - slots[0].start).total_seconds()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.policies.build import HOUR, NOW, A, B, catalogue, point, slots
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.horizon import mean_g_per_kwh
-from wattmesh.policies.planner.grid import Grid, mixed
+from wattmesh.policies.planner.grid import mixed
 from wattmesh.policies.planner.options import options, transitions
 from wattmesh.policies.planner.problem import Transition
 from wattmesh.reconfig.catalogue import PairCost, Release, SwitchCost
@@ -77,45 +77,44 @@ def test_given_back_gpus_return_only_where_it_is_known_how_long_that_takes() -> 
     assert parked[1][0] is not None
 
 
-def test_slots_are_fine_first_and_begin_at_the_next_boundary() -> None:
-    """Ten minutes to the boundary, half hours for two hours, then hours, cut at the deadline."""
-    grid = Grid(first_s=600.0, fine_s=1800.0, fine_for_s=2 * HOUR, coarse_s=HOUR)
-    found = mixed(slots([100.0, 200.0, 300.0, 400.0]), NOW, NOW + timedelta(hours=3.5), grid)
+def quarters(count: int) -> tuple[IntensitySlot, ...]:
+    """Five-minute slots, each with a band."""
+    return tuple(
+        replace(each, low_g_per_kwh=0.5 * each.g_per_kwh, high_g_per_kwh=2.0 * each.g_per_kwh)
+        for each in slots([100.0 + n % 7 for n in range(count)], seconds=300.0)
+    )
+
+
+def test_slots_are_thrown_together_and_more_so_far_ahead() -> None:
+    """Five minutes: quarters of an hour for three days, two hours after; hours stay hours."""
+    found = mixed(quarters(4 * 24 * 12), NOW)
     lengths = [(slot.end - slot.start).total_seconds() / 60 for slot in found]
-    assert lengths == [10, 30, 30, 30, 30, 60, 20]
-    assert [slot.g_per_kwh for slot in found][:3] == pytest.approx([100.0, 100.0, 400.0 / 3])
+    assert lengths == [15.0] * (72 * 4) + [120.0] * 12
+    hours = slots([100.0, 200.0, 300.0])
+    assert mixed(hours, NOW) == hours
+    assert mixed((), NOW) == ()
 
 
 @given(
-    st.lists(st.floats(0.0, 1000.0), min_size=3, max_size=12),
-    st.floats(0.0, 7000.0),
-    st.floats(0.1, 3.0),
+    st.lists(st.floats(0.0, 1000.0), min_size=1, max_size=40),
+    st.sampled_from([60.0, 300.0, 1800.0, HOUR, 5 * HOUR]),
+    st.floats(0.0, 80.0),
 )
-def test_cutting_keeps_the_mean_and_leaves_no_gap(
-    values: list[float], first_s: float, hours: float
+def test_throwing_together_keeps_the_mean_and_leaves_no_gap(
+    values: list[float], seconds: float, later_h: float
 ) -> None:
     """Whatever the lengths, the slots cover the time and carry its mean."""
-    end = NOW + timedelta(hours=hours)
-    known = slots(values)
-    grid = Grid(first_s=first_s, fine_s=500.0, fine_for_s=HOUR, coarse_s=1700.0)
-    found = mixed(known, NOW, end, grid)
-    assert (found[0].start, found[-1].end) == (NOW, end)
+    known = slots(values, seconds=seconds)
+    found = mixed(known, NOW - timedelta(hours=later_h))
+    assert (found[0].start, found[-1].end) == (known[0].start, known[-1].end)
     assert all(one.end == other.start for one, other in pairwise(found))
-    cut = [replace(each, end=min(each.end, end)) for each in known if each.start < end]
-    assert mean_g_per_kwh(found) == pytest.approx(mean_g_per_kwh(cut), abs=1e-6)
+    assert mean_g_per_kwh(found) == pytest.approx(mean_g_per_kwh(known), abs=1e-6)
 
 
 def test_quantiles_are_kept_where_all_of_a_slot_has_them() -> None:
-    """Half a slot without a quantile has none."""
-
-    def slot(n: int, low: float | None) -> IntensitySlot:
-        at = NOW + timedelta(hours=n)
-        return IntensitySlot(
-            start=at, end=at + timedelta(hours=1), g_per_kwh=100.0, low_g_per_kwh=low
-        )
-
-    grid = Grid(fine_s=2 * HOUR)
-    known = [slot(0, 80.0), slot(1, 60.0), slot(2, 50.0), slot(3, None)]
-    found = mixed(known, NOW, NOW + timedelta(hours=4), grid)
-    assert [each.low_g_per_kwh for each in found] == [70.0, None]
-    assert [each.high_g_per_kwh for each in found] == [None, None]
+    """A quarter of an hour of which five minutes have none has none."""
+    known = quarters(6)
+    known = (*known[:4], replace(known[4], low_g_per_kwh=None), known[5])
+    found = mixed(known, NOW)
+    assert [each.low_g_per_kwh for each in found] == [pytest.approx(50.5), None]
+    assert [each.high_g_per_kwh for each in found] == pytest.approx([202.0, 208.0])
