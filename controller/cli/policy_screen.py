@@ -155,8 +155,8 @@ class _Trace:
 
     def _lead(self, slack: float) -> Text:
         """Give how many points ours is above the best rival."""
-        lead = self.saving(MPC, slack) - self.saving(self.best(slack), slack)
-        return Text(f"{100 * lead:+.1f} ", style=GOOD if lead > 0 else "")
+        lead = round(100 * (self.saving(MPC, slack) - self.saving(self.best(slack), slack)), 1)
+        return Text(f"{lead:+.1f} " if lead else "0.0 ", style=GOOD if lead > 0 else "")
 
     def _share(self, slack: float) -> float | None:
         """Give the share of what the oracle saves; None where it saves nothing."""
