@@ -14,14 +14,14 @@ from datetime import datetime, timedelta
 
 from wattmesh.policies import constraints
 from wattmesh.policies.case import Case, examine
-from wattmesh.policies.caution import cautious_g_per_kwh
+from wattmesh.policies.caution import cautious_g_per_kwh, doubted_g_per_kwh
 from wattmesh.policies.decision import IntensitySlot, Observation, PlanStep, PlanView, RunView
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import between, to_end
 from wattmesh.policies.planner.grid import mixed
 from wattmesh.policies.planner.options import Transitions, options, transitions
 from wattmesh.policies.planner.problem import Option, Plan, Problem
-from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, SwitchCost
+from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, Release, SwitchCost
 
 SUSPENDS = "suspend"
 """Capability of a run that can be stopped and started again to save carbon."""
@@ -33,6 +33,7 @@ class Question:
 
     Attributes:
         problem: its intensities are those to plan with. `foreseen_g_per_kwh`: the forecast itself.
+        doubted_g_per_kwh: grids under which a plan must do better than the best single point too.
         ids: point id per option; "" for suspended.
         starts: when each slot begins. `digest`: of all that the answer depends on.
         level: what is not kept of the service level, as a clause; "" when all is.
@@ -45,6 +46,7 @@ class Question:
     starts: tuple[datetime, ...]
     digest: str
     level: str = ""
+    doubted_g_per_kwh: tuple[tuple[float, ...], ...] = ()
 
     @property
     def origin(self) -> str:
@@ -63,10 +65,11 @@ def question(seen: Observation, run: RunView) -> Question | None:
     if choices is None or not slots or guard.tokens_left <= 0:
         return None
     speed = _expected(seen, guard)
+    idle_draws = catalogue.release is not Release.RELEASED
     problem = Problem(
         tokens=guard.tokens_left / speed,
         seconds=tuple((slot.end - slot.start).total_seconds() for slot in slots),
-        g_per_kwh=cautious_g_per_kwh(slots, seen.now, seen.policy.caution),
+        g_per_kwh=cautious_g_per_kwh(slots, seen.now, 0.0 if idle_draws else seen.policy.caution),
         options=choices.options,
         start=choices.start,
         transitions=choices.ways,
@@ -76,13 +79,16 @@ def question(seen: Observation, run: RunView) -> Question | None:
     )
     level = constraints.level(case, problem, speed)
     problem = replace(problem, sla=level.sla)
+    foreseen = tuple(slot.g_per_kwh for slot in slots)
+    doubted = doubted_g_per_kwh(slots, seen.now) if idle_draws else ()
     return Question(
         made_at=seen.now,
         problem=problem,
-        foreseen_g_per_kwh=tuple(slot.g_per_kwh for slot in slots),
+        foreseen_g_per_kwh=foreseen,
+        doubted_g_per_kwh=doubted,
         ids=choices.ids,
         starts=tuple(slot.start for slot in slots),
-        digest=hashlib.sha256(repr(problem).encode()).hexdigest()[:16],
+        digest=hashlib.sha256(repr((problem, foreseen, doubted)).encode()).hexdigest()[:16],
         level=level.why,
     )
 

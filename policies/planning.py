@@ -2,8 +2,9 @@
 
 For a worker process and for replay; the daemon itself only asks (`mpc.py`) and reads the answer.
 Invariant: the same question and plan before give the same answer; a service level that leaves no
-plan is given up, and said to be, before the deadline or a cap is; what a plan comes to, and its
-bound, are reckoned under the forecast itself, whatever caution it was made with.
+plan is given up, and said to be, before the deadline or a cap is; where idle GPUs draw power no
+plan is followed that the best single point might better; what a plan comes to, and its bound, are
+reckoned under the forecast itself, whatever caution it was made with.
 """
 
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from wattmesh.policies.mpc import Question, answer, rest
 from wattmesh.policies.planner.evaluate import evaluate
 from wattmesh.policies.planner.plan import over_budget, plan
 from wattmesh.policies.planner.problem import NoPlan, Plan, Problem
+from wattmesh.policies.planner.repair import static_paths
 from wattmesh.policies.planner.steady import steady
 
 
@@ -53,7 +55,24 @@ def _followed(asked: Question, before: PlanView | None) -> _Followed | NoPlan:
         found = _plan(problem, path, near_mu)
     if isinstance(found, NoPlan):
         return _because_capped(problem, found)
-    return _Followed(plan=steady(problem, found, path), level=level)
+    return _Followed(plan=_surely(asked, problem, steady(problem, found, path)), level=level)
+
+
+def _surely(asked: Question, problem: Problem, found: Plan) -> Plan:
+    """Stay at the best single point unless the plan betters it however the hours ahead turn out."""
+    if not asked.doubted_g_per_kwh:
+        return found
+    alone = [(evaluate(problem, path), path) for path in static_paths(problem)]
+    legal = [each for each in alone if each[0].legal]
+    if not legal:
+        return found
+    evaluation, path = min(legal, key=lambda each: each[0].charged_g)
+    for grid in asked.doubted_g_per_kwh:
+        other = replace(problem, g_per_kwh=grid)
+        if evaluate(other, found.path).charged_g >= evaluate(other, path).charged_g:
+            budget = over_budget(problem, evaluation, found.bound_g)
+            return replace(found, path=path, evaluation=evaluation, budget=budget)
+    return found
 
 
 def _foreseen(asked: Question, followed: Plan) -> Plan:

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.policies.build import NOW, observation, run, slots
-from wattmesh.policies.caution import cautious_g_per_kwh
+from tests.policies.build import NOW, A, B, catalogue, observation, point, run, slots
+from wattmesh.policies.caution import cautious_g_per_kwh, doubted_g_per_kwh
 from wattmesh.policies.decision import IntensitySlot, PlanView
 from wattmesh.policies.mpc import Question, question
 from wattmesh.policies.planning import answered, solved
+from wattmesh.reconfig.catalogue import Release
 
 HOUR = timedelta(hours=1)
 
@@ -61,6 +62,48 @@ def test_caution_never_makes_an_hour_cleaner_and_has_no_unit(
     assert list(again) == pytest.approx([scale * each for each in moved])
 
 
+def test_doubt_moves_the_far_to_both_ends_of_its_band_and_never_across() -> None:
+    """The day ahead stays; a quantile on the wrong side of its forecast moves nothing."""
+    told = (slot(0, 100.0, 300.0), slot(48, 100.0, 300.0), slot(50, 0.5, 0.2), slot(60, 9.0, None))
+    clean, dirty = doubted_g_per_kwh(told, NOW)
+    assert clean == (100.0, 1.0, 0.5, 1.0)
+    assert dirty == (100.0, 300.0, 0.5, 9.0)
+
+
+def held_by(grid: tuple[IntensitySlot, ...], release: Release) -> PlanView:
+    """The plan of a run of two clocks whose unused GPUs are kept, or given back."""
+    slow = point("A-slow", 4, 850.0, 1150.0, clock_mhz=1300, layout=A.layout)
+    job = replace(catalogue(A, slow), release=release)
+    view = run(
+        catalogue=job,
+        current=slow,
+        clock_trouble="",
+        deadline=NOW + 200 * HOUR,
+        tokens_total=run().tokens + 216_000_000,
+    )
+    asked = question(observation(view, grid=grid), view)
+    assert asked is not None
+    assert bool(asked.doubted_g_per_kwh) == (release is not Release.RELEASED)
+    found = answered(asked)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("wide", "first"), [(1.0, "A"), (20.0, "A-slow")])
+def test_held_gpus_hurry_only_where_that_pays_however_the_grid_turns_out(
+    wide: float, first: str
+) -> None:
+    """Clean today, dirty ever after: full speed first, unless nobody knows how dirty."""
+    plain = slots([50.0] * 30 + [300.0] * 170)
+    grid = tuple(
+        replace(each, low_g_per_kwh=each.g_per_kwh / wide, high_g_per_kwh=each.g_per_kwh * wide)
+        for each in plain
+    )
+    found = held_by(grid, Release.HELD)
+    assert found.at(NOW).point == first  # type: ignore[union-attr]
+    assert len(found.steps) == 1 or wide == 1.0
+
+
 def banded(values: list[float], wide: float) -> tuple[IntensitySlot, ...]:
     """Hours with a band above them, but for the running one."""
     plain = slots(values)
@@ -72,7 +115,15 @@ def banded(values: list[float], wide: float) -> tuple[IntensitySlot, ...]:
 
 def asked_of(grid: tuple[IntensitySlot, ...], caution: float) -> Question:
     """The question of a run with 60 h of work and 90 h until its deadline."""
-    view = run(deadline=NOW + 90 * HOUR, tokens_total=run().tokens + 216_000_000)
+    kept = catalogue(A, B)
+    given_back = replace(
+        kept, release=Release.RELEASED, switch=replace(kept.switch, reacquire_s=0.0)
+    )
+    view = run(
+        catalogue=given_back,
+        deadline=NOW + 90 * HOUR,
+        tokens_total=run().tokens + 216_000_000,
+    )
     seen = observation(view, grid=grid)
     asked = question(replace(seen, policy=replace(seen.policy, caution=caution)), view)
     assert asked is not None
