@@ -30,10 +30,7 @@ def cautious_g_per_kwh(
         now: aware.
         caution: share of the way from the forecast to that quantile, in [0, 1].
     """
-    return tuple(
-        _moved(slot, max, slot.high_g_per_kwh, caution if slot.start >= now + BELIEVED else 0.0)
-        for slot in slots
-    )
+    return tuple(_moved(slot, now, caution, max, slot.high_g_per_kwh) for slot in slots)
 
 
 def doubted_g_per_kwh(
@@ -45,17 +42,18 @@ def doubted_g_per_kwh(
         slots: the forecast, with 10 % and 90 % quantiles where they are known.
         now: aware.
     """
-    clean = tuple(
-        _moved(slot, min, slot.low_g_per_kwh, 1.0 if slot.start >= now + BELIEVED else 0.0)
-        for slot in slots
-    )
+    clean = tuple(_moved(slot, now, 1.0, min, slot.low_g_per_kwh) for slot in slots)
     return clean, cautious_g_per_kwh(slots, now, 1.0)
 
 
 def _moved(
-    slot: IntensitySlot, no_nearer: Callable[[float, float], float], to: float | None, share: float
+    slot: IntensitySlot,
+    now: datetime,
+    share: float,
+    no_nearer: Callable[[float, float], float],
+    to: float | None,
 ) -> float:
     """Give one slot's intensity, moved by a share of the way to a quantile on its right side."""
-    if to is None:
+    if to is None or slot.start < now + BELIEVED:
         return slot.g_per_kwh
     return slot.g_per_kwh + share * (no_nearer(slot.g_per_kwh, to) - slot.g_per_kwh)

@@ -78,8 +78,13 @@ def between(
 
 def mean_g_per_kwh(slots: Sequence[IntensitySlot]) -> float:
     """Mean intensity by time."""
+    return mean_by_time(slots, [slot.g_per_kwh for slot in slots])
+
+
+def mean_by_time(slots: Sequence[IntensitySlot], values: Sequence[float]) -> float:
+    """Mean of a value for each slot, by time."""
     weights = [(slot.end - slot.start).total_seconds() for slot in slots]
-    weighted = sum(w * s.g_per_kwh for w, s in zip(weights, slots, strict=True))
+    weighted = sum(weight * value for weight, value in zip(weights, values, strict=True))
     return weighted / sum(weights)
 
 

@@ -93,10 +93,7 @@ class Own:
         asked = grid.start + ((running.end - grid.start) // self._every) * self._every
         if asked not in self._made:
             self._made[asked] = self._predict(asked)
-        later = [each for each in self._made[asked] if each.end > running.end]
-        if not later:
-            return (running,)
-        return (running, replace(later[0], start=running.end), *later[1:])
+        return _joined((running,), self._made[asked])
 
     def _predict(self, at: datetime) -> Slots:
         """Ask the forecast for what comes after `at`, knowing everything before."""
@@ -128,11 +125,7 @@ class Sighted:
     def slots(self, now: datetime, end: datetime) -> Slots:
         """Give what will be recorded within sight, then what the other forecast says."""
         seen = cut(self.grid, now, now + self.sight)
-        last = seen[-1].end
-        later = [each for each in self.beyond.slots(now, end) if each.end > last]
-        if not later:
-            return seen
-        return (*seen, replace(later[0], start=last), *later[1:])
+        return _joined(seen, self.beyond.slots(now, end))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,10 +142,16 @@ class Issued:
         found = bisect_right(self.issued, now) - 1
         if found < 0:
             return (running,)
-        later = [each for each in self.points[found] if each.end > running.end]
-        if not later or later[0].start > running.end:
-            return (running,)
-        return (running, replace(later[0], start=running.end), *later[1:])
+        return _joined((running,), self.points[found])
+
+
+def _joined(known: Slots, told: Slots) -> Slots:
+    """Give what is known, and what is told of the time after it, unless that leaves a gap."""
+    last = known[-1].end
+    later = [each for each in told if each.end > last]
+    if not later or later[0].start > last:
+        return known
+    return (*known, replace(later[0], start=last), *later[1:])
 
 
 def from_file(path: Path, grid: Grid) -> Issued:

@@ -60,7 +60,8 @@ def _trust(days: Sequence[float]) -> tuple[float, ...]:
     known = len(judged) / (len(judged) + DOUBT_DAYS)
     ratios = [known * each / errors[MIDDLE] + 1.0 - known for each in errors]
     powers = [max(each, 1e-3) ** -SHARPNESS for each in ratios]
-    return tuple(each / math.fsum(powers) for each in powers)
+    total = math.fsum(powers)
+    return tuple(each / total for each in powers)
 
 
 def _levels(days: Sequence[float], tau: float) -> list[float]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from wattmesh.policies.decision import IntensitySlot
-from wattmesh.policies.horizon import mean_g_per_kwh
+from wattmesh.policies.horizon import mean_by_time, mean_g_per_kwh
 
 NEAR = timedelta(hours=72)
 FINE, COARSE = timedelta(minutes=15), timedelta(hours=2)
@@ -56,9 +56,5 @@ def _one(slots: Sequence[IntensitySlot]) -> IntensitySlot:
 
 def _mean(slots: Sequence[IntensitySlot], values: Sequence[float | None]) -> float | None:
     """Mean by time; None where a value is not known."""
-    total = 0.0
-    for slot, value in zip(slots, values, strict=True):
-        if value is None:
-            return None
-        total += value * (slot.end - slot.start).total_seconds()
-    return total / (slots[-1].end - slots[0].start).total_seconds()
+    known = [each for each in values if each is not None]
+    return mean_by_time(slots, known) if len(known) == len(values) else None
