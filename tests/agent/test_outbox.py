@@ -1,8 +1,6 @@
 """The outbox: what is booked is delivered once, whatever is lost, full or damaged in between."""
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,36 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.agent.ledgers import SLOT, T0, Controller, amounts, counter, row
+from tests.agent.outboxes import _closed, fresh, opened
 from wattmesh.controller.agent.coarsen import Kept, coarser
 from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.errors import FixInput, InputInvalid, JournalUnavailable
 from wattmesh.telemetry.delivery import MOST_ROWS, Batch
 
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    """Close what a test has opened."""
-    yield
-    while OPEN:
-        with suppress(OSError):  # closed already
-            OPEN.pop().close()
-
-
-OPEN: list[Outbox] = []
-
-
-def fresh(folder: Path, **changes: Any) -> Outbox:
-    """Open the outbox of a folder."""
-    values: dict[str, Any] = {"node": "n1", "boot_id": "boot-1", "now": lambda: T0}
-    OPEN.append(Outbox(folder / "agent.db", **values | changes))
-    return OPEN[-1]
-
-
-def opened(folder: Path, **changes: Any) -> Outbox:
-    """Open the outbox of a folder, which knows what the controller has: nothing."""
-    outbox = fresh(folder, **changes)
-    outbox.adopt(())
-    return outbox
+__all__ = ["_closed"]
 
 
 def deliver(outbox: Outbox, controller: Controller) -> int:

@@ -3,16 +3,15 @@
 import random
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.agent.ledgers import T0, Controller, amounts, counter, row
+from tests.agent.outboxes import _closed, opened
 from tests.agent.test_api import look, settings
 from tests.api.conftest import Served, open_folder, served
 from wattmesh.controller.agent.duties import Delivering, Newest, facts
@@ -27,7 +26,7 @@ from wattmesh.telemetry.exporter import DeviceExporter
 from wattmesh.telemetry.ledger import EnergyRow
 from wattmesh.telemetry.sampler import Sample
 
-__all__ = ["open_folder", "served", "settings"]
+__all__ = ["_closed", "open_folder", "served", "settings"]
 
 LONG = "r" * 65
 """A run's name for which the journal has no room."""
@@ -35,25 +34,6 @@ LONG = "r" * 65
 HOUR = timedelta(hours=1)
 
 RULES = Path(__file__).parents[2] / "integrations/prometheus/rules/agent.yml"
-
-OPEN: list[Outbox] = []
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    """Close what a test has opened."""
-    yield
-    while OPEN:
-        with suppress(OSError):  # closed already
-            OPEN.pop().close()
-
-
-def opened(folder: Path, **changes: Any) -> Outbox:
-    """Open the outbox of a folder, which knows what the controller has: nothing."""
-    values: dict[str, Any] = {"node": "n1", "boot_id": "boot-1", "now": lambda: T0}
-    OPEN.append(Outbox(folder / "agent.db", **values | changes))
-    OPEN[-1].adopt(())
-    return OPEN[-1]
 
 
 class Strict(Controller):

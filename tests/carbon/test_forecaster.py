@@ -1,13 +1,10 @@
 """Our own issues: what they are made of, when a new one is made, and when none can be."""
 
 import math
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
-from tests.daemon.process import empty_journal
 from wattmesh.controller.journal.forecasts import BLEND, PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.observe import SignalFacts, carbon_view
@@ -21,16 +18,6 @@ NOON = NOW.replace(minute=0)
 HOUR = timedelta(hours=1)
 SIGNAL = Signal(provider="neso", zone="GB")
 ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    """An empty journal."""
-    path = tmp_path / "journal.db"
-    path.write_bytes(empty_journal())
-    opened = Journal.open(f"sqlite:///{path}")
-    yield opened
-    opened.close()
 
 
 def series(interval_s: float = 3600.0, day_s: float = 86_400.0) -> Series:

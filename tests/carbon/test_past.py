@@ -3,15 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
 
-from tests.daemon.process import empty_journal
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.signals.history import history_of
 from wattmesh.controller.signals.past import WHOLE_AGAIN, KnownPast
@@ -26,16 +23,6 @@ OTHER = Signal(provider="neso", zone="FR")
 SERIES = Series(interval_s=3600.0, origin=T0, cadence_s=3600.0)
 
 QUALITIES = (Quality.MEASURED, Quality.ESTIMATED, Quality.PROVISIONAL, Quality.STATIC)
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    """An empty journal."""
-    path = tmp_path / "journal.db"
-    path.write_bytes(empty_journal())
-    opened = Journal.open(f"sqlite:///{path}")
-    yield opened
-    opened.close()
 
 
 def point(
