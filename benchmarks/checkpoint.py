@@ -4,16 +4,17 @@
     python -m benchmarks.checkpoint --load [--params 110e6] [--repeat 5] [--json]
 
 Sources are really trained and saved (checkpoint_sources.py): ZeRO-1 on 2 ranks, ZeRO-3 on 4, torch
-DCP on 2. Every round runs every tool once, in turn, each from a cold cache, and waits until what
-was written is on disk; figures are medians. Imports are measured apart. The disk's bound is reading
-the bytes that ours wrote, writing them to another file and fdatasync. Virtual conversion is timed
-warm, from the path to the parent folder's fsync. Nothing was tuned on these figures but the size
-of buffers and segments.
+DCP on 2. Every round runs every tool once, each round in another order, each from a cold cache (the
+share of the source that was still cached is in the rows), and waits until what was written is on
+disk; figures are medians. Imports are measured apart. The disk's bound is the fastest way found to
+read the same bytes and write as many (disk_bound.py): all are tried first, the best run as one of
+the tools in every round. Where a conversion beats it, it is no bound and the goal is not measured.
+Virtual conversion is timed warm, from the path to the parent folder's fsync. Nothing was tuned on
+these figures but the size of buffers and segments.
 """
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import sys
@@ -21,21 +22,23 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import checkpoint_load
+from benchmarks import checkpoint_load, disk_bound
+from benchmarks.disk_bound import Range, Way
 from benchmarks.report import Goal, Report, run
-from benchmarks.usage import Used, drop_caches, measure, synced
+from benchmarks.usage import Used, cached_share, drop_caches, measure, synced
 from wattmesh.reconfig.universal.folder import open_checkpoint
 from wattmesh.reconfig.universal.index import Entry, Index, from_table
+from wattmesh.reconfig.universal.sources.detect import open_source
 from wattmesh.reconfig.universal.sources.source import Fingerprint, Source
 from wattmesh.reconfig.universal.virtual import write_virtual
 
 ENVIRONMENT = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-BUFFER = 8 << 20
 MILLION = 1_000_000
 
 OURS = """
@@ -117,63 +120,96 @@ def peer_command(source: Made, target: Path) -> list[str]:
     return [sys.executable, "-c", DCP_PEER if "DCP" in source.name else ZERO_PEER, *words]
 
 
-def disk_bound(written: Path, into: Path) -> float:
-    """Seconds to read the data of a checkpoint from disk, and write it back there."""
-    files = sorted(written.glob("data-*.safetensors"))
-    drop_caches(written)
-    buffer = bytearray(BUFFER)
-    began_s = time.monotonic()
-    for path in files:
-        with path.open("rb", buffering=0) as source, (into / path.name).open("wb", 0) as target:
-            while count := source.readinto(buffer):
-                target.write(memoryview(buffer)[:count])
-            os.fdatasync(target.fileno())
-    return time.monotonic() - began_s
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """One tool, run once: seconds without its imports, and all that the process used."""
+    """One tool, run once.
+
+    Attributes:
+        seconds: without its imports. `used`: all that the process used; None of a way of the disk.
+        cached: share of the source that was in memory when it began.
+    """
 
     seconds: float
+    cached: float
     used: Used | None = None
     import_s: float = 0.0
 
 
-PHYSICAL, BOUND = "ours, physical, hashed", "the disk: read, write, fdatasync"
+PHYSICAL, BOUND = "ours, physical, hashed", "the disk: fastest way found"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Every tool once on one source; `data_gb`: of tensors, optimizer states included."""
+    """Every tool once on one source.
+
+    Attributes:
+        ran: by tool; ways of the disk by their own names.
+        peer: the tool that one would use. `ways`: names of the disk's ways.
+        data_gb: of tensors, optimizer states included.
+    """
 
     ran: Mapping[str, Ran]
+    peer: str
+    ways: Sequence[str]
     data_gb: float
 
-    def ratio(self, above: str, below: str) -> float:
-        """Seconds of one tool over those of another, in the same round."""
-        return self.ran[above].seconds / self.ran[below].seconds
+    @property
+    def bound_s(self) -> float:
+        """Seconds of the disk's fastest way in this round."""
+        return min(self.ran[way].seconds for way in self.ways)
+
+    @property
+    def over_bound(self) -> float:
+        """How many times as long as the disk our physical conversion took."""
+        return self.ran[PHYSICAL].seconds / self.bound_s
 
 
-def one_round(source: Made, folder: Path) -> Round:
-    """Run every tool once on one source, each from a cold cache."""
-    with tempfile.TemporaryDirectory(dir=folder) as name:
-        here = Path(name)
-        (here / "peer").mkdir()
-        drop_caches(source.folder)
-        used = measure(peer_command(source, here / "peer"), environment=ENVIRONMENT)
-        seconds = float(used.said.splitlines()[-1])
-        import_s = used.wall_s - seconds
-        seconds += synced(here / "peer")
-        ran = {peer_of(source): Ran(seconds=seconds, used=used, import_s=import_s)}
-        shutil.rmtree(here / "peer")
-        drop_caches(source.folder)
-        used, (seconds,) = ours("physical", source.folder, here / "ours")
-        ran[PHYSICAL] = Ran(seconds=seconds, used=used, import_s=used.wall_s - seconds)
-        data_gb = open_checkpoint(here / "ours0").index.nbytes / 1e9
-        (here / "copy").mkdir()
-        ran[BOUND] = Ran(seconds=disk_bound(here / "ours0", here / "copy"))
-    return Round(ran=ran, data_gb=data_gb)
+def one_round(source: Made, folder: Path, ways: Sequence[Way], number: int) -> Round:
+    """Run every tool once on one source, each from a cold cache; `number` turns the order."""
+    opened, peer = open_source(source.folder), peer_of(source)
+    wanted = disk_bound.ranges(opened)
+    tools: list[tuple[str, Callable[[Path], Ran]]] = [
+        (peer, lambda here: _peer(source, here)),
+        (PHYSICAL, lambda here: _ours(source, here)),
+        *((str(way), partial(_disk, way, source, wanted)) for way in ways),
+    ]
+    turn = number % len(tools)
+    ran = {}
+    for name, tool in tools[turn:] + tools[:turn]:
+        with tempfile.TemporaryDirectory(dir=folder) as here:
+            drop_caches(source.folder)
+            ran[name] = tool(Path(here))
+    return Round(
+        ran=ran,
+        peer=peer,
+        ways=[str(way) for way in ways],
+        data_gb=opened.index.nbytes / 1e9,
+    )
+
+
+def _peer(source: Made, here: Path) -> Ran:
+    """The tool that one would use."""
+    cached = cached_share(source.folder)
+    used = measure(peer_command(source, here), environment=ENVIRONMENT)
+    seconds = float(used.said.splitlines()[-1])
+    import_s = used.wall_s - seconds
+    return Ran(seconds=seconds + synced(here), cached=cached, used=used, import_s=import_s)
+
+
+def _ours(source: Made, here: Path) -> Ran:
+    """Our physical conversion, which syncs what it writes."""
+    cached = cached_share(source.folder)
+    used, (seconds,) = ours("physical", source.folder, here / "ours")
+    return Ran(seconds=seconds, cached=cached, used=used, import_s=used.wall_s - seconds)
+
+
+def _disk(way: Way, source: Made, wanted: Sequence[Range], here: Path) -> Ran:
+    """One way of the disk."""
+    cached = cached_share(source.folder)
+    seconds = disk_bound.copy_s(way, wanted, here / "copy")
+    if seconds is None:
+        raise RuntimeError(f"the disk took {way} before, and refuses it now")
+    return Ran(seconds=seconds, cached=cached)
 
 
 def virtual_ms(source: Made, folder: Path, repeat: int) -> float:
@@ -184,15 +220,18 @@ def virtual_ms(source: Made, folder: Path, repeat: int) -> float:
 
 
 def rows_of(source: Made, rounds: Sequence[Round]) -> Iterator[dict[str, Any]]:
-    """One row per tool: medians, but the most of the memory."""
-    for tool in rounds[0].ran:
+    """One row per tool: medians, but the most of the memory; and one of the bound."""
+    for tool in dict.fromkeys([rounds[0].peer, PHYSICAL, *rounds[0].ways]):
         ran = [each.ran[tool] for each in rounds]
         row = {
             "source": source.name,
-            "tool": tool,
+            "tool": f"the disk: {tool}" if tool in rounds[0].ways else tool,
             "rounds": len(ran),
             "wall_s": statistics.median(each.seconds for each in ran),
-        }
+            "over_bound": statistics.median(each.ran[tool].seconds / each.bound_s
+                                            for each in rounds),
+            "cached_before": max(each.cached for each in ran),
+        }  # fmt: skip
         used = [each.used for each in ran if each.used is not None]
         if used:
             row |= {
@@ -204,6 +243,24 @@ def rows_of(source: Made, rounds: Sequence[Round]) -> Iterator[dict[str, Any]]:
                 "tree_mib": max(each.tree_mib for each in used),
             }
         yield row
+    yield {
+        "source": source.name,
+        "tool": BOUND,
+        "rounds": len(rounds),
+        "wall_s": statistics.median(each.bound_s for each in rounds),
+        "rounds_it_was_beaten_in": sum(each.over_bound < 1 for each in rounds),
+    }
+
+
+def rows_tried(source: Made, tried: Mapping[Way, Sequence[float]]) -> Iterator[dict[str, Any]]:
+    """One row per way of the disk that was tried before the rounds: the best of its times."""
+    for way, seconds in tried.items():
+        yield {
+            "source": source.name,
+            "tool": f"the disk, tried before: {way}",
+            "rounds": len(seconds),
+            "wall_s": min(seconds),
+        }
 
 
 def million_segments_s(folder: Path) -> float:
@@ -249,8 +306,10 @@ def convert(chosen: argparse.Namespace) -> Report:
     with tempfile.TemporaryDirectory(prefix="wattmesh-bench-") as name:
         folder = Path(name)
         for source in make_sources(folder, chosen.params):
-            rounds = [one_round(source, folder) for _ in range(chosen.repeat)]
-            rows += rows_of(source, rounds)
+            tried = disk_bound.search(open_source(source.folder), folder)
+            ways = disk_bound.finalists(tried)
+            rounds = [one_round(source, folder, ways, turn) for turn in range(chosen.repeat)]
+            rows += [*rows_of(source, rounds), *rows_tried(source, tried)]
             took_ms = virtual_ms(source, folder, chosen.repeat)
             rows.append({"source": source.name, "tool": "ours, virtual (warm)",
                          "rounds": chosen.repeat, "wall_s": took_ms / 1000})  # fmt: skip
@@ -273,16 +332,16 @@ def goals(
     def worst(of: Callable[[Round], float], pick: Callable[[list[float]], float] = max) -> float:
         return pick([statistics.median(map(of, rounds)) for rounds in zero.values()])
 
-    def peers(each: Round) -> str:
-        return next(iter(each.ran))
-
+    over_bound = worst(lambda each: each.over_bound)
+    beaten = worst(lambda each: each.over_bound, min) < 1
     return (
         Goal(name="virtual_ms", value=max(virtual), goal=20, op="<="),
         Goal(name="million_segments_s", value=million_s, goal=1.0, op="<="),
         Goal(
             name="physical_over_disk_bound",
-            value=worst(lambda each: each.ratio(PHYSICAL, BOUND)),
-            goal=1.3,
+            # What a tool beats bounds nothing: then the figure was not measured.
+            value=None if beaten else over_bound,
+            goal=1.2,
             op="<=",
         ),
         Goal(
@@ -299,8 +358,8 @@ def goals(
         ),
         Goal(
             name="speedup_over_deepspeed",
-            value=worst(lambda each: each.ratio(peers(each), PHYSICAL), min),
-            goal=10,
+            value=worst(lambda each: each.ran[each.peer].seconds / each.ran[PHYSICAL].seconds, min),
+            goal=5,
             op=">=",
         ),
     )

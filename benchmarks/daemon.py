@@ -2,16 +2,18 @@
 
     python -m benchmarks.daemon [--json] [--minutes 10]
 
-A real daemon on a migrated SQLite journal reads 8 simulated GPUs once a second, decides every 5 s
-over 720 hourly slots of a recorded signal and a catalogue of 7 points, takes the reports of one
-job and its order calls once a second, and is scraped 4 times a minute. Nothing was tuned on
-these figures but the order of starting (READY before the first poll) and idle wake-ups.
+A real daemon on a migrated SQLite journal decides every 5 s about one job on 8 simulated GPUs
+(daemon_site.py): a real agent reads them once a second, a real actuator can set their clocks, the
+job reports and asks for orders once a second through the agent, and `/metrics` is scraped 4 times a
+minute. The plan that the daemon keeps is looked at with each scrape: were it ever of less than
+720 slots x 7 points, there would be no figures. Memory is the peak of the daemon and, of its
+planning process, of what the two do not share; the share of a core is theirs and the agent's, which
+reads the GPUs. Nothing was tuned on these figures but the order of starting (READY before the first
+poll) and idle wake-ups.
 """
 
 import argparse
 import http.client
-import json
-import math
 import os
 import re
 import signal
@@ -22,48 +24,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from benchmarks.daemon_site import GPUS, PATIENCE_S, POINTS, Site, check_plan, prepare, site
 from benchmarks.report import Goal, Report, run
-from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import Progress, Register
-from wattmesh.telemetry.fake_nvml import FakeNvml
+from benchmarks.usage import children
 
 STARTS = 5
-GPUS = 8
-SLOTS = 720
-POINTS = 7
 SCRAPES_PER_MINUTE = 4
-RUN = "00000000-0000-4000-8000-000000000001"
-LAYOUT = Layout(dp_shard=8)
-
-SETTINGS = """\
-mode = "act"
-[journal]
-url = "sqlite:///{folder}/journal.db"
-[api]
-socket = "{folder}/w.sock"
-[metrics]
-listen = "127.0.0.1:0"
-[loops]
-cycle_s = 5
-sample_s = 1
-[power]
-source = "nvml"
-library = "{folder}/gpus/libnvidia-ml.so.1"
-[carbon.accounting]
-provider = "csv"
-zone = "GB"
-file = "trace.csv"
-[runs.bench]
-catalogue = "catalogue.toml"
-deadline_after_s = 2000000
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +49,22 @@ class Usage:
     peak_mib: float
 
 
+def usage(pid: int) -> Usage:
+    """Read what one process has used from the kernel."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = int(fields[11]) + int(fields[12])
+    status = Path(f"/proc/{pid}/status").read_text()
+    rss, peak = (
+        int(re.findall(rf"{name}:\s+(\d+) kB", status)[0]) / 1024 for name in ("VmRSS", "VmHWM")
+    )
+    return Usage(
+        at_s=time.monotonic(),
+        cpu_s=ticks / os.sysconf("SC_CLK_TCK"),
+        rss_mib=rss,
+        peak_mib=peak,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
     """A daemon that is ready. `start_s`: from exec to READY."""
@@ -86,30 +75,7 @@ class Running:
 
     def usage(self) -> Usage:
         """Read its use of processor and memory from the kernel."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        ticks = int(fields[11]) + int(fields[12])
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        rss, peak = (
-            int(re.findall(rf"{name}:\s+(\d+) kB", status)[0]) / 1024 for name in ("VmRSS", "VmHWM")
-        )
-        return Usage(
-            at_s=time.monotonic(),
-            cpu_s=ticks / os.sysconf("SC_CLK_TCK"),
-            rss_mib=rss,
-            peak_mib=peak,
-        )
-
-    def ask(self, method: str, target: str, body: Mapping[str, Any] | None = None) -> int:
-        """Send one request to its socket; give the status."""
-        connection = http.client.HTTPConnection("w", timeout=30)
-        connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.connect(str(self.folder / "w.sock"))
-        data = None if body is None else json.dumps(body).encode()
-        connection.request(method, target, body=data)
-        answer = connection.getresponse()
-        answer.read()
-        connection.close()
-        return answer.status
+        return usage(self.pid)
 
     def scrape(self) -> float:
         """Scrape its metrics; give the seconds that took."""
@@ -141,7 +107,7 @@ def daemon(folder: Path) -> Iterator[Running]:
         (folder / "daemon.log").open("ab") as log,
     ):
         manager.bind(str(notify))
-        manager.settimeout(60)
+        manager.settimeout(PATIENCE_S)
         began_s = time.monotonic()
         process = subprocess.Popen(
             [*command, str(folder / "wattmesh.toml")], env=environment, stderr=log
@@ -150,82 +116,31 @@ def daemon(folder: Path) -> Iterator[Running]:
             while not manager.recv(4096).startswith(b"READY=1"):
                 pass
             ready_s = time.monotonic()
-            yield Running(folder=folder, pid=process.pid, start_s=ready_s - began_s)
+            with _drained(manager):
+                yield Running(folder=folder, pid=process.pid, start_s=ready_s - began_s)
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            process.wait(PATIENCE_S)
 
 
-def prepare(folder: Path) -> None:
-    """Write settings, trace, catalogue and devices."""
-    (folder / "wattmesh.toml").write_text(SETTINGS.format(folder=folder))
-    first = datetime(2023, 1, 1, tzinfo=UTC)
-    columns = (
-        "timestamp_utc,zone,kind,emission_factor_type,"
-        "carbon_intensity_gco2eq_per_kwh,forecast_gco2_per_kwh"
-    )
-    rows = [columns]
-    for hour in range(SLOTS + 48):
-        value = 200 + 80 * math.sin(hour / 24 * math.tau) + 30 * math.sin(hour / 97)
-        at = (first + timedelta(hours=hour)).isoformat().replace("+00:00", "Z")
-        rows.append(f"{at},GB,average,direct,{value:.0f},{value:.0f}")
-    (folder / "trace.csv").write_text("\n".join(rows) + "\n")
-    (folder / "catalogue.toml").write_text(catalogue())
-    FakeNvml.create(folder / "gpus", GPUS)
+@contextmanager
+def _drained(manager: socket.socket) -> Iterator[None]:
+    """Take what the daemon tells its service manager, as one does, until the block ends."""
+    over = threading.Event()
+    manager.settimeout(0.5)
 
+    def take() -> None:
+        while not over.is_set():
+            with suppress(TimeoutError):
+                manager.recv(4096)
 
-def catalogue() -> str:
-    """Write a catalogue of 7 clocks of one layout."""
-    text = (
-        '[job]\nname = "bench"\ntokens_total = 1000000000\nreference = "P0"\n'
-        "[switch]\nlayout_s = 2.0\nlayout_energy_j = 5000.0\n"
-    )
-    for index in range(POINTS):
-        share = 1 - 0.1 * index
-        text += (
-            f'[[point]]\nid = "P{index}"\ngpus = {GPUS}\nclock_mhz = {1980 - 150 * index}\n'
-            f"layout = {{ dp_shard = 8 }}\ntokens_per_s = {1000 * share:.1f}\n"
-            f"power_w = {5600 * share**1.8:.1f}\n"
-            'equivalence = "exact"\nevidence = "validated"\n'
-        )
-    return text
-
-
-def job(running: Running, until_s: float) -> int:
-    """Speak as one training job does; give how many reports were acknowledged."""
-    layout, ranks, taken = LAYOUT, tuple(range(GPUS)), 0
-    register = Register(
-        run=RUN,
-        name="bench",
-        incarnation="i1",
-        attempt=1,
-        layout=layout,
-        ranks=ranks,
-        world_size=GPUS,
-        tokens_total=1_000_000_000,
-        boundary_every=100,
-        capabilities=("in_place",),
-    )
-    running.ask("POST", f"/v1/runs/{RUN}/register", register.to_json())
-    while time.monotonic() < until_s:
-        taken += 1
-        report = Progress(
-            run=RUN,
-            incarnation="i1",
-            attempt=1,
-            seq=taken,
-            step=taken,
-            samples=taken,
-            tokens=taken * 500,
-            tokens_per_s=1000.0,
-            loss=2.0,
-            layout=layout,
-            ranks=ranks,
-        )
-        assert running.ask("POST", f"/v1/runs/{RUN}/progress", report.to_json()) == 200
-        # The call waits a second for an order: the pause to the next report.
-        running.ask("GET", f"/v1/runs/{RUN}/order?wait=1")
-    return taken
+    taker = threading.Thread(target=take)
+    taker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        taker.join()
 
 
 def status_s(folder: Path) -> float:
@@ -239,31 +154,78 @@ def status_s(folder: Path) -> float:
     return time.monotonic() - began_s
 
 
-def load(running: Running, minutes: float) -> Iterator[Mapping[str, Any]]:
-    """Put the declared load on a daemon for some minutes; give rows of evidence."""
+def load(running: Running, here: Site, minutes: float) -> dict[str, Any]:
+    """Put the declared load on a daemon for some minutes; give a row of evidence.
+
+    Raises:
+        SmallerPlanError: the daemon kept another plan than the figures are for.
+    """
+    here.start_actuator()
+    plans = [here.wait_for_plan(POINTS)]
+    pids = parts(running, here)
     until_s = time.monotonic() + 60 * minutes
-    worker = threading.Thread(target=job, args=(running, until_s), daemon=True)
-    worker.start()
     count = max(2, round(SCRAPES_PER_MINUTE * minutes))
-    pause_s = 60 * minutes / count
-    scrapes, uses = [], [running.usage()]
-    for _ in range(count):
-        time.sleep(pause_s)
-        scrapes.append(running.scrape())
-        uses.append(running.usage())
-    worker.join()
+    scrapes, uses = [], [{name: usage(pid) for name, pid in pids.items()}]
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(report_until, here, until_s)
+        for _ in range(count):
+            time.sleep(60 * minutes / count)
+            scrapes.append(running.scrape())
+            uses.append({name: usage(pid) for name, pid in pids.items()})
+            plans.append(here.plan() or {})
+            check_plan(plans[-1])
+        job.result()
+        shared = shared_mib(pids["planner"])
     # The first tenth holds the first polls and the warm-up of caches.
     early, late = uses[count // 10], uses[-1]
-    yield {
-        "case": f"one job, {GPUS} simulated GPUs at 1 Hz, {SLOTS} slots x {POINTS} points",
+    shares = {
+        name: (late[name].cpu_s - early[name].cpu_s) / (late[name].at_s - early[name].at_s)
+        for name in pids
+    }
+    slots = min(plan["slots"] for plan in plans)
+    options = min(plan["options"] for plan in plans)
+    return {
+        "case": f"one job, {GPUS} simulated GPUs at 1 Hz, {slots} slots x {options} points",
         "minutes": minutes,
         "scrapes": count,
-        "cpu_share": (late.cpu_s - early.cpu_s) / (late.at_s - early.at_s),
-        "peak_rss_mib": late.peak_mib,
-        "rss_early_mib": early.rss_mib,
-        "rss_late_mib": late.rss_mib,
+        "plans": len({plan["digest"] for plan in plans}),
+        "clock_changes_planned": plans[-1]["clock_changes"],
+        "cpu_share": sum(shares[name] for name in COUNTED),
+        **{f"{name}_cpu_share": share for name, share in shares.items()},
+        "peak_rss_mib": late["daemon"].peak_mib + late["planner"].peak_mib - shared,
+        **{f"{name}_peak_rss_mib": late[name].peak_mib for name in pids},
+        "rss_early_mib": early["daemon"].rss_mib,
+        "rss_late_mib": late["daemon"].rss_mib,
         "scrape_s": statistics.median(scrapes),
     }
+
+
+COUNTED = ("daemon", "planner", "agent")
+"""Whose share of a core the goal is about: reading 8 GPUs, deciding, planning, serving."""
+
+
+def parts(running: Running, here: Site) -> dict[str, int]:
+    """Name the processes of the site that are ours."""
+    (planner,) = children(running.pid)
+    assert here.actuator is not None
+    return {
+        "daemon": running.pid,
+        "planner": planner,
+        "agent": here.agent.pid,
+        "actuator": here.actuator.pid,
+    }
+
+
+def shared_mib(pid: int) -> float:
+    """Read how much of a process's memory others map too: libraries, mostly."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return sum(int(kib) for kib in re.findall(r"Shared_\w+:\s+(\d+) kB", rollup)) / 1024
+
+
+def report_until(here: Site, until_s: float) -> None:
+    """Let the job report until some moment of the monotonic clock."""
+    while time.monotonic() < until_s:
+        here.report()
 
 
 def measure(chosen: argparse.Namespace) -> Report:
@@ -277,8 +239,8 @@ def measure(chosen: argparse.Namespace) -> Report:
                 starts.append(running.start_s)
         # The first start also migrated the journal and compiled the bytecode.
         start_s = statistics.median(starts[1:])
-        with daemon(folder) as running:
-            (used,) = load(running, chosen.minutes)
+        with daemon(folder) as running, site(folder) as here:
+            used = load(running, here, chosen.minutes)
             answers = [status_s(folder) for _ in range(STARTS + 1)][1:]
     rows = (
         {"case": f"exec to READY, median of {STARTS}, migrated journal", "start_s": start_s},

@@ -6,14 +6,18 @@ DIR holds CSV files, one zone each (docs/forecast.md has the format); each gives
 `mape_at_24h` is the error 24 hours ahead, `mape_to_24h` the mean over 1 to 24 hours ahead, which
 the goals use, percent. `gain`: by how many percent the error is below the anchored profile's;
 `decision_value`: what choosing the best 6 of the next 24 hours by the forecast saves, percent of
-what hindsight does. Goals count average series that nothing was tuned on; zone-years in TUNED_ON
-are shown and marked.
+what hindsight does. `tuned` says what was tuned on what, `seen` what of a row's zone and year is in
+that, and each such set has a row of means. Goals count average series of zones *and* years that
+nothing was tuned on: a zone tuned on in another year has the same plants, another zone in a year
+tuned on has much of the same weather.
 """
 
 import argparse
 import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -34,7 +38,18 @@ TUNED_ON = frozenset(
     }
 )
 """Zone-years by which structure and constants were chosen; nobody may be judged by them."""
-TUNED_WORDS = "CISO 2021-22, DE 2022, FR 2022, PL 2022"
+TUNED_WORDS = "structure and constants on CISO 2021-22, DE 2022, FR 2022, PL 2022"
+
+
+class Seen(StrEnum):
+    """What tuning saw of a zone-year."""
+
+    NOTHING = "neither zone nor year tuned on"
+    YEAR = "zone not tuned on, year tuned on elsewhere"
+    ZONE = "zone tuned on in other years"
+    ALL = "tuned on"
+
+
 WORTH_PERCENT = 3.0
 """Zones with a smaller error of the profile are flat: they do not count for the mean gain."""
 
@@ -44,24 +59,33 @@ def measure(chosen: argparse.Namespace) -> Report:
     recorded, skipped = read(Path(chosen.data))
     with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
         scores = list(pool.map(_score, recorded))
-    rows: list[dict[str, Any]] = [
-        _row(each, told) for each, told in zip(recorded, scores, strict=True)
-    ]
-    rows += [{"file": file, "skipped": why} for file, why in skipped.items()]
-    judged = [
-        told
-        for each, told in zip(recorded, scores, strict=True)
-        if not _tuned(each) and each.kind == "average"
-    ]
-    return Report(benchmark="forecast", rows=tuple(rows), goals=_goals(judged))
+    return _report(list(zip(recorded, scores, strict=True)), skipped)
 
 
 def _score(recorded: Recorded) -> Score:
     return score(forecasts(recorded))
 
 
-def _tuned(recorded: Recorded) -> bool:
-    return (recorded.zone, recorded.year) in TUNED_ON
+def _report(both: Sequence[tuple[Recorded, Score]], skipped: Mapping[str, str]) -> Report:
+    """Put rows and goals together; only what tuning saw nothing of is judged."""
+    rows: list[dict[str, Any]] = [_row(each, told) for each, told in both]
+    rows += [{"file": file, "skipped": why} for file, why in skipped.items()]
+    rows += _means(both)
+    judged = [told for each, told in both if _seen(each) is Seen.NOTHING and _average(each)]
+    return Report(benchmark="forecast", rows=tuple(rows), goals=_goals(judged))
+
+
+def _seen(recorded: Recorded) -> Seen:
+    """Say what tuning saw of a zone-year."""
+    if (recorded.zone, recorded.year) in TUNED_ON:
+        return Seen.ALL
+    if recorded.zone in {zone for zone, _ in TUNED_ON}:
+        return Seen.ZONE
+    return Seen.YEAR if recorded.year in {year for _, year in TUNED_ON} else Seen.NOTHING
+
+
+def _average(recorded: Recorded) -> bool:
+    return recorded.kind == "average"
 
 
 def _row(recorded: Recorded, told: Score) -> dict[str, Any]:
@@ -71,22 +95,48 @@ def _row(recorded: Recorded, told: Score) -> dict[str, Any]:
         "year": recorded.year,
         "kind": recorded.kind,
         "step_s": recorded.step_s,
-        "tuned_on": TUNED_WORDS,
-        "used_for_tuning": _tuned(recorded),
+        "tuned": TUNED_WORDS,
+        "seen": str(_seen(recorded)),
         **told.row,
     }
 
 
+def _means(both: Sequence[tuple[Recorded, Score]]) -> Iterator[dict[str, Any]]:
+    """Give a row for each set of average zone-years: how many, and their mean gain to 24 h."""
+    sets: list[tuple[str, frozenset[Seen]]] = [(str(seen), frozenset({seen})) for seen in Seen]
+    sets.append(("every zone not tuned on, in any year", frozenset({Seen.NOTHING, Seen.YEAR})))
+    for words, seen in sets:
+        told = [score for each, score in both if _seen(each) in seen and _average(each)]
+        yield {
+            "set": words,
+            "tuned": TUNED_WORDS,
+            "zone_years": len(told),
+            f"of_them_over_{WORTH_PERCENT:g}_percent": len(_worth(told)),
+            "gain_to_24h": _mean_gain(told),
+            "gain_to_24h_lower": min((each.gain_lower for each in told), default=None),
+        }
+
+
+def _worth(judged: Sequence[Score]) -> list[Score]:
+    """Leave out flat zones."""
+    return [told for told in judged if (told.profile_mape_24h or 0.0) > WORTH_PERCENT]
+
+
+def _mean_gain(judged: Sequence[Score]) -> float | None:
+    """Mean gain to 24 h of the zones that are not flat; None where there is none."""
+    worth = _worth(judged)
+    return fmean(told.gain_24h for told in worth) if worth else None
+
+
 def _goals(judged: list[Score]) -> tuple[Goal, ...]:
     """Give the design's figures over the zones that count; None where there is no such zone."""
-    worth = [told.gain_24h for told in judged if (told.profile_mape_24h or 0.0) > WORTH_PERCENT]
     counted = [told for told in judged if told.counted]
     total = sum(told.counted for told in counted)
     pooled = 100.0 * sum(told.covered for told in counted) / total if total else None
     zones = [100.0 * told.covered / told.counted for told in counted]
     least, most = min(zones, default=None), max(zones, default=None)
     return (
-        Goal(name="gain_24h", value=fmean(worth) if worth else None, goal=8.0, op=">="),
+        Goal(name="gain_24h", value=_mean_gain(judged), goal=8.0, op=">="),
         Goal(
             name="worst_zone_lower",
             value=min((told.gain_lower for told in judged), default=None),

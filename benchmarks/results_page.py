@@ -1,8 +1,10 @@
-"""docs/results.md: every goal, what was measured, and on which machine.
+"""docs/results.md: every goal, what was measured, and on which machine; README's line about it.
 
-Invariant: the page is made from the benchmarks' own JSON and nothing else.
+Invariant: the page is made from the benchmarks' own JSON and nothing else, and the line in README,
+which names every goal that was missed, from the page and nothing else.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,3 +44,33 @@ def render(results: Sequence[Mapping[str, Any]], failures: Mapping[str, str]) ->
     if len(parts) == 1:
         parts.append("Nothing has been measured yet.\n")
     return "\n".join(parts)
+
+
+_MISSED = re.compile(
+    r"^\| `(?P<name>\w+)` \| (?P<value>.+) \| (?P<must>.+) \| \*\*no\*\* \|$", re.MULTILINE
+)
+_DID_NOT_RUN = re.compile(r"^## (?P<name>.+)\n\nDid not run: ", re.MULTILINE)
+_LINE = re.compile(r"^Goals missed .*$", re.MULTILINE)
+
+
+def missed_line(page: str) -> str:
+    """Say in one line which goals the page says were missed, and what did not run."""
+    goals = [
+        f"`{each['name']}` {each['value']} (must be {each['must']})"
+        for each in _MISSED.finditer(page)
+    ]
+    idle = [each["name"] for each in _DID_NOT_RUN.finditer(page)]
+    told = f"Goals missed on the [results page](docs/results.md): {', '.join(goals) or 'none'}."
+    return f"{told} Not run: {', '.join(idle)}." if idle else told
+
+
+def said(readme: str, page: str) -> str:
+    """Give README with its line about missed goals made anew.
+
+    Raises:
+        ValueError: it has no such line to replace, or more than one.
+    """
+    changed, count = _LINE.subn(lambda _: missed_line(page), readme)
+    if count != 1:
+        raise ValueError(f"README has {count} lines that begin with `Goals missed`; one is needed")
+    return changed

@@ -1,4 +1,4 @@
-"""Run every benchmark of this folder, each in a process of its own; write docs/results.md.
+"""Run every benchmark, each in a process of its own; write docs/results.md and README's line on it.
 
 Invariant: one that fails does not hide the others, and fails the whole at the end.
 """
@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results_page import render
+from benchmarks.results_page import render, said
 from wattmesh.durable import write_text
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
-PAGE = REPOSITORY / "docs" / "results.md"
+PAGE, README = REPOSITORY / "docs" / "results.md", REPOSITORY / "README.md"
 VARIANTS = {"checkpoint": ("--load",), "switch": ("--part bytes", "--part soak")}
 """Benchmarks that measure something else with an option; run with it as well."""
 
@@ -68,7 +68,9 @@ def main() -> int:
         results.append(result)
         missed = [goal["name"] for goal in result["goals"] if not goal["ok"]]
         print(f"  {len(result['goals'])} goals, missed: {', '.join(missed) or 'none'}")
-    write_text(PAGE, render(results, failures))
+    page = render(results, failures)
+    write_text(PAGE, page)
+    write_text(README, said(README.read_text("utf-8"), page))
     return 1 if failures else 0
 
 

@@ -16,7 +16,6 @@ import argparse
 import http.client
 import importlib.util
 import json
-import os
 import signal
 import socket
 import statistics
@@ -35,6 +34,7 @@ from benchmarks.daemon import daemon
 from benchmarks.energy_peers import PEERS, environment, sweep, warm
 from benchmarks.energy_sampler import GRID
 from benchmarks.report import Goal, Report, run
+from benchmarks.usage import tree_cpu_s
 from wattmesh.telemetry.delivery import Batch
 from wattmesh.telemetry.delivery import Report as Delivery
 from wattmesh.telemetry.fake_nvml import FakeNvml
@@ -84,9 +84,9 @@ def watched(command: Sequence[str], fake: FakeNvml, log: Path, seconds: float) -
         if not any(line.startswith("{") for line in process.stdout):
             return None
         time.sleep(WARM_S)
-        before_s, began_s = cpu_s(process.pid), time.monotonic()
+        before_s, began_s = tree_cpu_s(process.pid), time.monotonic()
         time.sleep(seconds)
-        share = (cpu_s(process.pid) - before_s) / (time.monotonic() - began_s)
+        share = (tree_cpu_s(process.pid) - before_s) / (time.monotonic() - began_s)
         status = Path(f"/proc/{process.pid}/status").read_text()
         return Watched(
             share=share,
@@ -101,21 +101,6 @@ def watched(command: Sequence[str], fake: FakeNvml, log: Path, seconds: float) -
             process.kill()
             process.communicate()
         sweep(process)
-
-
-def cpu_s(pid: int) -> float:
-    """Give the processor seconds that a process and all below it have used."""
-    waiting, ticks = [pid], 0
-    while waiting:
-        each = waiting.pop()
-        try:
-            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-            children = Path(f"/proc/{each}/task").glob("*/children")
-            waiting += [int(child) for path in children for child in path.read_text().split()]
-        except OSError:  # it has just ended
-            continue
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _number(status: str, name: str) -> int:

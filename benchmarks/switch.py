@@ -45,6 +45,8 @@ RANKS = 4
 RESTARTS = 5
 WITHIN_S = 560.0
 """A part that is not over by then is ended: pieces stay under ten minutes."""
+POLL_S, LAST_WORDS_S = 0.05, 60.0
+"""How often ranks are looked at; how long others may take to end when one has failed."""
 
 EIGHT = (
     Layout(dp_shard=2, tp=2),
@@ -120,11 +122,31 @@ def stops(layouts: Sequence[Layout], count: int) -> list[Stop]:
     return [Stop(layout=each, ranks=tuple(range(each.world_size))) for each in order]
 
 
-def launch(options: JobOptions, environment: Mapping[str, str]) -> Launched:
-    """Run the job to its end, one process per rank, without a launcher's agent.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How one rank ended. `status`: as of a process, below 0 a signal. `words`: its last ones."""
+
+    rank: int
+    status: int
+    words: str
+
+
+class JobFailedError(RuntimeError):
+    """A rank failed or the job took too long; `ended`: every rank that ended, first come first."""
+
+    def __init__(self, why: str, ended: Sequence[Ended], out: Path) -> None:
+        """Put the last words of all ranks into the message."""
+        super().__init__(f"{why}:\n{_words(out)}")
+        self.ended = tuple(ended)
+
+
+def launch(
+    options: JobOptions, environment: Mapping[str, str], within_s: float = WITHIN_S
+) -> Launched:
+    """Run the job to its end, one process per rank, without a launcher's agent, in `options.out`.
 
     Raises:
-        RuntimeError: a rank failed, or it took too long; its last words are in the message.
+        JobFailedError: a rank failed, or it took too long.
     """
     out = Path(options.out)
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -133,6 +155,7 @@ def launch(options: JobOptions, environment: Mapping[str, str]) -> Launched:
         **os.environ,
         **environment,
         VARIABLE: options.to_text(),
+        "PYTHONPATH": str(Path(__file__).parents[1]),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "WORLD_SIZE": str(RANKS),
@@ -146,19 +169,34 @@ def launch(options: JobOptions, environment: Mapping[str, str]) -> Launched:
             with (out / f"rank-{rank}.log").open("wb") as log:
                 command = [sys.executable, "-m", "benchmarks.switch_job"]
                 own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-                processes.append(subprocess.Popen(command, env=own, stdout=log, stderr=log))
-        for process in processes:
-            process.wait(max(0.1, began_s + WITHIN_S - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"the job was not over after {WITHIN_S:g} s:\n{_words(out)}") from None
+                processes.append(
+                    subprocess.Popen(command, env=own, cwd=out, stdout=log, stderr=log)
+                )
+        ended = _ended(processes, out, began_s + within_s)
     finally:
         for process in processes:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-    if any(process.returncode for process in processes):
-        raise RuntimeError(f"the job failed:\n{_words(out)}")
+    if any(each.status for each in ended):
+        raise JobFailedError("the job failed", ended, out)
+    if len(ended) < RANKS:
+        raise JobFailedError(f"the job was not over after {within_s:g} s", ended, out)
     return _read(out, began_s)
+
+
+def _ended(processes: Sequence[subprocess.Popen[bytes]], out: Path, until_s: float) -> list[Ended]:
+    """Wait until all have ended, or one failed and the others had time to say so."""
+    ended: dict[int, Ended] = {}
+    while len(ended) < len(processes) and time.monotonic() < until_s:
+        time.sleep(POLL_S)
+        for rank, process in enumerate(processes):
+            if rank not in ended and process.poll() is not None:
+                log = (out / f"rank-{rank}.log").read_text(errors="replace")
+                ended[rank] = Ended(rank=rank, status=process.returncode, words=log[-4000:])
+                if process.returncode:
+                    until_s = min(until_s, time.monotonic() + LAST_WORDS_S)
+    return list(ended.values())
 
 
 def _words(out: Path) -> str:
@@ -288,11 +326,11 @@ def latency(chosen: argparse.Namespace) -> Report:
     ]
     mean = statistics.mean(took)
     goals = (
-        Goal(name="in_place_s", value=mean, goal=1.0, op="<="),
+        Goal(name="in_place_s", value=mean, goal=0.6, op="<="),
         Goal(
             name="speedup_over_restart",
             value=statistics.mean(restarts) / mean,
-            goal=8.0,
+            goal=10.0,
             op=">=",
         ),
     )
@@ -329,7 +367,7 @@ def moved(chosen: argparse.Namespace) -> Report:
             "ratio": max(_peak_over_steady(ran)),
         },
     ]
-    goal = Goal(name="gb_per_s_over_memcpy", value=gb_per_s / copies, goal=0.1, op=">=")
+    goal = Goal(name="gb_per_s_over_memcpy", value=gb_per_s / copies, goal=0.5, op=">=")
     return Report(benchmark="switch", rows=tuple(rows), goals=(goal,))
 
 

@@ -22,7 +22,7 @@ from examples.pretrain.model import LanguageModel
 from examples.pretrain.train import build_state, probe, train_step
 
 VARIABLE = "SWITCH_JOB"
-PATIENCE_S = 60.0
+PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,9 @@ Bytes are those that system calls moved (rchar, wchar of /proc/PID/io): the kern
 child's to its parent's, so one process that runs the command and waits sees them all, once.
 """
 
+import ctypes
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -14,6 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 SAMPLE_S = 0.05
 
@@ -102,6 +106,12 @@ class _Watch(threading.Thread):
             self.tree_mib = max(self.tree_mib, sum(private for _, private in found))
 
 
+def children(pid: int) -> list[int]:
+    """Pids of a process's own children."""
+    paths = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(each) for path in paths for each in path.read_text().split()]
+
+
 def _below(root: int) -> list[int]:
     """Pids of every descendant of a process."""
     found: list[int] = []
@@ -129,6 +139,21 @@ def _memory(pid: int) -> tuple[float, float]:
     return sum(map(int, peak)) / 1024, sum(map(int, private)) / 1024
 
 
+def tree_cpu_s(pid: int) -> float:
+    """Give the processor seconds that a process and all below it have used."""
+    waiting, ticks = [pid], 0
+    while waiting:
+        each = waiting.pop()
+        try:
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+            children = Path(f"/proc/{each}/task").glob("*/children")
+            waiting += [int(child) for path in children for child in path.read_text().split()]
+        except OSError:  # it has just ended
+            continue
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def drop_caches(folder: Path) -> None:
     """Write a folder's files out and let go of their pages, so that the next read is cold."""
     for path in sorted(folder.rglob("*")):
@@ -139,6 +164,24 @@ def drop_caches(folder: Path) -> None:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(descriptor)
+
+
+def cached_share(folder: Path) -> float:
+    """Share of a folder's bytes that the page cache holds (mincore(2)); 0: a read is cold."""
+    held = total = 0
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or path.is_symlink() or not path.stat().st_size:
+            continue
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            pages = np.zeros(-(-len(mapped) // mmap.PAGESIZE), dtype=np.uint8)
+            bytes_ = np.frombuffer(mapped, dtype=np.uint8)
+            address, said = bytes_.ctypes.data, pages.ctypes.data
+            del bytes_  # a view of the file would keep it mapped
+            asked = [ctypes.c_void_p(address), ctypes.c_size_t(len(mapped)), ctypes.c_void_p(said)]
+            if ctypes.CDLL(None, use_errno=True).mincore(*asked):
+                raise OSError(ctypes.get_errno(), f"mincore of {path}")
+            held, total = held + int((pages & 1).sum()), total + len(pages)
+    return held / total if total else 0.0
 
 
 def synced(folder: Path) -> float:

@@ -2,12 +2,14 @@
 
     python -m benchmarks.year [--json] [--first 1] [--months 12] [--minutes 60] [--keep FOLDER]
 
-Twelve months in India (UTC+5:30) with 24 runs; each month the carbon provider fails somehow, some
-months the GPUs fall silent or runs are killed. Every hour of both ledgers is compared with a sum
-made of true power and true intensities. Power and grid are invented; journal, sampler, cycle,
-accounts, budgets and providers (over HTTP) are the daemon's own. It ends early when the minutes are
-spent, and says where. `--keep` prints what `wattmesh budget`, `budget --audit` and `report --month`
-say of that year into files.
+Twelve months in India (UTC+5:30) with 48 runs; each month the carbon provider fails somehow and two
+runs are moved to and fro, some months the GPUs fall silent, an agent is gone for a day or runs are
+killed; one GPU is never read, in June the GPUs begin to draw a fifth less than their catalogues
+say, in September the accounting signal is changed. Every hour of both ledgers is compared with a
+sum made of true power and true intensities, what nobody read with its bound, and each saving with
+the true one. Power and grid are invented; journal, sampler, cycle, accounts, budgets and providers
+(over HTTP) are the daemon's own. It ends early when the minutes are spent, and says where. `--keep`
+prints what `wattmesh budget`, `budget --audit` and `report --month` say of that year into files.
 """
 
 import argparse
@@ -43,7 +45,10 @@ def shortened(tale: Tale, first: int, months: int) -> Tale:
 
 
 def sabotaged(life: Life) -> list[tuple[str, bool]]:
-    """Spoil one row of the newest comparable day in three ways; say which were caught."""
+    """Spoil one row of the newest comparable day in three ways; say which were caught.
+
+    And darkness that is forgotten, and savings told of ten times the emissions.
+    """
     end = life.simulated.world.time.now - 10 * 24 * HOUR
     start = end.replace(hour=0, minute=0, second=0)
     span = (start, start + 24 * HOUR)
@@ -61,7 +66,13 @@ def sabotaged(life: Life) -> list[tuple[str, bool]]:
     }
     if life.judged(tuple(rows), span).wrong:
         return [(name, False) for name in spoiled]
-    return [(name, bool(life.judged(tuple(some), span).wrong)) for name, some in spoiled.items()]
+    found = [(name, bool(life.judged(tuple(some), span).wrong)) for name, some in spoiled.items()]
+    dear = {hour: 10 * price for hour, price in life.checked.price_mg.items()}
+    return [
+        *found,
+        ("darkness forgotten", bool(life.forgotten())),
+        ("savings of a dearer grid", bool(life.flattered(dear)[0])),
+    ]
 
 
 def _row(life: Life, checked: Checked, took_s: float) -> dict[str, object]:
@@ -76,6 +87,9 @@ def _row(life: Life, checked: Checked, took_s: float) -> dict[str, object]:
         "actual_booked_g": checked.booked_ug["actual"] / 1e6,
         "baseline_true_g": checked.true_ug["baseline"] / 1e6,
         "baseline_booked_g": checked.booked_ug["baseline"] / 1e6,
+        "dark_true_g": checked.dark_ug / 1e6,
+        "dark_at_most_g": checked.bound_ug / 1e6,
+        "savings_compared": life.savings,
         "totals_kept": len(totals),
         "requests": len(life.simulated.server.asked),
         "took_s": took_s,
@@ -90,6 +104,7 @@ def _goals(life: Life, checked: Checked) -> tuple[Goal, ...]:
     return (
         Goal(name="wrong_hours", value=len(checked.wrong), goal=0, op="=="),
         Goal(name="worst_actual_share", value=off, goal=1e-9, op="<="),
+        Goal(name="false_savings", value=len(life.flattered()[0]), goal=0, op="=="),
         Goal(name="other_failures", value=len(life.failures), goal=0, op="=="),
         Goal(name="controls_caught", value=share, goal=1, op="=="),
     )

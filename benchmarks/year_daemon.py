@@ -18,12 +18,16 @@ from benchmarks.year_world import (
     HOUR,
     PUE,
     TOKENS_PER_S,
+    A,
     InventedPower,
     Job,
+    Move,
     World,
+    looks,
 )
 from wattmesh.controller.books.period_roll import PeriodRoll
 from wattmesh.controller.duties import Housekeeping, PollDuty
+from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.settings.read import parse
 from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
 from wattmesh.controller.signals.grid import grid
@@ -35,7 +39,8 @@ from wattmesh.integrations.carbon.grid_server import GridServer
 from wattmesh.integrations.carbon.http import JsonHttp
 from wattmesh.integrations.carbon.http_json import HttpJson
 from wattmesh.integrations.carbon.json_shape import Shape
-from wattmesh.reconfig.wire import Finish, Progress, Register
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import Finish, Order, Progress, Register, Transition
 from wattmesh.telemetry.carbon import Provider, Signal
 
 UID = os.getuid()
@@ -68,9 +73,22 @@ ends = 2027-01-01T00:00:00Z
 [carbon.accounting]
 provider = "electricity_maps"
 zone = "{zone}"
-factor = "direct"
+factor = "{factor}"
 key_file = "{folder}/key"
 base_url = "{url}/electricity_maps/v4"
+{fallback}
+[[carbon.report]]
+provider = "electricity_maps"
+zone = "{zone}"
+factor = "{other}"
+key_file = "{folder}/key"
+base_url = "{url}/electricity_maps/v4"
+[budget.cluster]
+grams = {grams}
+period = "month"
+"""
+
+FALLBACK = """\
 [[carbon.accounting_fallback]]
 provider = "http_json"
 zone = "{zone}"
@@ -83,21 +101,18 @@ url = "{url}/http_json/intensity/{{zone}}?hours={{hours}}"
 rows = "rows"
 unit = "g/kWh"
 lag_s = 7200
-[[carbon.report]]
-provider = "electricity_maps"
-zone = "{zone}"
-factor = "lifecycle"
-key_file = "{folder}/key"
-base_url = "{url}/electricity_maps/v4"
-[budget.cluster]
-grams = {grams}
-period = "month"
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What is simulated. `poll`, `price`: how often, virtual time."""
+    """What is simulated.
+
+    Attributes:
+        poll, price: how often, virtual time.
+        lifecycle_from: then the settings are reloaded, with another accounting signal: of the life
+            cycle, without a fallback; what has a price keeps it.
+    """
 
     zone: str = "IN-WE"
     timezone: str = "Asia/Kolkata"
@@ -106,6 +121,7 @@ class Site:
     poll: timedelta = HOUR
     price: timedelta = HOUR
     forecast: timedelta = 6 * HOUR
+    lifecycle_from: datetime | None = None
 
 
 @dataclass(slots=True)
@@ -143,31 +159,48 @@ class Simulated:
         self.world, self.site, self.server = world, site, server
         (folder / "key").write_text("an-invented-key")
         (folder / "key").chmod(0o600)
-        text = SETTINGS.format(
-            folder=folder,
-            url=server.url,
-            scale=SCALE,
-            pue=PUE,
-            zone=site.zone,
-            timezone=site.timezone,
-            retention_days=site.retention_days,
-            grams=site.grams,
-        )
         for job in world.jobs:
             path = folder / f"{job.name}.toml"
             path.write_text(CATALOGUE.format(name=job.name, tokens=job.tokens_total))
-            text += f'[runs.{job.name}]\ncatalogue = "{path}"\nbaseline = "A"\n'
-            deadline = job.start + 1.4 * (job.end - job.start)
-            text += f"deadline = {deadline:%Y-%m-%dT%H:%M:%SZ}\n"
         self.path = folder / "wattmesh.toml"
-        self.path.write_text(text)
-        settings = parse(text, where=self.path)
+        settings = self._settings()
         self.parts = Parts(settings, self.path, world.time.clock, InventedPower(world))
         self.journal, self.pulse = self.parts.journal, self.parts.pulse
         self.parts.leases.turn()
         self._launches: dict[str, int] = {}
         self._seq = 0
+        self._reloaded = self._changed
         self.dues = self._dues()
+
+    @property
+    def _changed(self) -> bool:
+        """Whether the settings name the other accounting signal."""
+        since = self.site.lifecycle_from
+        return since is not None and self.world.time.now >= since
+
+    def _settings(self) -> Settings:
+        """Write the settings as they stand at this moment."""
+        site, folder = self.site, self.path.parent
+        names = {"url": self.server.url, "zone": site.zone}
+        fallback = "" if self._changed else FALLBACK.format(**names, scale=SCALE)
+        factors = ("lifecycle", "direct") if self._changed else ("direct", "lifecycle")
+        text = SETTINGS.format(
+            **names,
+            folder=folder,
+            fallback=fallback,
+            factor=factors[0],
+            other=factors[1],
+            pue=PUE,
+            timezone=site.timezone,
+            retention_days=site.retention_days,
+            grams=site.grams,
+        )
+        for job in self.world.jobs:
+            text += f'[runs.{job.name}]\ncatalogue = "{folder / job.name}.toml"\nbaseline = "A"\n'
+            deadline = job.start + 1.4 * (job.end - job.start)
+            text += f"deadline = {deadline:%Y-%m-%dT%H:%M:%SZ}\n"
+        self.path.write_text(text)
+        return parse(text, where=self.path)
 
     def _providers(self) -> tuple[Provider, ...]:
         """Open the providers as the settings name them, patient by the world's clock."""
@@ -191,12 +224,21 @@ class Simulated:
             http=http(server.url),
         )
         named = grid(self.pulse.settings, self.world.time.now).providers
-        opened = (direct, other, lifecycle)
+        opened = (lifecycle, direct) if self._changed else (direct, other, lifecycle)
         assert [each.signal for each in opened] == [each.signal for each in named]
         return opened
 
     def _dues(self) -> dict[str, Due]:
         """Give everything that the scheduler and the loops do, but sampler and cycle."""
+        dues = self._polls()
+        dues["price"] = Due(self.site.price, self.parts.accounts.turn)
+        roll = PeriodRoll(self.journal, self.pulse)
+        dues["periods"] = Due(HOUR, roll.turn)
+        dues["retention"] = Due(24 * HOUR, Housekeeping(self.journal, self.pulse).turn)
+        return dues
+
+    def _polls(self) -> dict[str, Due]:
+        """Give the polls of the settings' signals."""
         dues = {}
         wanted = grid(self.pulse.settings, self.world.time.now).ahead
         for source in self._providers():
@@ -206,10 +248,6 @@ class Simulated:
             forecaster = _Seldom(own, self.site.forecast) if ahead else NoForecaster()
             duty = PollDuty(poller, forecaster, self.pulse, lambda: None)
             dues[f"poll {source.signal}"] = Due(self.site.poll, duty.turn)
-        dues["price"] = Due(self.site.price, self.parts.accounts.turn)
-        roll = PeriodRoll(self.journal, self.pulse)
-        dues["periods"] = Due(HOUR, roll.turn)
-        dues["retention"] = Due(24 * HOUR, Housekeeping(self.journal, self.pulse).turn)
         return dues
 
     def live(self, until: datetime, step: timedelta) -> None:
@@ -224,6 +262,8 @@ class Simulated:
         """Do what is due at one moment, in the order in which the daemon's loops would."""
         # The lease is kept by the database's own time: the year's does not count there.
         self.parts.leases.turn()
+        if self._changed and not self._reloaded:
+            self._reload()
         self.parts.sampler.turn()
         for job in self.world.jobs:
             self._report(job, now)
@@ -232,6 +272,17 @@ class Simulated:
         self.parts.sampler.turn()
         for due in self.dues.values():
             due.turn(now)
+        if any(now in looks(move) for job in self.world.jobs for move in job.moves):
+            self.dues["price"].work()
+
+    def _reload(self) -> None:
+        """Reload the settings, which name another accounting signal, as SIGHUP does."""
+        self._reloaded = True
+        self.parts.reload(self._settings())
+        polls = [name for name in self.dues if name.startswith("poll ")]
+        for name in polls:
+            del self.dues[name]
+        self.dues = self._polls() | self.dues
 
     def _report(self, job: Job, now: datetime) -> None:
         """Let a run introduce itself, report, or end, as its processes would."""
@@ -244,7 +295,61 @@ class Simulated:
             with suppress(WattmeshError):  # said once; a repeat is refused
                 self._finish(job, launches, now)
         elif job.trains(now) or (job.away and now == job.away[0]):
+            self._move(job, wanted, now)
             self._progress(job, wanted, now)
+
+    def _move(self, job: Job, launch: int, now: datetime) -> None:
+        """Order a switch, as the cycle would, or report its steps, as a hook would."""
+        for number, move in enumerate(job.moves):
+            plan = f"{job.name}-p{number}"
+            if now == move.at:
+                self._order(job, launch, move, plan)
+                self._step(job, launch, plan, SwitchState.CHECKPOINTING)
+            elif now == move.until:
+                self._step(job, launch, plan, SwitchState.CONFIRMED)
+
+    def _order(self, job: Job, launch: int, move: Move, plan: str) -> None:
+        """Commit the intent of a switch."""
+        now = self.world.time.now
+        order = Order(
+            plan=plan,
+            epoch=self.pulse.epoch or 0,
+            run=job.name,
+            attempt=launch,
+            point="A" if move.layout == A else "B",
+            layout=move.layout,
+            ranks=(0, 1),
+            not_before_step=job.trained(now) // 1000,
+            valid_until_step=job.trained(now) // 1000 + 1000,
+        )
+        made = self.journal.switches.order(
+            order,
+            from_point="B" if move.layout == A else "A",
+            requested_by="year",
+            reason="the story says so.",
+            predicted_g=None,
+            switch_cost_g=None,
+            now=now,
+        )
+        assert made, f"{plan}: another switch is open"
+
+    def _step(self, job: Job, launch: int, plan: str, state: SwitchState) -> None:
+        """Report a step of a switch."""
+        now, done = self.world.time.now, state is SwitchState.CONFIRMED
+        message = Transition(
+            run=job.name,
+            incarnation=f"{job.name}-{launch}",
+            attempt=launch,
+            plan=plan,
+            epoch=self.pulse.epoch or 0,
+            state=state,
+            step=job.trained(now) // 1000,
+            elapsed_s=60.0,
+            layout=job.layout_at(now) if done else None,
+            ranks=(0, 1),
+            evidence={"total_s": 60.0} if done else {},
+        )
+        self.journal.switches.record(message, owner_uid=UID, now=now)
 
     def _register(self, job: Job, launch: int, now: datetime) -> None:
         """Introduce a launch."""
@@ -253,7 +358,7 @@ class Simulated:
             name=job.name,
             incarnation=f"{job.name}-{launch}",
             attempt=launch,
-            layout=job.layout,
+            layout=job.layout_at(now),
             ranks=(0, 1),
             world_size=2,
             gpus=job.gpus,
@@ -280,9 +385,9 @@ class Simulated:
             step=tokens // 1000,
             samples=tokens // 100,
             tokens=tokens,
-            tokens_per_s=float(TOKENS_PER_S[job.layout]),
+            tokens_per_s=float(TOKENS_PER_S[job.layout_at(now)]),
             loss=2.0,
-            layout=job.layout,
+            layout=job.layout_at(now),
             ranks=(0, 1),
             boundary_every=100,
             checkpoint_step=tokens // 1000,

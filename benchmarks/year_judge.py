@@ -1,4 +1,4 @@
-"""What must hold of a simulated stretch besides its grams: holds, closed months, periods.
+"""What must hold of a simulated stretch besides its grams: savings, holds, months, periods.
 
 Written against the journal's own rows, with the calendar reckoned anew. Invariant: each check gives
 sentences about what is wrong; none is the only sign that all is well.
@@ -10,8 +10,9 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from benchmarks.year_oracle import NJ_PER_KWH, Story
-from benchmarks.year_world import HOUR, PUE, Job, World
+from benchmarks.year_oracle import NJ_PER_KWH, ROW_UG, Story, baseline_nj
+from benchmarks.year_world import HOUR, PUE, A, Job, World
+from wattmesh.controller.books.saving import run_saving
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.integrations.carbon.grid_server.grids import Grid
@@ -164,14 +165,77 @@ def truth_of(world: World, grid: Grid, story: Story, first: datetime, last: date
     """Sum what was true between two moments, however they lie to the hours."""
     energy_nj, carbon_ug, pieces, known = 0, 0.0, 0, True
     for stretch in world.stretches:
+        if stretch.dark:
+            continue
         start, end = max(first, stretch.start), min(last, stretch.end)
         hour = start.replace(minute=0, second=0, microsecond=0)
         while hour < end:
             part = stretch.energy_nj(max(start, hour), min(end, hour + HOUR))
-            price = story.g_milli_per_kwh(grid, hour)
+            measure = story.measures(hour)
+            price = story.g_milli_per_kwh(grid, hour, next(iter(measure)))
+            known = known and len(measure) == 1
             known = known and price is not None
             energy_nj += part
             carbon_ug += PUE * part * (price or 0) * 1000 / NJ_PER_KWH
             pieces += 1
             hour += HOUR
     return Truth(energy_nj=energy_nj, carbon_ug=carbon_ug if known else None, pieces=pieces)
+
+
+def flattered(
+    journal: Journal, world: World, price_mg: Mapping[datetime, int], until: datetime
+) -> tuple[list[str], int]:
+    """Say which runs claim to have saved more than they did, or less than nothing for no reason.
+
+    Args:
+        journal: what is claimed.
+        world: what was true.
+        price_mg: what each hour was priced with.
+        until: runs that ended later are not looked at.
+
+    Returns:
+        Sentences, and how many savings of moved runs were held against the truth.
+    """
+    wrong, held = [], 0
+    known = {row.run: row for row in journal.runs.all(world.time.now)}
+    for job in world.jobs:
+        row = known.get(job.name)
+        if row is None or job.end >= until:
+            continue
+        found = run_saving(journal, row)
+        told = (found.saved_ug, found.high_ug)
+        if job.layout != A:  # nothing was ever measured where it was submitted
+            wrong += [f"{job.name}: saved {told}, never measured"] if told != (None, None) else []
+        elif not job.moves:
+            wrong += [f"{job.name}: never touched, saved {told}"] if told != (0, 0) else []
+        elif len(found.signals) > 1:
+            wrong += [f"{job.name}: {told} in two signals"] if told != (None, None) else []
+        elif found.saved_ug is None or found.high_ug is None:
+            wrong.append(f"{job.name}: no saving is told: {found.why}")
+        else:
+            held += 1
+            true_ug, slack_ug = true_saving_ug(job, world, price_mg)
+            if not found.saved_ug - slack_ug <= true_ug <= found.high_ug + slack_ug:
+                wrong.append(f"{job.name}: saved {told}, truly {true_ug:.0f} +- {slack_ug:.0f}")
+    return wrong, held
+
+
+def true_saving_ug(job: Job, world: World, price_mg: Mapping[datetime, int]) -> tuple[float, float]:
+    """Give what a run that has ended truly saved, and what of it is not exact."""
+    spent = baseline = slack = 0.0
+    scale = PUE * 1000 / NJ_PER_KWH
+    for stretch in (each for each in world.stretches if each.run == job.name):
+        hour = stretch.start.replace(minute=0, second=0, microsecond=0)
+        while hour < stretch.end:
+            part = stretch.energy_nj(hour, hour + HOUR)
+            spent += part * price_mg.get(hour, 0) * scale if part else 0.0
+            slack += ROW_UG
+            hour += HOUR
+    hour = job.start.replace(minute=0, second=0, microsecond=0)
+    while hour < job.end:
+        energy_nj, off_nj = baseline_nj(job, hour, world.time.now)
+        rate = price_mg.get(hour, 0) * scale * world.factor_milli(hour) / 1000
+        baseline += energy_nj * rate
+        slack += off_nj * rate + ROW_UG
+        hour += HOUR
+    return baseline - spent, slack

@@ -4,7 +4,7 @@ Rows are compared before retention lets them go, month by month, three days afte
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -17,13 +17,14 @@ from benchmarks.year_judge import (
     blind_spans,
     blindly,
     closed_wrongly,
+    flattered,
     truth_of,
     unexplained,
     untiled,
 )
-from benchmarks.year_oracle import Checked, check
+from benchmarks.year_oracle import Checked, Wrong, check
 from benchmarks.year_story import GPUS, Tale
-from benchmarks.year_world import Time, World
+from benchmarks.year_world import HOUR, Time, World
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server import GridServer
@@ -42,12 +43,14 @@ class Life:
     Attributes:
         checked: both scenarios against the truth.
         failures: other sentences on what is wrong.
+        savings: of runs that were moved, held against the truth.
     """
 
     tale: Tale
     simulated: Simulated
     checked: Checked = field(default_factory=Checked)
     failures: list[str] = field(default_factory=list)
+    savings: int = 0
     _decisions: dict[tuple[str, datetime, str, str], DecisionRow] = field(default_factory=dict)
 
     def remember(self) -> None:
@@ -103,6 +106,31 @@ class Life:
         world, grid = self.simulated.world, self.simulated.server.grid
         truth = partial(truth_of, world, grid, tale.story())
         self.failures += closed_wrongly(journal, truth, span, timezone)
+        told, self.savings = self.flattered()
+        self.failures += told
+
+    def forgotten(self) -> list[Wrong]:
+        """Judge the newest day with dark time again, as if it had not been booked."""
+        dark = [each for each in self.simulated.world.stretches if each.dark and each.run]
+        newest = max(self.checked.price_mg, default=self.tale.start)
+        ends = [each.end for each in dark if each.end <= newest]
+        if not ends:
+            return []
+        end = max(ends).replace(minute=0, second=0) + HOUR
+        span = (end - 24 * HOUR, end)
+        bright = tuple(replace(row, upper_mj=0, upper_ug=0) for row in self.rows(*span))
+        return self.judged(bright, span).wrong
+
+    def flattered(self, price_mg: Mapping[datetime, int] | None = None) -> tuple[list[str], int]:
+        """Hold the savings of runs whose hours were all compared against the truth.
+
+        Args:
+            price_mg: of each hour; tests spoil them.
+        """
+        world = self.simulated.world
+        prices = price_mg or self.checked.price_mg
+        until = max(prices, default=self.tale.start)
+        return flattered(self.simulated.journal, world, prices, until)
 
 
 @contextmanager
@@ -119,7 +147,15 @@ def lived(tale: Tale, folder: Path, minutes: float = math.inf) -> Iterator[Life]
     server = GridServer(clock=lambda: time.now)
     tale.switch_on(server)
     quiet = (*tale.silent, *tale.down)
-    world = World(time=time, jobs=tale.jobs, gpus=GPUS, silent=quiet)
+    world = World(
+        time=time,
+        jobs=tale.jobs,
+        gpus=GPUS,
+        silent=quiet,
+        unread=tale.unread,
+        never=tale.never_read,
+        drift=tale.drift,
+    )
     with server.serving():
         life = Life(tale=tale, simulated=Simulated(folder, world, server, tale.site))
         try:

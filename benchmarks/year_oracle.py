@@ -1,8 +1,9 @@
 """What a simulated stretch of time truly emitted, summed without any of the ledger's code.
 
-True power times the final intensity of each true interval, hour by hour. Where the accounting
-provider never told an hour, the declared stand-in counts; where that did not either, the estimate
-that the row itself declares, marked as one. Invariant: this file reads the ledger only to compare.
+True power times the final intensity of each true interval, hour by hour, in the signal that the
+settings named then. Where the accounting provider never told an hour, the declared stand-in counts;
+where that did not either, the estimate that the row itself declares, marked as one. What nobody
+read is in no row, and must be bounded. Invariant: this file reads the ledger only to compare.
 """
 
 from bisect import bisect_left
@@ -11,11 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from benchmarks.year_world import HOUR, POWER_MW, PUE, TOKENS_PER_S, A, Job, Stretch, World
+from benchmarks.year_world import HOUR, POWER_MW, PUE, TOKENS_PER_S, A, Job, Stretch, World, looks
 from wattmesh.controller.journal.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server.grids import Grid, Measure
 
 NJ_PER_KWH = 3_600_000_000_000_000
+LATE = timedelta(days=2)
+"""Rows of the newest hours may have no price yet when the settings change."""
+
 ROW_UG = 1.0
 """What rounding may do to a row: half a microgram of the price, and of a millijoule its grams (at
 most 0.35 at 1000 g/kWh) where a reading lies inside a slot, at either border."""
@@ -29,6 +33,7 @@ class Story:
         never: spans of hours that the accounting provider never told.
         neither: spans that the stand-in never told either.
         raised: spans that the accounting provider later told 20 % higher.
+        lifecycle_from: then the settings named the signal of the life cycle, without a stand-in.
     """
 
     zone: str
@@ -36,15 +41,26 @@ class Story:
     never: Sequence[tuple[datetime, datetime]] = ()
     neither: Sequence[tuple[datetime, datetime]] = ()
     raised: Sequence[tuple[datetime, datetime]] = ()
+    lifecycle_from: datetime | None = None
 
-    def g_milli_per_kwh(self, grid: Grid, hour: datetime) -> int | None:
+    def g_milli_per_kwh(
+        self, grid: Grid, hour: datetime, measure: Measure = Measure.DIRECT
+    ) -> int | None:
         """Give the final intensity of the hour that begins at `hour`; None: nobody told it."""
         if not _within(self.never, hour):
-            grams = grid.truth(self.zone, hour, HOUR, Measure.DIRECT)
+            grams = grid.truth(self.zone, hour, HOUR, measure)
             return 1000 * round(1.2 * grams if _within(self.raised, hour) else grams)
-        if not _within(self.neither, hour):
+        if measure is Measure.DIRECT and not _within(self.neither, hour):
             return round(1000 * grid.truth(self.zone, hour, HOUR) * self.scale)
         return None
+
+    def measures(self, hour: datetime) -> set[Measure]:
+        """Give what an hour may be accounted in; either, where its price was late."""
+        if self.lifecycle_from is None or hour + HOUR + LATE <= self.lifecycle_from:
+            return {Measure.DIRECT}
+        if hour >= self.lifecycle_from:
+            return {Measure.LIFECYCLE}
+        return {Measure.DIRECT, Measure.LIFECYCLE}
 
 
 def _within(spans: Iterable[tuple[datetime, datetime]], at: datetime) -> bool:
@@ -73,7 +89,13 @@ class Wrong:
 
 @dataclass(slots=True, kw_only=True)
 class Checked:
-    """What a comparison found. `worst_ug`: largest difference of an hour; `total_*`: of all."""
+    """What a comparison found.
+
+    Attributes:
+        worst_ug: largest difference of an hour. `true_ug`, `booked_ug`: of all, by scenario.
+        dark_ug: what was truly emitted and nobody read; `bound_ug`: the most the rows say of it.
+        price_mg: what each hour was priced with in the end.
+    """
 
     wrong: list[Wrong] = field(default_factory=list)
     hours: int = 0
@@ -82,6 +104,9 @@ class Checked:
     worst_ug: float = 0.0
     true_ug: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     booked_ug: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    dark_ug: float = 0.0
+    bound_ug: int = 0
+    price_mg: dict[datetime, int] = field(default_factory=dict)
 
     def join(self, other: "Checked") -> None:
         """Add what another comparison found."""
@@ -90,6 +115,9 @@ class Checked:
         self.rows += other.rows
         self.estimated_hours += other.estimated_hours
         self.worst_ug = max(self.worst_ug, other.worst_ug)
+        self.dark_ug += other.dark_ug
+        self.bound_ug += other.bound_ug
+        self.price_mg |= other.price_mg
         for name, value in other.true_ug.items():
             self.true_ug[name] += value
         for name, booked in other.booked_ug.items():
@@ -121,24 +149,72 @@ def check(
     names = ("", *(job.name for job in world.jobs))
     hour = span[0]
     while hour < span[1]:
-        price = story.g_milli_per_kwh(grid, hour)
         there = {
             (scenario, run): booked.get((scenario, run, hour), [])
             for scenario in ("actual", "baseline")
             for run in names
         }
+        measure = _measure(found, story, hour, there)
+        price = story.g_milli_per_kwh(grid, hour, measure)
         if price is None:
             found.estimated_hours += 1
             price = _declared(there.values())
+        found.price_mg[hour] = price
         _actual(found, there, stretches.over(hour), hour, price)
         for job in world.jobs:
-            energy_nj, slack_nj = baseline_nj(job, hour, world.time.now)
-            one = _Sum(energy_nj, there["baseline", job.name], price, slack_nj)
-            one.compare(found, "baseline", job.name, hour)
+            _baseline(found, job, there["baseline", job.name], hour, world)
         found.hours += 1
         hour += HOUR
     found.rows = len(rows)
     return found
+
+
+def _measure(
+    found: Checked,
+    story: Story,
+    hour: datetime,
+    there: dict[tuple[str, str], list[EmissionRow]],
+) -> Measure:
+    """Tell what an hour is accounted in; note where that is not one signal, or not the right."""
+    rows = [row for some in there.values() for row in some if row.g_milli_per_kwh is not None]
+    told = {Measure(row.signal.split(":")[3]) for row in rows}
+    allowed = story.measures(hour)
+    if len(told) > 1 or not told <= allowed:
+        wrong = Wrong(scenario="signal", run="*", hour=hour, true_ug=0, booked_ug=0, bound_ug=0)
+        found.wrong.append(wrong)
+    return next(iter(told or allowed))
+
+
+def _baseline(
+    found: Checked, job: Job, rows: Sequence[EmissionRow], hour: datetime, world: World
+) -> None:
+    """Compare what the baseline drew by itself; where it is the run, see that the run was there."""
+    price = found.price_mg[hour]
+    alone = [row for row in rows if row.line != "as_run"]
+    if len(alone) < len(rows) and not _at_a(job, hour):
+        wrong = Wrong(
+            scenario="as_run", run=job.name, hour=hour, true_ug=0, booked_ug=0, bound_ug=0
+        )
+        found.wrong.append(wrong)
+    if alone or (rows == [] and job.start < hour < job.end):
+        energy_nj, slack_nj = baseline_nj(job, hour, world.time.now)
+        measured = any(row.line == "modelled" for row in alone)
+        factor = world.factor_milli(hour) if measured else 1000
+        _Sum(
+            energy_nj * factor // 1000, alone, price, slack_nj, dark=_half_dark(job, world)
+        ).compare(found, "baseline", job.name, hour)
+
+
+def _at_a(job: Job, hour: datetime) -> bool:
+    """Whether a run was at its submitted point, untouched, as long as it lived in an hour."""
+    moved = any(move.at < hour + HOUR and hour < looks(move)[2] for move in job.moves)
+    return not moved and job.layout_at(hour) == A
+
+
+def _half_dark(job: Job, world: World) -> bool:
+    """Whether a GPU of a run was dark, so that what was measured of it may be too little."""
+    gone = {gpu for gpu, start, end in world.unread if start < job.end and job.start < end}
+    return bool({*world.never, *gone} & {*job.gpus})
 
 
 class _Stretches:
@@ -161,12 +237,18 @@ class _Stretches:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """One figure of one hour: the truth beside the rows. `slack_nj`: what is not exact in both."""
+    """One figure of one hour: the truth beside the rows.
+
+    Attributes:
+        slack_nj: what is not exact in both.
+        dark: the rows may say less than the truth, down to it less what they call unobserved.
+    """
 
     energy_nj: int
     rows: Sequence[EmissionRow]
     price: int
     slack_nj: float = 0.0
+    dark: bool = False
 
     def compare(self, found: Checked, scenario: str, run: str, hour: datetime) -> None:
         """Note what it came to, and whether that is wrong."""
@@ -177,7 +259,8 @@ class _Sum:
         found.true_ug[scenario] += true_ug
         found.booked_ug[scenario] += booked_ug
         found.worst_ug = max(found.worst_ug, abs(booked_ug - true_ug))
-        if abs(booked_ug - true_ug) > bound_ug:
+        upper_ug = sum(row.upper_ug or 0 for row in self.rows) if self.dark else 0
+        if not -bound_ug <= true_ug - booked_ug <= bound_ug + upper_ug:
             found.wrong.append(
                 Wrong(
                     scenario=scenario,
@@ -199,15 +282,41 @@ def _actual(
 ) -> None:
     """Compare the whole cluster, and each run where it is certain whose the energy was."""
     rows = [row for (scenario, _), some in there.items() if scenario == "actual" for row in some]
-    _Sum(sum(nj for _, nj in stretches), rows, price).compare(found, "actual", "*", hour)
+    bright = [(each, nj) for each, nj in stretches if not each.dark]
+    _Sum(sum(nj for _, nj in bright), rows, price).compare(found, "actual", "*", hour)
     if any(each.run is None for each, _ in stretches):
         return
-    apart = Checked()
+    apart = Checked(price_mg=found.price_mg)
     for (scenario, run), some in there.items():
         if scenario == "actual":
-            energy_nj = sum(nj for each, nj in stretches if each.run == run)
+            energy_nj = sum(nj for each, nj in bright if each.run == run)
             _Sum(energy_nj, some, price).compare(apart, scenario, run, hour)
+            if run:
+                _dark(apart, stretches, run, some, hour)
     found.wrong += apart.wrong
+    found.dark_ug += apart.dark_ug
+    found.bound_ug += apart.bound_ug
+
+
+def _dark(
+    found: Checked,
+    stretches: list[tuple[Stretch, int]],
+    run: str,
+    rows: Sequence[EmissionRow],
+    hour: datetime,
+) -> None:
+    """Hold the upper estimate of an hour against what nobody read; 0 where all was read."""
+    price = found.price_mg[hour]
+    dark_nj = sum(nj for each, nj in stretches if each.dark and each.run == run)
+    dark_ug = PUE * dark_nj * price * 1000 / NJ_PER_KWH
+    bound_ug = sum(row.upper_ug or 0 for row in rows)
+    found.dark_ug += dark_ug
+    found.bound_ug += bound_ug
+    if dark_ug > bound_ug + ROW_UG * max(1, len(rows)) or (bound_ug and not dark_nj):
+        wrong = Wrong(
+            scenario="dark", run=run, hour=hour, true_ug=dark_ug, booked_ug=bound_ug, bound_ug=0.0
+        )
+        found.wrong.append(wrong)
 
 
 def _declared(rows: Iterable[Sequence[EmissionRow]]) -> int:

@@ -10,12 +10,12 @@ from datetime import datetime, timedelta
 
 from benchmarks.year_daemon import SCALE, Site
 from benchmarks.year_oracle import Story
-from benchmarks.year_world import HOUR, TOKENS_PER_S, A, B, Job, at
+from benchmarks.year_world import HOUR, TOKENS_PER_S, A, B, Job, Move, at
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
 from wattmesh.reconfig.layout import Layout
 
 DAY = timedelta(days=1)
-GPUS = ("GPU-0", "GPU-1", "GPU-2", "GPU-3", "GPU-4")
+GPUS = ("GPU-0", "GPU-1", "GPU-2", "GPU-3", "GPU-4", "GPU-5")
 Span = tuple[datetime, datetime]
 
 
@@ -29,6 +29,9 @@ class Tale:
         wrong_zone: it answers for another zone.
         never, neither: it never tells these hours; the stand-in does not tell the second ones.
         raised: these hours are told 20 % higher from `raised_at` on.
+        unread: a GPU has no agent meanwhile, and its counter begins anew. `never_read`: GPUs that
+            nobody ever reads.
+        drift: from then on working GPUs draw so many thousandths of what they did.
     """
 
     site: Site
@@ -44,6 +47,14 @@ class Tale:
     neither: Sequence[Span] = ()
     raised: Sequence[Span] = ()
     raised_at: Sequence[datetime] = field(default=())
+    unread: Sequence[tuple[str, datetime, datetime]] = ()
+    never_read: Sequence[str] = ()
+    drift: tuple[datetime, int] | None = None
+
+    @property
+    def whole(self) -> Span:
+        """From its beginning to its end."""
+        return self.start, self.end
 
     def story(self) -> Story:
         """Give what the independent sum must know."""
@@ -53,6 +64,7 @@ class Tale:
             never=self.never,
             neither=self.neither,
             raised=self.raised,
+            lifecycle_from=self.site.lifecycle_from,
         )
 
     def switch_on(self, server: GridServer) -> None:
@@ -78,10 +90,28 @@ def _job(
     layout: Layout = A,
     gpus: tuple[str, ...] = GPUS[:2],
     away: Span | None = None,
+    moves: tuple[Move, ...] = (),
 ) -> Job:
-    """Make a run that trains for so many hours."""
+    """Make a run that trains for so many hours, if it is not moved."""
     tokens = round(hours * 3600) * TOKENS_PER_S[layout]
-    return Job(name=name, gpus=gpus, start=start, tokens_total=tokens, layout=layout, away=away)
+    return Job(
+        name=name,
+        gpus=gpus,
+        start=start,
+        tokens_total=tokens,
+        layout=layout,
+        away=away,
+        moves=moves,
+    )
+
+
+def _moves(start: datetime, *hours: float) -> tuple[Move, ...]:
+    """Move a run so many hours after a moment, to B, back to A, and so on; each takes 70 s."""
+    moments = [start + timedelta(hours=each) for each in hours]
+    return tuple(
+        Move(at=when, until=when + timedelta(seconds=70), layout=A if number % 2 else B)
+        for number, when in enumerate(moments)
+    )
 
 
 def month_end() -> Tale:
@@ -112,14 +142,33 @@ def month_end() -> Tale:
 
 
 def clocks_change() -> Tale:
-    """Clocks change in Berlin and a month ends while the provider is away for more than 72 h."""
+    """Clocks change in Berlin and a month ends while the provider is away for more than 72 h.
+
+    One run is moved while an agent is gone for a day; another has a GPU that nobody ever reads.
+    GPUs draw less than they did from the second day on, and the accounting signal is changed.
+    """
+    start = at("2026-03-26 00:00:00")
+    moved, half = start + 30 * HOUR, start + 31 * HOUR
     return Tale(
-        site=Site(zone="DE", timezone="Europe/Berlin", poll=2 * HOUR, price=3 * HOUR),
-        start=at("2026-03-26 00:00:00"),
+        site=Site(
+            zone="DE",
+            timezone="Europe/Berlin",
+            poll=2 * HOUR,
+            price=3 * HOUR,
+            lifecycle_from=start + 26 * HOUR,
+        ),
+        start=start,
         end=at("2026-04-05 00:00:00"),
         step=timedelta(hours=2, seconds=11),
-        jobs=(_job("spring", at("2026-03-26 03:00:00"), 170, layout=B),),
+        jobs=(
+            _job("spring", at("2026-03-26 03:00:00"), 170, layout=B),
+            _job("moved", moved, 80, gpus=GPUS[2:4], moves=_moves(moved, 9, 39, 60)),
+            _job("half", half, 60, gpus=GPUS[4:], moves=_moves(half, 11)),
+        ),
         dead=((at("2026-03-27 22:00:00"), at("2026-04-01 20:00:00")),),
+        unread=((GPUS[2], moved + 20 * HOUR, moved + 44 * HOUR),),
+        never_read=GPUS[5:],
+        drift=(start + 24 * HOUR, 800),
     )
 
 
@@ -132,14 +181,25 @@ def whole_year() -> Tale:
         jobs.append(_job(f"long-{number + 1}", first + 2 * DAY, 480, away=away))
         start = first + 5 * DAY + timedelta(hours=7, minutes=13, seconds=5)
         jobs.append(_job(f"lean-{number + 1}", start, 300, layout=B, gpus=GPUS[2:4]))
+        start = first + 19 * DAY
+        moves = _moves(start, 14, 50, 75, 110)
+        jobs.append(_job(f"moved-{number + 1}", start, 130, gpus=GPUS[2:4], moves=moves))
+        moves = _moves(start, 20, 44)
+        jobs.append(_job(f"half-{number + 1}", start, 100, gpus=GPUS[4:], moves=moves))
 
     def each(every: int, day: float, hours: float, first: int = 0) -> tuple[Span, ...]:
         starts = [month + timedelta(days=day) for month in months[first::every]]
         return tuple((start, start + timedelta(hours=hours)) for start in starts)
 
     raised = each(4, 11, 12)
+    gone = (*((GPUS[0], *span) for span in each(2, 10.6, 24)), *_gone(each(2, 21.1, 24)))
     return Tale(
-        site=Site(poll=6 * HOUR, price=6 * HOUR, forecast=24 * HOUR),
+        site=Site(
+            poll=6 * HOUR,
+            price=6 * HOUR,
+            forecast=24 * HOUR,
+            lifecycle_from=at("2026-09-15 09:00:00"),
+        ),
         start=at("2026-01-01 00:00:00"),
         end=at("2027-01-05 00:00:00"),
         step=timedelta(hours=6, seconds=13),
@@ -152,4 +212,12 @@ def whole_year() -> Tale:
         neither=each(4, 25.5, 7, first=1),
         raised=raised,
         raised_at=tuple(end + 36 * HOUR for _, end in raised),
+        unread=gone,
+        never_read=GPUS[5:],
+        drift=(at("2026-06-01 00:00:00"), 800),
     )
+
+
+def _gone(spans: Sequence[Span]) -> tuple[tuple[str, datetime, datetime], ...]:
+    """Let one GPU of the runs that are moved have no agent meanwhile."""
+    return tuple((GPUS[2], start, end) for start, end in spans)

@@ -23,6 +23,10 @@ POWER_MW = {A: 700_000, B: 550_000}
 
 TOKENS_PER_S = {A: 100_000, B: 80_000}
 IDLE_MW = 90_000
+SWITCH_MW = 120_000
+"""Of one GPU while its run is moved: nothing is trained."""
+
+LIMIT_W = 750.0
 PUE = 1.25
 """Joules of the facility for one of its GPUs; every gram is of the facility."""
 
@@ -78,11 +82,20 @@ class Time:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A switch: nothing is trained from `at` to `until`; then the run goes on in `layout`."""
+
+    at: datetime
+    until: datetime
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One run as it truly goes.
 
     Attributes:
-        layout: at which it trains from the first to the last token.
+        layout: at which it trains from the first token to the first of its `moves`.
         away: it is killed at the first moment and launched again at the second.
     """
 
@@ -92,19 +105,46 @@ class Job:
     tokens_total: int
     layout: Layout
     away: tuple[datetime, datetime] | None = None
+    moves: tuple[Move, ...] = ()
+
+    def layout_at(self, now: datetime) -> Layout:
+        """Give the layout at a moment; while it is moved, the one before."""
+        past = [each.layout for each in self.moves if each.until <= now]
+        return past[-1] if past else self.layout
+
+    def moving(self, now: datetime) -> bool:
+        """Whether a switch is under way."""
+        return any(each.at <= now < each.until for each in self.moves)
 
     def trained(self, now: datetime) -> int:
         """Give the tokens trained up to a moment."""
-        passed = max(timedelta(), now - self.start)
+        found = sum(
+            max(timedelta(), min(now, end) - start) // timedelta(seconds=1) * TOKENS_PER_S[layout]
+            for start, end, layout in self._stages()
+        )
+        return min(self.tokens_total, found)
+
+    def _stages(self) -> Iterator[tuple[datetime, datetime, Layout]]:
+        """Give the stretches in which it trains, as long as there is work; the last has no end."""
+        pauses = [(each.at, each.until, each.layout) for each in self.moves]
         if self.away is not None:
-            passed -= max(timedelta(), min(now, self.away[1]) - self.away[0])
-        return min(self.tokens_total, passed // timedelta(seconds=1) * TOKENS_PER_S[self.layout])
+            pauses.append((*self.away, self.layout_at(self.away[0])))
+        at, layout = self.start, self.layout
+        for start, end, after in sorted(pauses, key=lambda each: each[0]):
+            yield at, start, layout
+            at, layout = end, after
+        yield at, datetime.max.replace(tzinfo=UTC), layout
 
     @property
     def end(self) -> datetime:
         """When its last token is trained."""
-        away = self.away[1] - self.away[0] if self.away else timedelta()
-        return self.start + away + timedelta(seconds=self.tokens_total // TOKENS_PER_S[self.layout])
+        left = self.tokens_total
+        for start, end, layout in self._stages():
+            needed = timedelta(seconds=-(-left // TOKENS_PER_S[layout]))
+            if start + needed <= end:
+                return start + needed
+            left -= (end - start) // timedelta(seconds=1) * TOKENS_PER_S[layout]
+        raise AssertionError("the last stage has no end")
 
     def trains(self, now: datetime) -> bool:
         """Whether its processes live."""
@@ -118,13 +158,19 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """What one GPU truly drew between two moments. `run`: for whom; None: not decided here."""
+    """What one GPU truly drew between two moments.
+
+    Attributes:
+        run: for whom; None: not decided here.
+        dark: nobody ever learns of it.
+    """
 
     gpu: str
     start: datetime
     end: datetime
     power_mw: int
     run: str | None
+    dark: bool = False
 
     def energy_nj(self, start: datetime, end: datetime) -> int:
         """Give the energy of the part in [start, end): mW times microseconds."""
@@ -134,12 +180,22 @@ class Stretch:
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """The cluster. `silent`: GPUs do not answer between two such moments."""
+    """The cluster.
+
+    Attributes:
+        silent: no GPU answers between two such moments; counters run on.
+        unread: a GPU does not answer between two moments, and its counter begins anew after them.
+        never: GPUs that nobody reads.
+        drift: from the first on, working GPUs draw so many thousandths of what they did.
+    """
 
     time: Time
     jobs: Sequence[Job]
     gpus: Sequence[str]
     silent: Sequence[tuple[datetime, datetime]] = ()
+    unread: Sequence[tuple[str, datetime, datetime]] = ()
+    never: Sequence[str] = ()
+    drift: tuple[datetime, int] | None = None
     stretches: list[Stretch] = field(default_factory=list)
     _energy_nj: dict[str, int] = field(default_factory=dict)
 
@@ -148,6 +204,9 @@ class World:
         own = {each.start for each in self.jobs} | {each.end for each in self.jobs}
         own |= {at for each in self.jobs if each.away for at in each.away}
         own |= {at for span in self.silent for at in span}
+        own |= {at for _, *span in self.unread for at in span}
+        own |= {at for each in self.jobs for move in each.moves for at in looks(move)}
+        own |= {self.drift[0]} if self.drift else set()
         count = -((start - end) // step)
         steps = {start + i * step for i in range(count)} | {end}
         yield from sorted(at for at in own | steps if start <= at <= end)
@@ -157,10 +216,23 @@ class World:
         now = self.time.now
         for gpu in self.gpus:
             power_mw, run = self._draws(gpu, now)
-            stretch = Stretch(gpu=gpu, start=now, end=until, power_mw=power_mw, run=run)
+            stretch = Stretch(
+                gpu=gpu, start=now, end=until, power_mw=power_mw, run=run, dark=self._dark(gpu, now)
+            )
             self.stretches.append(stretch)
             self._energy_nj[gpu] = self._energy_nj.get(gpu, 0) + stretch.energy_nj(now, until)
+            if any(gpu == which and end == until for which, _, end in self.unread):
+                self._energy_nj[gpu] = 0
         self.time.now = until
+
+    def _dark(self, gpu: str, now: datetime) -> bool:
+        """Whether what a GPU draws from now on is never learnt."""
+        gone = any(gpu == which and start <= now < end for which, start, end in self.unread)
+        return gone or gpu in self.never
+
+    def factor_milli(self, now: datetime) -> int:
+        """Give the thousandths of their first watts that working GPUs draw."""
+        return self.drift[1] if self.drift and now >= self.drift[0] else 1000
 
     def readings(self) -> list[PowerReading]:
         """Read every GPU's counter.
@@ -179,11 +251,13 @@ class World:
                 power_w=self._draws(gpu, now)[0] / 1000,
                 energy_mj=self._energy_nj.get(gpu, 0) // 1_000_000,
                 clock_mhz=None,
-                power_limit_w=None,
+                power_limit_w=LIMIT_W,
                 source="invented",
                 quality=Quality.MEASURED,
             )
             for gpu in self.gpus
+            if gpu not in self.never
+            and not any(gpu == who and start < now < end for who, start, end in self.unread)
         ]
 
     def _draws(self, gpu: str, now: datetime) -> tuple[int, str | None]:
@@ -196,7 +270,9 @@ class World:
             return IDLE_MW + round(5_000 * breath), ""
         if not job.trains(now):
             return IDLE_MW, None
-        return POWER_MW[job.layout], job.name
+        if job.moving(now):
+            return SWITCH_MW, job.name
+        return POWER_MW[job.layout_at(now)] * self.factor_milli(now) // 1000, job.name
 
 
 class InventedPower:
@@ -210,11 +286,17 @@ class InventedPower:
 
     def gpu_uuids(self) -> Sequence[str]:
         """List the devices."""
-        return self._world.gpus
+        return [gpu for gpu in self._world.gpus if gpu not in self._world.never]
 
     def read(self) -> Sequence[PowerReading]:
         """Read every device once."""
         return self._world.readings()
+
+
+def looks(move: Move) -> tuple[datetime, datetime, datetime]:
+    """Give the moments of a switch at which everybody looks: its borders, the next whole hour."""
+    after = move.until.replace(minute=0, second=0, microsecond=0) + HOUR
+    return move.at, move.until, after
 
 
 def at(text: str) -> datetime:

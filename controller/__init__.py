@@ -32,6 +32,7 @@ Telling:
     views.py             the answers of the API as documented dataclasses
     status.py            the whole daemon on one screen
     trouble.py           what needs a human, and what to do
+    waiting.py           what a run that takes no step waits for
     metrics.py           the figures for Prometheus
     figures.py           what they need of the journal
     pictures.py          how our pictures look

@@ -11,6 +11,7 @@ from datetime import datetime
 from wattmesh.controller.clocks import Controls, due_clock, has_clocks, lapsed
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
+from wattmesh.controller.journal.switches import SwitchRow
 from wattmesh.controller.states import OpenSwitch, RunNow, verdict
 from wattmesh.policies.decision import Action, Decision, Mode
 from wattmesh.reconfig.switch import SwitchState
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 BOUNDARIES_VALID = 3
 """An order not taken at one of this many boundaries is void."""
 
+OPERATOR = "operator"
+
 
 def settle(journal: Journal, row: RunRow, *, now: datetime, epoch: int, timeout_s: float) -> None:
     """Give up on an open switch that cannot be confirmed any more."""
@@ -28,12 +31,20 @@ def settle(journal: Journal, row: RunRow, *, now: datetime, epoch: int, timeout_
     if switch is None:
         return
     ended = verdict(
-        OpenSwitch(order=switch.order, state=switch.state, created_at=switch.created_at),
+        OpenSwitch(
+            order=switch.order,
+            state=switch.state,
+            created_at=switch.created_at,
+            begun_at=_begun_at(journal, switch),
+            asked=switch.requested_by == OPERATOR,
+        ),
         RunNow(
             step=row.step,
             attempt=row.attempt,
             finished=row.state == "finished",
             frozen=row.frozen or journal.runs.frozen_all(),
+            live=row.state == "live",
+            window_s=BOUNDARIES_VALID * max(1, row.boundary_every) * (row.step_s or 0.0),
         ),
         now=now,
         timeout_s=timeout_s,
@@ -42,6 +53,13 @@ def settle(journal: Journal, row: RunRow, *, now: datetime, epoch: int, timeout_
         journal.switches.close(switch.plan, ended.state, detail=ended.reason, now=now, epoch=epoch)
         level = logging.WARNING if ended.state is SwitchState.FAILED else logging.INFO
         log.log(level, "%s: switch to %s: %s", row.name, switch.to_point, ended.reason)
+
+
+def _begun_at(journal: Journal, switch: SwitchRow) -> datetime | None:
+    """When the run said that it took the order; None while the order waits."""
+    if switch.state is SwitchState.ORDERED:
+        return None
+    return min((each.at for each in journal.switches.transitions(switch.plan)), default=None)
 
 
 def settle_clock(
@@ -112,7 +130,7 @@ def _order(journal: Journal, row: RunRow, decision: Decision, *, now: datetime, 
     written = journal.switches.order(
         order,
         from_point=decision.current,
-        requested_by="operator" if asked else "policy",
+        requested_by=OPERATOR if asked else "policy",
         reason=reason,
         predicted_g=decision.predicted_g,
         switch_cost_g=decision.switch_cost_g,

@@ -16,6 +16,7 @@ from wattmesh.controller.cap.held import CapNow
 from wattmesh.controller.clocks import BACK_S, Controls
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.nodes import NodeRow
+from wattmesh.controller.measured_speeds import note_speeds
 from wattmesh.controller.observe import SignalFacts, observe
 from wattmesh.controller.think import NoPlans, Plans, think
 from wattmesh.errors import Fenced, FixInput, JournalUnavailable
@@ -132,6 +133,7 @@ class Cycle:
         observation, decisions = think(observation, self._plans)
         if epoch is not None:
             self._note_rung(settings.facts, observation.carbon, now)
+            note_speeds(self._journal, observation, epoch=epoch)
             self._act(decisions, observation, epoch)
         return CycleReport(
             at=now,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from wattmesh.controller.bell import Bell
+from wattmesh.controller.books.closing_runs import close_runs
 from wattmesh.controller.cap.held import CapNow
 from wattmesh.controller.cycle import Cycle
 from wattmesh.controller.fleet import Snapshot, holders
@@ -59,6 +60,7 @@ class CycleDuty:
         try:
             report = self._cycle.run(pulse.clock.now())
             if report.observation is not None:
+                self._keep_signs()
                 self._take_snapshot(report.cap)
         finally:
             # Whatever it did or failed at: what waiting runs know is now one cycle old.
@@ -67,6 +69,15 @@ class CycleDuty:
         if report.observation is None:
             return
         self._keep_screen(tuple(each.run for each in report.observation.runs))
+
+    def _keep_signs(self) -> None:
+        """Write down now and then which runs live; only who hears them knows.
+
+        Raises:
+            JournalUnavailable: they are written later.
+        """
+        if self._pulse.epoch is not None:
+            self._journal.signs.keep(self._pulse.clock.now())
 
     def _take_snapshot(self, cap: CapNow | None) -> None:
         """Keep what agents and the sampler ask for between two turns.
@@ -102,6 +113,7 @@ class CycleDuty:
         if step_s:
             sentence = step_sentence(step_s, look.now)
             log.warning("%s", sentence)
+            self._journal.runs.liveness.shift(step_s)
             pulse.clock_step = ClockStep(
                 monotonic_s=look.monotonic_s, step_s=step_s, sentence=sentence
             )
@@ -272,6 +284,8 @@ class Housekeeping:
         days = self._pulse.settings.journal.retention_days
         before = self._pulse.clock.now() - timedelta(days=days)
         timezone = self._pulse.settings.site.timezone
+        if self._pulse.epoch is not None:
+            close_runs(self._journal, before, self._pulse.clock.now())
         rolled = self._journal.retention.roll_up(before, timezone)
         pruned = self._journal.retention.prune(before)
         # After the decisions: an issue goes once no decision is left that rested on it.

@@ -7,23 +7,28 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 
-from wattmesh.controller.books.budget import run_budget
+from wattmesh.controller.books.accounts import ACTUAL
+from wattmesh.controller.books.budget import SavedLine, saved_lines
+from wattmesh.controller.books.saving import Saving, run_saving
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.sums import TotalRow
 from wattmesh.controller.observe import SignalFacts, carbon_view, running_point
 from wattmesh.controller.pulse import Pulse
-from wattmesh.controller.signals.lines import skill_lines
+from wattmesh.controller.signals.lines import intensity_flags, skill_lines
 from wattmesh.controller.views import SkillLine
 from wattmesh.policies.decision import Rung
 from wattmesh.policies.ladder import ACTS
 from wattmesh.reconfig.switch import FINAL
-from wattmesh.telemetry.readings import Quality
+from wattmesh.telemetry.readings import Quality, flags_of
 
 MOST_SWITCHES = 100_000
 NEWEST = 200
-UG_PER_G = 1e6
+LOOK_AGAIN_S = 600.0
+"""The saving of a run that has finished is looked at again so seldom."""
+
 ENERGY = "energy"
 """What the journal calls the scenario of joules."""
 
@@ -33,6 +38,7 @@ class SignalFigure:
     """One grid signal.
 
     Attributes:
+        flags: of its value.
         ends_at: of the interval whose value this is.
         ahead: its hours ahead are forecast; the others have no rung, and no decision rests on them.
         rung: what decisions rest on. `issued_at`: of the forecast they rest on.
@@ -42,6 +48,7 @@ class SignalFigure:
     signal: str
     zone: str
     quality: str = ""
+    flags: tuple[str, ...] = ()
     g_per_kwh: float | None = None
     ends_at: datetime | None = None
     heard_at: datetime | None = None
@@ -64,25 +71,51 @@ class EnergyFigure:
     """Joules of one run and line, and the time of it that nobody measured.
 
     Not by source or quality: a slot may change either, and a counter must never fall.
+
+    Attributes:
+        run: its name; "" of what is nobody's. `run_id`: of its series: names may come again.
+        flags: what any of the joules is.
     """
 
     run: str
+    run_id: str
     line: str
     energy_mj: int
     unobserved_ms: int = 0
     upper_mj: int = 0
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GramsFigure:
-    """Grams of one run, line, scenario and signal, as first reported and as they stand."""
+    """Grams that one run and line emitted in one signal: as first reported, and as they stand.
+
+    `upper_ug`: the most beyond that while nobody measured. `flags`: what any of the grams is.
+    """
 
     run: str
+    run_id: str
     line: str
-    scenario: str
     signal: str
     first_ug: int
     newest_ug: int
+    upper_ug: int = 0
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedFigure:
+    """The settled saving of one run, and its parts where they are known."""
+
+    run: str
+    run_id: str
+    baseline: str
+    found: Saving
+
+    @property
+    def signal(self) -> str:
+        """What its grams are accounted in; a saving has one."""
+        return self.found.signals[0] if self.found.signals else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,24 +133,35 @@ class RunFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Everything that is read from the journal for one scrape."""
+    """Everything that is read from the journal for one scrape.
+
+    Attributes:
+        switches: how often those of (run id, outcome) ended.
+        saved: of every run whose saving is settled, finished ones too. `cluster`: by signal.
+    """
 
     energy: tuple[EnergyFigure, ...] = ()
     grams: tuple[GramsFigure, ...] = ()
     runs: tuple[RunFigure, ...] = ()
     switches: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    saved_ug: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    saved: tuple[SavedFigure, ...] = ()
+    cluster: tuple[SavedLine, ...] = ()
     signals: tuple[SignalFigure, ...] = ()
 
 
 class FigureReader:
-    """Reads the figures; counts each ended switch once instead of reading them all each time."""
+    """Reads the figures.
+
+    Counts each ended switch once instead of reading them all each time, and looks at the saving of
+    a run that has finished once in a while: only a revised intensity can change it.
+    """
 
     def __init__(self, journal: Journal, pulse: Pulse) -> None:
         """Begin without having read anything."""
         self._journal = journal
         self._pulse = pulse
         self._ended: dict[str, tuple[str, str]] = {}
+        self._savings: dict[str, tuple[float, Saving]] = {}
 
     def read(self) -> Figures:
         """Read everything.
@@ -129,88 +173,88 @@ class FigureReader:
         self._ended |= {
             row.plan: (row.run, row.state.value) for row in newest if row.state in FINAL
         }
-        return _read(self._journal, self._pulse, Counter(self._ended.values()))
+        return self._read(Counter(self._ended.values()))
 
+    def _read(self, ended: Mapping[tuple[str, str], int]) -> Figures:
+        """Read the sums; `ended`: how often switches of (run, outcome) ended."""
+        journal, pulse, now = self._journal, self._pulse, self._pulse.clock.now()
+        rows = journal.runs.all(now)
+        names = {row.run: row.name for row in rows}
+        totals = journal.ledger.totals()
+        ahead = pulse.signals.ahead
+        facts = {str(each.signal): each for each in (*ahead, *pulse.signals.reports)}
+        savings = self._saved(rows)
+        return Figures(
+            energy=energy(totals, names),
+            grams=grams(totals, names),
+            runs=tuple(map(_run, rows)),
+            switches=dict(sorted(ended.items())),
+            saved=savings,
+            cluster=saved_lines([each.found for each in savings], totals),
+            signals=tuple(
+                _signal(journal, each, now, ahead=each.signal in {one.signal for one in ahead})
+                for each in facts.values()
+            ),
+        )
 
-def _read(journal: Journal, pulse: Pulse, ended: Mapping[tuple[str, str], int]) -> Figures:
-    """Read the sums; `ended`: how often switches of (run, outcome) ended."""
-    now = pulse.clock.now()
-    rows = journal.runs.all(now)
-    names = {row.run: row.name for row in rows}
-    totals = journal.ledger.totals()
-    accounting, ahead = pulse.signals.accounting, pulse.signals.ahead
-    facts = {str(each.signal): each for each in (*ahead, *pulse.signals.reports)}
-    return Figures(
-        energy=energy(totals, names),
-        grams=grams(totals, names, _homes(pulse)),
-        runs=tuple(map(_run, rows)),
-        switches=_switches(ended, names),
-        saved_ug=_saved(journal, rows, totals, str(accounting.signal) if accounting else ""),
-        signals=tuple(
-            _signal(journal, each, now, ahead=each.signal in {one.signal for one in ahead})
-            for each in facts.values()
-        ),
-    )
+    def _saved(self, rows: Sequence[RunRow]) -> tuple[SavedFigure, ...]:
+        """Give the settled savings of all runs."""
+        closed, now_s = self._journal.ledger.closed_runs(), self._pulse.clock.monotonic()
+        found = []
+        for row in rows:
+            read_s, saving = self._savings.get(row.run, (-inf, Saving()))
+            if row.baseline and (row.finished_at is None or now_s - read_s > LOOK_AGAIN_S):
+                saving = run_saving(self._journal, row, closed)
+                if row.finished_at is not None:
+                    self._savings[row.run] = (now_s, saving)
+            if saving.settled:
+                found.append(
+                    SavedFigure(run=row.name, run_id=row.run, baseline=row.baseline, found=saving)
+                )
+        return tuple(found)
 
 
 def energy(totals: Iterable[TotalRow], names: Mapping[str, str]) -> tuple[EnergyFigure, ...]:
-    """Add up joules under the runs' names: incarnations and namesakes are one series."""
-    booked: Counter[tuple[str, str]] = Counter()
-    unobserved: Counter[tuple[str, str]] = Counter()
-    upper: Counter[tuple[str, str]] = Counter()
+    """Add joules up by run and line; incarnations are one series, namesakes are not."""
+    found: dict[tuple[str, str], list[TotalRow]] = {}
     for row in totals:
         if row.scenario == ENERGY:
-            key = (names.get(row.run, row.run), row.line)
-            booked[key] += row.energy_mj
-            unobserved[key] += row.unobserved_ms
-            upper[key] += row.upper_mj
+            found.setdefault((row.run, row.line), []).append(row)
     return tuple(
         EnergyFigure(
-            run=key[0],
-            line=key[1],
-            energy_mj=energy_mj,
-            unobserved_ms=unobserved[key],
-            upper_mj=upper[key],
+            run=names.get(run, run),
+            run_id=run,
+            line=line,
+            energy_mj=sum(row.energy_mj for row in rows),
+            unobserved_ms=sum(row.unobserved_ms for row in rows),
+            upper_mj=sum(row.upper_mj for row in rows),
+            flags=flags_of(*(row.energy_quality for row in rows)),
         )
-        for key, energy_mj in sorted(booked.items())
+        for (run, line), rows in sorted(found.items())
     )
 
 
-def _homes(pulse: Pulse) -> dict[str, str]:
-    """Name the accounting signal that each fallback stands in for."""
-    accounting = pulse.signals.accounting
-    return {
-        str(each.signal): str(accounting.signal) for each in pulse.signals.fallbacks if accounting
-    }
+def grams(totals: Iterable[TotalRow], names: Mapping[str, str]) -> tuple[GramsFigure, ...]:
+    """Add up what was emitted by run, line and signal; provisional and measured slots together.
 
-
-def grams(
-    totals: Iterable[TotalRow], names: Mapping[str, str], homes: Mapping[str, str]
-) -> tuple[GramsFigure, ...]:
-    """Add up grams by run, line, scenario and signal; provisional and measured slots together.
-
-    What was first reported counts under the signal that a fallback stood in for (`homes`): rows go
-    back to it, and a counter must never fall.
+    What other scenarios would have emitted is no emission: it is in the savings.
     """
-    newest: Counter[tuple[str, str, str, str]] = Counter()
-    first: Counter[tuple[str, str, str, str]] = Counter()
+    found: dict[tuple[str, str, str], list[TotalRow]] = {}
     for row in totals:
-        if row.scenario != ENERGY:
-            key = (names.get(row.run, row.run), row.line, row.scenario)
-            home = homes.get(row.signal, row.signal)
-            newest[*key, row.signal] += row.carbon_ug
-            newest[*key, home] += 0
-            first[*key, home] += row.first_carbon_ug
+        if row.scenario == ACTUAL:
+            found.setdefault((row.run, row.line, row.signal), []).append(row)
     return tuple(
         GramsFigure(
-            run=key[0],
-            line=key[1],
-            scenario=key[2],
-            signal=key[3],
-            first_ug=first[key],
-            newest_ug=newest[key],
+            run=names.get(run, run),
+            run_id=run,
+            line=line,
+            signal=signal,
+            first_ug=sum(row.first_carbon_ug for row in rows),
+            newest_ug=sum(row.carbon_ug for row in rows),
+            upper_ug=sum(row.upper_ug for row in rows),
+            flags=flags_of(*(word for row in rows for word in row.qualities)),
         )
-        for key in sorted(newest)
+        for (run, line, signal), rows in sorted(found.items())
     )
 
 
@@ -228,29 +272,6 @@ def _run(row: RunRow) -> RunFigure:
     )
 
 
-def _switches(
-    ended: Mapping[tuple[str, str], int], names: Mapping[str, str]
-) -> dict[tuple[str, str], int]:
-    """Add up ended switches under the runs' names."""
-    counts: Counter[tuple[str, str]] = Counter()
-    for (run, outcome), count in ended.items():
-        counts[names.get(run, run), outcome] += count
-    return dict(sorted(counts.items()))
-
-
-def _saved(
-    journal: Journal, rows: Sequence[RunRow], totals: Sequence[TotalRow], signal: str
-) -> dict[tuple[str, str], int]:
-    """Give settled savings by (run, baseline); a finished run's are for `wattmesh budget`."""
-    saved: dict[tuple[str, str], int] = {}
-    for row in rows:
-        if row.state != "finished" and row.baseline:
-            saved_g = run_budget(journal, row, totals, signal).saved_g
-            if saved_g is not None:
-                saved[row.name, row.baseline] = round(saved_g * UG_PER_G)
-    return saved
-
-
 def _signal(journal: Journal, facts: SignalFacts, now: datetime, *, ahead: bool) -> SignalFigure:
     """Read one signal's newest value, what decisions rest on, and how its polls went."""
     fetch = journal.carbon.last_fetch(facts.signal)
@@ -261,6 +282,7 @@ def _signal(journal: Journal, facts: SignalFacts, now: datetime, *, ahead: bool)
         signal=str(facts.signal),
         zone=facts.signal.zone,
         quality=quality.value if view.slots else "",
+        flags=intensity_flags(quality, str(facts.signal)),
         g_per_kwh=view.now_g_per_kwh,
         ends_at=view.slots[0].end if view.slots else None,
         heard_at=fetch.ok_at if fetch else None,

@@ -111,6 +111,21 @@ def own_coverage(newest: Sample, runs: Iterable[RunRow]) -> tuple[int, int]:
     return len(seen), len(known | registered)
 
 
+def limits_w(nodes: Iterable[NodeRow], own: Iterable[PowerReading]) -> dict[str, float]:
+    """Give the power limit of every GPU that told one, however long ago."""
+    found = {
+        name: float(facts["power_limit_w"])
+        for node in nodes
+        for name, facts in node.devices.items()
+        if is_gpu(name) and facts.get("power_limit_w")
+    }
+    for each in own:
+        limit_w = max(each.highest_limit_w or 0.0, each.power_limit_w or 0.0)
+        if is_gpu(each.gpu_uuid) and limit_w:
+            found[each.gpu_uuid] = limit_w
+    return found
+
+
 def controls(nodes: Iterable[NodeRow], now: datetime) -> dict[str, GpuControl]:
     """Give what the actuators of the nodes that are heard said of their GPUs."""
     found: dict[str, GpuControl] = {}

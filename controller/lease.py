@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wattmesh.controller.journal.leadership import Leadership
+from wattmesh.controller.journal.liveness import Liveness
 from wattmesh.controller.life import boot_id
 from wattmesh.controller.pulse import Pulse
 from wattmesh.errors import JournalUnavailable
@@ -36,6 +37,8 @@ class Lease:
         holder: str,
         ttl_s: float,
         on_recovery: Callable[[str], None],
+        *,
+        liveness: Liveness,
     ) -> None:
         """Take the lease row; nothing is asked before the first turn.
 
@@ -45,12 +48,14 @@ class Lease:
             holder: this daemon's name across restarts.
             ttl_s: how long the lease outlives its holder.
             on_recovery: told in a sentence when the journal answers again.
+            liveness: told when this daemon begins to hear the runs, and when another does.
         """
         self._leadership = leadership
         self._pulse = pulse
         self._holder = holder
         self._ttl_s = ttl_s
         self._on_recovery = on_recovery
+        self._liveness = liveness
 
     def turn(self) -> None:
         """Renew the lease, or try to get it.
@@ -63,6 +68,7 @@ class Lease:
             if pulse.epoch is not None and not self._renew(pulse.epoch):
                 log.warning("lost the lease: another daemon leads; standing by")
                 pulse.epoch = None
+                self._liveness.stand_by()
             if pulse.epoch is None:
                 self._acquire()
         except JournalUnavailable as error:
@@ -89,9 +95,11 @@ class Lease:
 
     def _acquire(self) -> None:
         """Try to lead; remember who does."""
+        before = self._leadership.current()
         epoch = self._leadership.acquire(self._holder, self._ttl_s)
         if epoch is not None:
             log.info("leading in epoch %d", epoch)
+            self._liveness.lead(self._pulse.clock.now(), before.expires_at if before else None)
             self._pulse.leader = self._holder
             self._pulse.epoch = epoch
             return

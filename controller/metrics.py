@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 import wattmesh
 from wattmesh.controller.books.budget_metrics import budget_metrics
+from wattmesh.controller.books.ledger_metrics import ledger_metrics
 from wattmesh.controller.cap.metrics import cap_metrics
 from wattmesh.controller.figures import FigureReader, Figures
 from wattmesh.controller.journal.journal import Journal
@@ -28,9 +29,6 @@ from wattmesh.errors import FixInput
 
 log = logging.getLogger(__name__)
 
-UG_PER_G = 1e6
-MJ_PER_J = 1e3
-MS_PER_S = 1e3
 PATIENCE_S = 0.5
 """How long a scrape waits for fresh sums."""
 
@@ -54,7 +52,7 @@ class Figured(Collector):
         yield from self._loops()
         yield from self._pulse.exporter.collect()
         yield from carbon_metrics(self._pulse, figures)
-        yield from energy_metrics(figures)
+        yield from ledger_metrics(figures, self._pulse.settings.site.energy_boundary)
         yield from run_metrics(self._pulse, figures)
         yield from budget_metrics(self._pulse)
         yield from cap_metrics(self._pulse)
@@ -134,87 +132,45 @@ class Figured(Collector):
         yield from (took, age, turns, jobs)
 
 
-def energy_metrics(figures: Figures) -> Iterator[Metric]:
-    """The ledger's sums: counters where they only grow, gauges where they may be corrected."""
-    joules = CounterMetricFamily(
-        "wattmesh_energy_joules",
-        "Energy booked, by run and line of the ledger; the lines add up to the cluster.",
-        labels=["run", "line"],
-    )
-    unobserved = GaugeMetricFamily(
-        "wattmesh_unobserved_seconds",
-        "Device-seconds that nobody measured; falls when a counter covers them afterwards.",
-        labels=["run", "line"],
-    )
-    upper = GaugeMetricFamily(
-        "wattmesh_unobserved_upper_joules",
-        "The most that can have been drawn in that time (power limit x time): an estimate.",
-        labels=["run", "line"],
-    )
-    first = CounterMetricFamily(
-        "wattmesh_carbon_first_reported_grams",
-        "Grams as first reported, before any revision, by scenario (actual, baseline).",
-        labels=["run", "line", "scenario", "signal"],
-    )
-    restated = GaugeMetricFamily(
-        "wattmesh_carbon_restated_grams",
-        "Grams as the newest values of the signal have them.",
-        labels=["run", "line", "scenario", "signal"],
-    )
-    for row in figures.energy:
-        joules.add_metric([row.run, row.line], row.energy_mj / MJ_PER_J)
-        unobserved.add_metric([row.run, row.line], row.unobserved_ms / MS_PER_S)
-        upper.add_metric([row.run, row.line], row.upper_mj / MJ_PER_J)
-    for grams in figures.grams:
-        labels = [grams.run, grams.line, grams.scenario, grams.signal]
-        first.add_metric(labels, grams.first_ug / UG_PER_G)
-        restated.add_metric(labels, grams.newest_ug / UG_PER_G)
-    saved = GaugeMetricFamily(
-        "wattmesh_carbon_saved_grams",
-        "Grams saved so far against the point the run was submitted at, once settled; may fall, "
-        "and may be negative.",
-        labels=["run", "baseline"],
-    )
-    for (run, baseline), saved_ug in figures.saved_ug.items():
-        saved.add_metric([run, baseline], saved_ug / UG_PER_G)
-    yield from (joules, unobserved, upper, first, restated, saved)
-
-
 def run_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
     """Each run: how far, how fast, why it holds, how its switches ended."""
-    tokens = CounterMetricFamily("wattmesh_run_tokens", "Tokens trained.", labels=["run"])
+    tokens = CounterMetricFamily("wattmesh_run_tokens", "Tokens trained.", labels=["run", "run_id"])
     speed = GaugeMetricFamily(
-        "wattmesh_run_throughput_tokens_per_second", "Speed as the run reports it.", labels=["run"]
+        "wattmesh_run_throughput_tokens_per_second",
+        "Speed as the run reports it.",
+        labels=["run", "run_id"],
     )
     slack = GaugeMetricFamily(
-        "wattmesh_run_slack_seconds", "What the deadline guard has to spare.", labels=["run"]
+        "wattmesh_run_slack_seconds",
+        "What the deadline guard has to spare.",
+        labels=["run", "run_id"],
     )
     info = GaugeMetricFamily(
         "wattmesh_run_config_info",
         "1; the layout and point a run is at.",
-        labels=["run", "point", "layout", "state"],
+        labels=["run", "run_id", "point", "layout", "state"],
     )
     decision = GaugeMetricFamily(
         "wattmesh_run_decision",
         "1 for the newest decision's action and reason key.",
-        labels=["run", "action", "reason"],
+        labels=["run", "run_id", "action", "reason"],
     )
     switches = CounterMetricFamily(
-        "wattmesh_switches", "Switches that ended, by how.", labels=["run", "outcome"]
+        "wattmesh_switches", "Switches that ended, by how.", labels=["run", "run_id", "outcome"]
     )
     names = {run.run: run.name for run in figures.runs}
     for run in figures.runs:
-        tokens.add_metric([run.name], run.tokens)
+        tokens.add_metric([run.name, run.run], run.tokens)
         if run.state == "live" and run.tokens_per_s:
-            speed.add_metric([run.name], run.tokens_per_s)
-        info.add_metric([run.name, run.point, run.layout, run.state], 1)
-    for (name, outcome), count in figures.switches.items():
-        switches.add_metric([name, outcome], count)
+            speed.add_metric([run.name, run.run], run.tokens_per_s)
+        info.add_metric([run.name, run.run, run.point, run.layout, run.state], 1)
+    for (run_id, outcome), count in figures.switches.items():
+        switches.add_metric([names.get(run_id, run_id), run_id, outcome], count)
     for each in pulse.turned.report.decisions if pulse.turned else ():
-        name = names.get(each.run, each.run)
-        decision.add_metric([name, each.action.value, each.kind], 1)
+        labels = [names.get(each.run, each.run), each.run]
+        decision.add_metric([*labels, each.action.value, each.kind], 1)
         if each.slack_s is not None:
-            slack.add_metric([name], each.slack_s)
+            slack.add_metric(labels, each.slack_s)
     yield from (tokens, speed, slack, info, decision, switches)
 
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
+from wattmesh.controller import measured_speeds
 from wattmesh.controller.clocks import BACK_S, Controls, trouble
 from wattmesh.controller.journal.carbon import FetchRow
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.outages import MOST
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.switches import SwitchRow
 from wattmesh.policies.decision import (
@@ -26,6 +28,7 @@ from wattmesh.policies.decision import (
     SwitchView,
 )
 from wattmesh.policies.ladder import ACTS, DAY_S, Standing, stand
+from wattmesh.policies.switch_time import SwitchKind, SwitchRecord
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.readings import Quality
@@ -211,11 +214,19 @@ def run_view(journal: Journal, row: RunRow, now: datetime, *, clock_trouble: str
         failed_switches=journal.switches.failures_in_a_row(row.run),
         switches_today=sum(each.state is not SwitchState.ABANDONED for each in today),
         since_switch_s=_age_s(confirmed[0].updated_at, now) if confirmed else None,
-        switch_s=_p95([each.total_s for each in confirmed if each.total_s]),
+        switches=_records(history, journal.outages.last(row.run) if row.attempt > 1 else 0, now),
+        speeds=measured_speeds.read(row).watched.speeds,
         capabilities=row.capabilities,
-        # A first launch has no outage behind it, and most runs are at their first.
-        outage_share=journal.outages.share(row.run, now) if row.attempt > 1 else 0.0,
+        trouble=row.trouble,
+        outage_share=_standing_share(journal, row, now),
     )
+
+
+def _standing_share(journal: Journal, row: RunRow, now: datetime) -> float:
+    """Share of its time that a run stands: between launches, and in long pauses within one."""
+    # A first launch has no outage behind it, and most runs are at their first.
+    outages = journal.outages.share(row.run, now) if row.attempt > 1 else 0.0
+    return min(MOST, 1.0 - (1.0 - outages) * (1.0 - row.pause_share))
 
 
 def trained(
@@ -251,9 +262,21 @@ def _open_view(switch: SwitchRow | None, now: datetime) -> SwitchView | None:
     )
 
 
-def _p95(values: Sequence[float]) -> float | None:
-    """95th percentile by nearest rank; None of nothing."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+def _records(
+    history: Sequence[SwitchRow], launched: int, now: datetime
+) -> tuple[SwitchRecord, ...]:
+    """Give the switches that a run measured; `launched`: its attempt after the last outage."""
+    return tuple(
+        SwitchRecord(
+            origin=each.from_point,
+            target=each.to_point,
+            kind=SwitchKind(each.order.mode.value),
+            told_s=each.total_s,
+            at_pace_s=each.at_pace_s,
+            ago_s=_age_s(each.updated_at, now) or 0.0,
+            failed=each.state is SwitchState.ROLLED_BACK,
+            same_machines=each.attempt >= launched,
+        )
+        for each in history
+        if each.total_s and each.state in (SwitchState.CONFIRMED, SwitchState.ROLLED_BACK)
+    )

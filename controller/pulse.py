@@ -66,14 +66,12 @@ class Signals:
     Attributes:
         reports: further signals that reports reckon with. `fallbacks`: those that stand in for the
             accounting one.
-        replayed: names of providers that replay a recording.
     """
 
     decision: "SignalFacts | None" = None
     accounting: "SignalFacts | None" = None
     reports: "tuple[SignalFacts, ...]" = ()
     fallbacks: "tuple[SignalFacts, ...]" = ()
-    replayed: tuple[str, ...] = ("csv",)
 
     @property
     def ahead(self) -> "tuple[SignalFacts, ...]":

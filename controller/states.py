@@ -7,6 +7,7 @@ again.
 
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, SwitchMode
@@ -14,21 +15,36 @@ from wattmesh.reconfig.wire import Order, SwitchMode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSwitch:
-    """What the verdict needs to know about a switch. `created_at`: when its intent was written."""
+    """What the verdict needs to know about a switch.
+
+    Attributes:
+        created_at: when its intent was written. `begun_at`: when the run said that it took it;
+            None while it waits.
+        asked: an operator asked for it.
+    """
 
     order: Order
     state: SwitchState
     created_at: datetime
+    begun_at: datetime | None = None
+    asked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNow:
-    """What the verdict needs to know about the run, from its own newest report."""
+    """What the verdict needs to know about the run, from its own newest report.
+
+    Attributes:
+        live: it was heard lately, whatever its steps take.
+        window_s: usual seconds until it has passed the boundaries that an order is valid for.
+    """
 
     step: int
     attempt: int
     finished: bool
     frozen: str
+    live: bool = True
+    window_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +61,7 @@ def verdict(switch: OpenSwitch, run: RunNow, *, now: datetime, timeout_s: float)
     A switch the run never began is abandoned (nothing happened, nobody is to blame); one that was
     begun and cannot end any more has failed, which counts towards freezing the run.
     """
-    reason = _hopeless(switch, run, (now - switch.created_at).total_seconds(), timeout_s)
+    reason = _hopeless(switch, run, now, timeout_s)
     if reason is None:
         return None
     begun = switch.state not in (SwitchState.ORDERED, SwitchState.ANNOUNCED)
@@ -55,7 +71,7 @@ def verdict(switch: OpenSwitch, run: RunNow, *, now: datetime, timeout_s: float)
     )
 
 
-def _hopeless(switch: OpenSwitch, run: RunNow, age_s: float, timeout_s: float) -> str | None:
+def _hopeless(switch: OpenSwitch, run: RunNow, now: datetime, timeout_s: float) -> str | None:
     """Say what makes the switch impossible to confirm, or None."""
     order, waiting = switch.order, switch.state is SwitchState.ORDERED
     launches = 1 if order.mode is SwitchMode.RESTART else 0
@@ -69,6 +85,19 @@ def _hopeless(switch: OpenSwitch, run: RunNow, age_s: float, timeout_s: float) -
         return (
             f"The run reached step {run.step}, past the order's last step {order.valid_until_step},"
         )
-    if age_s > timeout_s:
-        return f"The time limit of {timeout_s:.0f} s passed ({age_s:.0f} s)"
+    limit_s = _limit_s(switch, run, timeout_s)
+    age_s = (now - (switch.begun_at or switch.created_at)).total_seconds()
+    if age_s > limit_s:
+        return f"The time limit of {limit_s:.0f} s passed ({age_s:.0f} s)"
     return None
+
+
+def _limit_s(switch: OpenSwitch, run: RunNow, timeout_s: float) -> float:
+    """Give how long a switch may take, or wait.
+
+    One that waits has the run's own boundaries before it, which long steps make hours; in a pause
+    longer than these what the policy wished for is old, and what a person wished for is not.
+    """
+    if switch.state is not SwitchState.ORDERED:
+        return timeout_s
+    return inf if switch.asked and run.live else max(timeout_s, run.window_s)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import wattmesh
+from wattmesh.controller import marks
 from wattmesh.controller.cap.held import sentence
 from wattmesh.controller.fleet import controls
 from wattmesh.controller.journal.journal import Journal
@@ -28,9 +29,10 @@ from wattmesh.controller.views import (
     StatusView,
     SwitchLine,
 )
+from wattmesh.controller.waiting import last_step_s, waits_for
 from wattmesh.reconfig.switch import position
 from wattmesh.telemetry.attribution import is_gpu
-from wattmesh.telemetry.readings import Quality
+from wattmesh.telemetry.readings import Quality, flags_of
 from wattmesh.telemetry.sampler import Sample
 
 FINISHED_SHOWN = timedelta(days=1)
@@ -46,10 +48,10 @@ def status(journal: Journal, pulse: Pulse) -> StatusView:
     runs = tuple(
         run_line(journal, pulse, row, now) for row in journal.runs.all(now) if _shown(row, now)
     )
-    decision = carbon_line(journal, pulse, pulse.signals.decision, now)
+    decision = carbon_line(journal, pulse.signals.decision, now)
     accounting = decision
     if pulse.signals.accounting != pulse.signals.decision:
-        accounting = carbon_line(journal, pulse, pulse.signals.accounting, now, decides=False)
+        accounting = carbon_line(journal, pulse.signals.accounting, now, decides=False)
     return _assemble(pulse, now, runs, (decision, accounting), journal.runs.frozen_all())
 
 
@@ -69,6 +71,8 @@ def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunL
     decision = pulse.decision(row.run)
     frozen = row.frozen or journal.runs.frozen_all()
     catalogue = row.catalogue
+    expected = expected_flags(pulse, row)
+    said = decision.reason if decision and row.state == "live" else ""
     return RunLine(
         name=row.name,
         run=row.run,
@@ -89,17 +93,28 @@ def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunL
         j_per_token=point.j_per_token if point else None,
         deadline=row.deadline,
         slack_s=decision.slack_s if decision else None,
-        switch=switch_line(switch, now) if switch else None,
+        switch=switch_line(switch, now, expected) if switch else None,
         frozen=frozen,
         ordered_point=row.ordered_point,
         last_seen_s=max(0.0, (now - row.last_seen_at).total_seconds()),
-        sentence=decision.reason if decision and row.state == "live" else "",
+        sentence=marks.sentence(said, expected),
         simulated=catalogue.simulated if catalogue else (),
+        flags=marks.point_flags(catalogue, point) if catalogue and point else (),
+        phase=row.phase,
+        last_step_s=last_step_s(row, now),
+        waits_for=waits_for(row, now),
+        trouble=row.trouble,
     )
 
 
-def switch_line(switch: SwitchRow, now: datetime) -> SwitchLine:
-    """Show a switch under way."""
+def expected_flags(pulse: Pulse, row: RunRow) -> tuple[str, ...]:
+    """Give what the grams are that are expected of a run now."""
+    decision = pulse.signals.decision
+    return marks.expected_flags(row.catalogue, str(decision.signal) if decision else "")
+
+
+def switch_line(switch: SwitchRow, now: datetime, flags: tuple[str, ...]) -> SwitchLine:
+    """Show a switch under way; `flags`: of the grams in its reason."""
     return SwitchLine(
         plan=switch.plan,
         from_point=switch.from_point,
@@ -108,7 +123,7 @@ def switch_line(switch: SwitchRow, now: datetime) -> SwitchLine:
         position=position(switch.state),
         age_s=max(0.0, (now - switch.created_at).total_seconds()),
         requested_by=switch.requested_by,
-        reason=switch.reason,
+        reason=marks.sentence(switch.reason, flags),
     )
 
 
@@ -135,7 +150,14 @@ def power_line(pulse: Pulse) -> PowerLine:
         to_cover=pulse.gpu_coverage[1],
         clocks_as_ordered=ordered,
         clocks=clocks,
+        flags=power_flags(pulse),
     )
+
+
+def power_flags(pulse: Pulse) -> tuple[str, ...]:
+    """Give what the newest watts are."""
+    sample = pulse.sampled.sample if pulse.sampled else Sample()
+    return flags_of(*(each.quality for each in sample.readings))
 
 
 def _power_source(pulse: Pulse) -> str:
@@ -185,6 +207,7 @@ def cap_line(pulse: Pulse, now: datetime) -> CapLine | None:
     if report is None or report.cap is None or report.cap.row.until <= now:
         return None
     cap, names = report.cap, {each.run: each.name for each in report.cap.before.runs}
+    flags = power_flags(pulse)
     return CapLine(
         cap_w=cap.row.cap_w,
         start=cap.row.start,
@@ -194,7 +217,7 @@ def cap_line(pulse: Pulse, now: datetime) -> CapLine | None:
         meets=cap.plan.meets,
         bound_w=cap.plan.bound_w,
         lowest_w=cap.plan.lowest_w,
-        sentence=sentence(cap, now),
+        sentence=marks.sentence(sentence(cap, now), flags),
         gpus=len(cap.plan.boards),
         deaf=cap.plan.deaf,
         slowed=cap.slowed,
@@ -203,18 +226,21 @@ def cap_line(pulse: Pulse, now: datetime) -> CapLine | None:
             for each in report.decisions
             if each.slack_s is not None and each.slack_s < 0
         ),
+        flags=flags,
     )
 
 
 def cycle_line(pulse: Pulse) -> CycleLine:
     """Show the newest turn of the cycle."""
     turned, state = pulse.turned, pulse.loops["cycle"]()
+    runs = pulse.snapshot.runs if pulse.snapshot else ()
+    expected = {flag for row in runs for flag in expected_flags(pulse, row)}
     took_s = state.last_took_s
     return CycleLine(
         age_s=pulse.clock.monotonic() - turned.monotonic_s if turned else None,
         duration_ms=None if took_s is None else took_s * 1e3,
         every_s=state.every_s,
-        sentence=turned.report.sentence if turned else "",
+        sentence=marks.sentence(turned.report.sentence, expected) if turned else "",
         overruns=state.overruns,
         errors=state.bugs,
     )

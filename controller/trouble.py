@@ -6,9 +6,11 @@ urgent comes first.
 
 from collections.abc import Iterator, Mapping
 
+from wattmesh.controller import marks
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.views import CarbonLine, RunLine, StatusView
+from wattmesh.telemetry.readings import flags_of
 
 PLANS_FAILED = 3
 """Plans that fail in a row until it is worth a look: a process that is killed once is not."""
@@ -25,7 +27,7 @@ def troubles(view: StatusView, pulse: Pulse) -> tuple[str, ...]:
         *_devices(view, pulse),
         *_cap(view),
         *_runs(view),
-        *(f"{each.alert}." for each in pulse.budgets if each.alert),
+        *(f"{marks.sentence(each.alert, each.flags)}." for each in pulse.budgets if each.alert),
     )
     return tuple(dict.fromkeys(found))
 
@@ -115,13 +117,15 @@ def _why(pulse: Pulse) -> str:
 
 def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
     """What is wrong with single devices and nodes, as far as it is not told already."""
-    yield from pulse.exporter.troubles()
+    flags = view.power.flags
+    yield from (marks.sentence(each, flags) for each in pulse.exporter.troubles())
     power = view.power
     if power.covered < power.to_cover and power.gpus >= power.expected:
         yield (
-            f"Coverage {power.covered} of {power.to_cover} GPUs: savings are estimated and no "
-            "clock is changed until all are read; see that `wattmesh agent` runs on their nodes, "
-            "or retire nodes that are gone (POST /v1/agents/NODE/retire)."
+            f"Coverage {power.covered} of {power.to_cover} GPUs: savings are estimated, the "
+            "others count at their most, and no clock is changed until all are read; see that "
+            "`wattmesh agent` runs on their nodes, or retire nodes that are gone (POST "
+            "/v1/agents/NODE/retire)."
         )
     for node in pulse.nodes:
         yield from _refused(node)
@@ -133,12 +137,14 @@ def _refused(node: NodeRow) -> Iterator[str]:
     refused: Mapping[str, object] = told if isinstance(told, Mapping) else {}
     rows, energy_j = refused.get("rows"), refused.get("energy_j")
     # What follows the first colon of a sentence is what to do.
+    flags = flags_of(*(str(each.get("quality", "")) for each in node.devices.values()))
     why = str(refused.get("why", ""))[:300].rstrip(".").replace(":", ",")
     if isinstance(rows, int) and rows > 0 and isinstance(energy_j, int | float):
+        joules = marks.marked(f"{energy_j:.0f} J", flags)
         yield (
-            f"{node.node} keeps back ledger rows that this daemon refuses, {rows} with "
-            f"{energy_j:.0f} J that no sum has ({why}): install the same version of wattmesh on "
-            "both, and restart the agent there to offer them at once."
+            f"{node.node} keeps back ledger rows that this daemon refuses, {rows} with {joules} "
+            f"that no sum has ({why}): install the same version of wattmesh on both, and restart "
+            "the agent there to offer them at once."
         )
 
 
@@ -193,15 +199,22 @@ def _runs(view: StatusView) -> Iterator[str]:
             continue
         if run.state == "lost":
             yield (
-                f"{run.name} has not reported for {span(run.last_seen_s)} (last at step "
-                f"{run.step}): see whether the job still runs; if it does, its log says why it "
-                "cannot reach the daemon."
+                f"{run.name} has not been heard for {span(run.last_seen_s)} (last at step "
+                f"{run.step}{f', {run.phase}' if run.phase else ''}): see whether the job still "
+                "runs; if it does, its log says why it cannot reach the daemon."
             )
         yield from _run(run)
 
 
 def _run(run: RunLine) -> Iterator[str]:
     """What is wrong with a run that is still expected to train."""
+    if run.trouble:
+        # What follows the first colon of a sentence is what to do.
+        why = run.trouble.rstrip(".").replace(":", ",")
+        yield (
+            f"{run.name} has no new checkpoint ({why}): mend what it names; until then it trains "
+            "on and is measured, and its layout is not switched."
+        )
     if run.frozen.startswith("wattmesh"):
         yield (
             f"{run.name} is frozen: {run.frozen.rstrip('.')}. It trains on unswitched; read "

@@ -2,7 +2,9 @@
 
 `as_json` turns any of them into the JSON object that the API serves and the screens render: keys
 are the field names, times are ISO 8601 in UTC with a `Z`, enums are their values, an unknown value
-is null. Invariant: keys are only ever added, never renamed or removed, within one API version.
+is null; `flags` says what the joules, watts and grams beside it are: estimated, provisional,
+simulated, any of them together (wattmesh.controller.marks). Invariant: keys are only ever added,
+never renamed or removed, within one API version.
 """
 
 from collections.abc import Mapping
@@ -52,6 +54,7 @@ class CarbonLine:
         trouble: why no carbon-motivated act is allowed; "" when the signal is usable.
         forecast: the slots to come, current one first. `low`: the lowest of them.
         simulated: the signal is a replayed recording, not the grid of today.
+        flags: of `g_per_kwh`. What is forecast is an estimate, and simulated where that is.
         rung: what decisions rest on: issued, profile, static, none. `source`: who made the slots to
             come. `issued_at`: when; of a profile the end of the history it is made of.
         note: why it is not the best rung; "" when it is.
@@ -77,6 +80,7 @@ class CarbonLine:
     note: str = ""
     state: str = ""
     detail: str = ""
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +127,7 @@ class ForecastView:
         sentence: what that means for decisions.
         issued_at: when it was issued; of a profile the end of the history it is made of.
         model: what went into it. `slots`: the running one first, without gaps.
+        flags: of what is expected; the running slot says its own quality.
     """
 
     at: datetime
@@ -135,6 +140,7 @@ class ForecastView:
     model: str = ""
     slots: tuple[BandSlot, ...] = ()
     skill: tuple[SkillLine, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +172,7 @@ class PowerLine:
     to_cover: int = 0
     clocks_as_ordered: int = 0
     clocks: int = 0
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +185,7 @@ class CapLine:
         gpus: boards that are held lower for it. `deaf`: boards that obey nobody, counted in full.
         slowed: by the name of a run, the point it gave up for the cap.
         late: runs that will miss their deadline at the speed the cap leaves them.
+        flags: of `bound_w` and `lowest_w`; `cap_w` is what was ordered.
     """
 
     cap_w: float
@@ -193,6 +201,7 @@ class CapLine:
     deaf: tuple[str, ...] = ()
     slowed: Mapping[str, str] = field(default_factory=dict)
     late: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,14 +231,21 @@ class RunLine:
     """One run.
 
     Attributes:
-        state: live, lost (no report for a while), finished.
+        state: live (heard lately, whatever its steps take), lost (not heard for a while), finished.
         activity: the STATE column: holding, switching, frozen, lost, finished, observed.
         layout: short name, e.g. `dp2 tp2`. `point`: catalogue id; "" when at none of them.
         j_per_token: of the point it is at, as the catalogue says; None when at no point.
         slack_s: what the deadline guard had to spare at the newest decision.
         sentence: the newest decision's reason.
+        trouble: why its newest save step left no checkpoint, or none can be made, as the run says;
+            "" when all is well.
         ordered_point: what an operator asked for and nobody has carried out yet.
+        last_seen_s: since its newest sign of life, `phase`: what it was doing then (starting,
+            training, checkpointing, switching, parked). `last_step_s`: since its newest launch last
+            reported a step; None before its first.
+        waits_for: what a live run waits for that has taken no step for longer than usual; else "".
         simulated: what of this line is simulated (`power_w`, ...); empty when nothing is.
+        flags: of `j_per_token`, as the catalogue says, and of the grams in `sentence`.
     """
 
     name: str
@@ -257,6 +273,11 @@ class RunLine:
     last_seen_s: float
     sentence: str
     simulated: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    phase: str = ""
+    last_step_s: float | None = None
+    waits_for: str = ""
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

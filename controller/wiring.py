@@ -160,7 +160,9 @@ class Parts:
             holder,
             lease_s,
             lambda said: remember(self.journal, pulse, "journal_outage", said),
+            liveness=self.journal.runs.liveness,
         )
+        self.journal.runs.liveness.pace(settings.loops.live_s)
         if self._planner is not None:
             pulse.planning = self._planner.planning
         cycle = Cycle(self.journal, self._cycle_settings, lambda: pulse.epoch, self._planner)
@@ -233,6 +235,7 @@ class Parts:
         if not self.api.stop():
             log.warning("the HTTP server did not end in time")
         self.metrics.stop()
+        self._keep_signs()
         self._lease.release()
         self.journal.close()
 
@@ -248,6 +251,7 @@ class Parts:
             self.pulse.signals = new_grid.signals
             self._schedule()
         self.cycle.pace(settings.loops.cycle_s)
+        self.journal.runs.liveness.pace(settings.loops.live_s)
         self.sampler.pace(settings.loops.sample_s)
         self.accounts.pace(self._accounts_every_s())
         tail = f"; {', '.join(fixed)} changed too and need a restart" if fixed else ""
@@ -274,6 +278,15 @@ class Parts:
             budgets=own_budgets(self.pulse),
             clock_lag_s=back_s(settings.actuator.step_share, settings.actuator.write_every_s),
         )
+
+    def _keep_signs(self) -> None:
+        """Write down who lived until now, for the next daemon."""
+        if self.pulse.epoch is None:
+            return
+        try:
+            self.journal.signs.keep(self.pulse.clock.now(), everything=True)
+        except JournalUnavailable as error:
+            log.warning("the newest heartbeats were not written down: %s", error)
 
     def _look_again(self) -> None:
         """Make the next cycle due: a plan is new."""
@@ -331,9 +344,16 @@ class Parts:
             if self._books is None or self._books[0] != books:
                 # Kept between turns: it remembers what is priced already.
                 tariff, slots, pue_milli = books
-                accounts = Accounts(self.journal, facts.signal, slots, pue_milli, tariff)
+                accounts = Accounts(
+                    self.journal, facts.signal, slots, pue_milli, tariff, limits=self._limits_w
+                )
                 self._books = (books, accounts)
             self._books[1].price(self.pulse.clock.now())
+
+    def _limits_w(self) -> dict[str, float]:
+        """Give the power limits of the boards that are or were read."""
+        own = self.pulse.sampled.sample.readings if self.pulse.sampled else ()
+        return fleet.limits_w(self.pulse.nodes, own)
 
     def _housekeeping(self) -> None:
         """Let the journal be tidied once a day, and ended budget periods be closed."""

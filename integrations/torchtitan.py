@@ -221,24 +221,14 @@ class _Steps:
 
 
 def state_of(trainer: Trainer) -> State:
-    """Give what a built trainer trains with.
-
-    Raises:
-        InputInvalid: a part of the model has several optimizers.
-    """
-    parts, optimizers = list(trainer.model_parts), list(trainer.optimizers)
-    if len(optimizers) != len(parts):
-        raise InputInvalid(
-            f"torchtitan: {len(optimizers)} optimizers for {len(parts)} parts of the model; one "
-            "optimizer for each part can be moved (its parameter groups may differ)."
-        )
+    """Give what a built trainer trains with."""
     extra: dict[str, Stateful] = {
         "lr_schedulers": trainer.lr_schedulers,
         "train_state": _Steps(trainer),
     }
     return State(
-        modules=parts,
-        optimizers=optimizers,
+        modules=list(trainer.model_parts),
+        optimizers=list(trainer.optimizers),
         extra=extra,
         by_data_rank={"dataloader": trainer.dataloader},
         parts=SimpleNamespace(trainer=trainer),

@@ -30,4 +30,5 @@ planning.py    answers the question (numpy, in a worker)
 words.py       grams, durations and times as the sentences say them
 budget.py      a budget as a curve: burn in windows, course with a band; decides nothing
 baseline.py    the counterfactual: where the run would be had it never been touched
+best_single.py the point a careful person would choose once, by which a saving is split
 """

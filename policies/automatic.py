@@ -85,7 +85,8 @@ def _clock_limit(case: Case, view: Outlook, target: Vertex) -> Decision | None:
 def _pays(case: Case, guard: Guard, view: Outlook, target: Vertex) -> Decision:
     """Switch if what it saves is enough times what it costs."""
     policy, cost = case.seen.policy, view.cost(target.point)
-    dwell_s = policy.clock_dwell_s if cost is view.clock else policy.dwell_s
+    clock = target.point.layout == view.current.layout
+    dwell_s = policy.clock_dwell_s if clock else policy.dwell_s
     made = offer(
         view.hull,
         view.plan,

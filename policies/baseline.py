@@ -1,110 +1,322 @@
-"""The baseline: what a run would have drawn at the point it was submitted at. Pure.
+"""The baseline: what a run would have drawn at a point it was not moved from. Pure.
 
-The baseline's clock starts with the run and stops only for outages that we did not cause; never
-for switches, rollbacks, checkpoints or waits of ours. It advances and draws as the catalogue says,
-corrected by the speed and the watts measured at the point the run is really at, until its work is
-done (docs/carbon-accounting.md; DESIGN 4.1).
+Where the run was at that point itself, the baseline *is* the run: its tokens and its joules. In
+other slots it is modelled, at the speed and the watts that were measured at that point, carried on
+by the drift measured where the run is since. So a run that was never touched has saved exactly 0,
+whatever its catalogue says (docs/carbon-accounting.md; DESIGN 4.1).
 
-Invariant: tokens are whole and energy is whole millijoules; how often the baseline is reckoned
-changes its tokens by one at most.
+Its clock starts with the run and stops only for outages that we did not cause; never for switches,
+rollbacks, checkpoints or waits of ours.
+
+Invariant: tokens are whole and energy is whole millijoules; a slot's row follows from the facts of
+that slot alone, so how often it is reckoned changes nothing.
 """
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
+from statistics import median
 
-LOWEST_RATIO, HIGHEST_RATIO = 0.5, 1.5
-"""A measured ratio outside is a fault of the measurement or of the catalogue, and is cut here."""
+RECENT_SLOTS = 24
+"""Speed and watts are measured over so many slots at most, the newest."""
+
+EDGE_SLOTS = 3
+"""The median of fewer is not robust against one slot that a stepped clock made too full."""
+
+Span = tuple[datetime, datetime]
+"""Half-open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Time that a run spent at one point, speed steady. `start`, `end`: half-open."""
+
+    point: str
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A whole slot at one point.
+
+    Attributes:
+        tokens: trained over `tokens_s` seconds (from look to look, not from border to border).
+        power_w: of all the run's devices. `upper_w`: the most, where part of it was not read.
+        quality: of its joules.
+    """
+
+    tokens: int
+    tokens_s: float
+    power_w: float
+    upper_w: float
+    quality: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """The submitted point. `power_w`: charged to the run there, idle held GPUs included."""
+    """How fast a point trains and what it draws.
+
+    Attributes:
+        upper_w: the most it may draw; above `power_w` where part of the measurement was dark.
+        assumed: from the catalogue: nothing was measured at this point yet.
+        quality: of the joules it was measured by.
+    """
 
     tokens_per_s: float
     power_w: float
+    upper_w: float
+    assumed: bool = False
+    quality: str = ""
+
+    def times(self, speed: float, power: float) -> "Pace":
+        """Give the pace after a drift."""
+        return Pace(
+            tokens_per_s=self.tokens_per_s * speed,
+            power_w=self.power_w * power,
+            upper_w=self.upper_w * power,
+            assumed=self.assumed,
+            quality=self.quality,
+        )
+
+
+def measured_pace(slots: Sequence[Measured]) -> Pace | None:
+    """Give the pace of whole slots in time order; None of none, or where nothing was trained."""
+    newest = slots[-RECENT_SLOTS:]
+    seconds = sum(each.tokens_s for each in newest)
+    tokens = sum(each.tokens for each in newest)
+    if seconds <= 0 or tokens <= 0:
+        return None
+    return Pace(
+        tokens_per_s=tokens / seconds,
+        power_w=median(each.power_w for each in newest),
+        upper_w=median(each.upper_w for each in newest),
+        quality="+".join(sorted({each.quality for each in newest if each.quality})),
+    )
+
+
+def drift(stretches: Iterable[Stretch], slots: Callable[[Stretch], Sequence[Measured]]) -> Pace:
+    """Give how speed and watts changed since the first of these stretches, as ratios.
+
+    Each point is compared with itself when it was first visited, so noise does not add up over
+    many visits; a point visited anew goes on from where the ones before had come to.
+
+    Args:
+        stretches: in time order, since the point in question was left.
+        slots: the whole slots of a stretch in time order: its first and its newest.
+    """
+    speed = power = 1.0
+    first: dict[str, tuple[Pace, float, float]] = {}
+    for stretch in stretches:
+        # What is seen anew is no drift: only slots of which everything was read are compared.
+        known = [each for each in slots(stretch) if each.upper_w <= each.power_w]
+        begin, now = measured_pace(known[:EDGE_SLOTS]), measured_pace(known)
+        if len(known) < EDGE_SLOTS or begin is None or now is None:
+            continue
+        before, speed_then, power_then = first.setdefault(stretch.point, (begin, speed, power))
+        speed = speed_then * now.tokens_per_s / before.tokens_per_s
+        power = power_then * (now.power_w / before.power_w if before.power_w else 1.0)
+    return Pace(tokens_per_s=speed, power_w=power, upper_w=power)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """What the baseline trained and drew over some time. `used`: the time that took."""
+class SlotFacts:
+    """One slot of a run's life.
 
-    tokens: int
-    energy_mj: int
-    used: timedelta
-
-
-def trusted_ratio(measured: float | None, catalogue: float | None, before: float) -> float:
-    """Give the ratio to correct by: measured over catalogue, or the one before if not known."""
-    if not measured or not catalogue:
-        return before
-    return min(HIGHEST_RATIO, max(LOWEST_RATIO, measured / catalogue))
-
-
-def active(
-    start: datetime, end: datetime, outage: tuple[datetime, datetime] | None
-) -> tuple[tuple[datetime, datetime], ...]:
-    """Give the parts of [start, end) in which the baseline's clock runs.
-
-    An outage that ends before it begins (the wall clock was stepped back in it) took no time.
+    Attributes:
+        active_s: seconds in it in which the baseline's clock runs.
+        tokens: that the run itself trained in it; below 0 where it went back to a checkpoint.
+        here: the point at which the run was, untouched, as long as it lived in this slot; "" when
+            it was switched in it, or not alone at one point.
     """
-    if end <= start:
-        return ()
-    if outage is None or outage[1] <= max(start, outage[0]) or outage[0] >= end:
-        return ((start, end),)
-    parts = ((start, max(start, outage[0])), (min(end, outage[1]), end))
-    return tuple(part for part in parts if part[1] > part[0])
+
+    start: datetime
+    end: datetime
+    active_s: float
+    tokens: int = 0
+    here: str = ""
 
 
-def advance(
-    length: timedelta, pace: Pace, tokens_left: int, *, speed: float = 1.0, drift: float = 1.0
-) -> Done:
-    """Let the baseline run for `length`, or until its work is done.
+class Kind:
+    """What a slot of a scenario is."""
 
-    Only whole tokens are reckoned, and the time they took; the rest of `length` is left for the
-    next call. So no token is lost however often it is called (docs/carbon-accounting.md).
+    AS_RUN = "as_run"
+    MODELLED = "modelled"
+    ASSUMED = "assumed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """One slot of a scenario. `energy_mj`: None where the run's own joules stand for it.
+
+    `quality`: of the joules that it was modelled by.
+    """
+
+    start: datetime
+    end: datetime
+    kind: str
+    tokens: int
+    energy_mj: int | None = None
+    upper_mj: int = 0
+    quality: str = ""
+
+
+def reference(
+    point: str, slots: Iterable[SlotFacts], pace: Pace, left: int, *, alone: bool = False
+) -> list[Reference]:
+    """Give the slots of the scenario in which the run always is at `point`.
 
     Args:
-        length: how long; nothing is done in a negative time.
-        pace: the submitted point.
-        tokens_left: of the work.
-        speed: measured tokens/s over the catalogue's, at the point the run is at.
-        drift: measured watts over the catalogue's, there.
+        point: its point.
+        slots: in time order.
+        pace: of that point, for slots in which the run was elsewhere.
+        left: tokens of the work that are still to be trained; what the run itself trains in its
+            own slots is not held back by it.
+        alone: the run has ended: nothing is left to tell once the work is done.
     """
-    rate = pace.tokens_per_s * speed
-    tokens = max(0, min(tokens_left, math.floor(rate * length.total_seconds())))
-    used = min(max(length, timedelta()), timedelta(seconds=tokens / rate))
-    microjoules = pace.power_w * drift * (used / timedelta(microseconds=1))
-    return Done(tokens=tokens, energy_mj=round(microjoules / 1000), used=used)
+    rows: list[Reference] = []
+    for slot in slots:
+        if alone and left <= 0:
+            break
+        if slot.here == point:
+            row = Reference(start=slot.start, end=slot.end, kind=Kind.AS_RUN, tokens=slot.tokens)
+        else:
+            due = round(pace.tokens_per_s * slot.active_s)
+            tokens = max(0, min(left, due))
+            seconds = slot.active_s if tokens == due else tokens / pace.tokens_per_s
+            row = Reference(
+                start=slot.start,
+                end=slot.end,
+                kind=Kind.ASSUMED if pace.assumed else Kind.MODELLED,
+                tokens=tokens,
+                energy_mj=round(pace.power_w * seconds * 1000),
+                upper_mj=max(0, round((pace.upper_w - pace.power_w) * seconds * 1000)),
+                quality=pace.quality,
+            )
+        left -= row.tokens
+        rows.append(row)
+    return rows
+
+
+def active(span: Span, pauses: Iterable[Span]) -> float:
+    """Give the seconds of a span that lie in no pause; pauses do not overlap each other.
+
+    A pause that ends before it begins (the wall clock was stepped back in it) took no time.
+    """
+    start, end = span
+    seconds = max(0.0, (end - start).total_seconds())
+    for begin, stop in pauses:
+        seconds -= max(0.0, (min(end, stop) - max(start, begin)).total_seconds())
+    return max(0.0, seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One slot of the baseline's ledger. `carbon_ug` None: it has no price yet."""
+    """One slot of a scenario, priced, beside what the run itself emitted in it.
+
+    Attributes:
+        tokens: of the scenario.
+        carbon_ug: of the scenario's own joules; None: no price yet. 0 where it is `as_run`.
+        upper_ug: the most they may be more than that; None: not known.
+        own_ug: what the run emitted; None: some of its joules have no price yet.
+        own_upper_ug: the most it emitted unobserved; None: not known.
+        as_run: the run's own grams are the scenario's.
+        settled: not assumed.
+    """
 
     tokens: int
     carbon_ug: int | None
+    upper_ug: int | None
+    own_ug: int | None
+    own_upper_ug: int | None
+    as_run: bool
+    settled: bool = True
 
 
-def grams_at(slots: Sequence[Slot], tokens: int) -> tuple[int | None, bool]:
-    """Give (micrograms of the baseline when it had trained `tokens`, whether it has got there).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Grams of a scenario at as many tokens, less those of the run.
 
-    Whole slots count whole; the slot in which the number is reached counts by its share of tokens,
-    rounded down. None where a slot on the way has no price yet.
+    Attributes:
+        low_ug, high_ug: the band; both None while it cannot be told.
+        why: why it cannot; "" when it can.
+        reference_ug: the scenario's grams then, of what was read; None likewise. `dark`: some of
+            them were not.
     """
-    left, carbon_ug = tokens, 0
+
+    low_ug: int | None = None
+    high_ug: int | None = None
+    reference_ug: int | None = None
+    dark: bool = False
+    why: str = ""
+
+
+BEHIND = "the baseline has not trained as many tokens yet"
+UNCALIBRATED = "its submitted point has not been measured here for a whole slot yet"
+NO_PRICE = "some of its joules have no intensity yet"
+OTHER_SCOPE = (
+    "the catalogue's watts and the meters' do not contain the same, and that point was not "
+    "measured here; set power_scope and host_power_w in the catalogue"
+)
+
+
+def difference(slots: Sequence[Slot], tokens: int) -> Difference:
+    """Compare a run with a scenario of it when that had trained `tokens`.
+
+    Slots in which the scenario is the run itself cancel exactly, dark or without a price as they
+    may be. Of the slot in which the number is reached a share counts, rounded down.
+
+    Args:
+        slots: all there are, in time order; those of the run alone have no tokens.
+        tokens: trained by the run.
+    """
+    passed, part, whole = _crossing(slots, tokens)
+    if passed is None:
+        return Difference(why=BEHIND)
+    low = high = 0
+    dark = False
+    reference_ug: int | None = 0
+    for index, slot in enumerate(slots):
+        taken, of = (1, 1) if index < passed else (part, whole) if index == passed else (0, 1)
+        if taken and not slot.as_run:
+            if not slot.settled:
+                return Difference(why=UNCALIBRATED)
+            if slot.carbon_ug is None or slot.upper_ug is None:
+                return Difference(why=NO_PRICE)
+            low += slot.carbon_ug * taken // of
+            high += slot.carbon_ug * taken // of - (-slot.upper_ug * taken // of)
+        grams_ug = slot.own_ug if slot.as_run else slot.carbon_ug
+        if taken:
+            dark = dark or (slot.own_upper_ug if slot.as_run else slot.upper_ug) != 0
+            known = reference_ug is not None and grams_ug is not None
+            reference_ug = (reference_ug or 0) + (grams_ug or 0) * taken // of if known else None
+        left, over = (of - taken, of) if slot.as_run else (1, 1)
+        if left:
+            if slot.own_ug is None or slot.own_upper_ug is None:
+                return Difference(why=NO_PRICE)
+            own_ug = -(-slot.own_ug * left // over)
+            low -= own_ug - (-slot.own_upper_ug * left // over)
+            high -= own_ug
+    return Difference(low_ug=low, high_ug=high, reference_ug=reference_ug, dark=dark)
+
+
+def _crossing(slots: Sequence[Slot], tokens: int) -> tuple[int | None, int, int]:
+    """Give (slots that count whole, tokens of the next one that count, tokens of it).
+
+    The last moment at which so many were trained: a run that goes back to a checkpoint passes a
+    number twice, and what it drew in between belongs to its work. None: not reached yet.
+    """
+    sums = [0]
     for slot in slots:
-        if left <= 0:
-            break
-        if slot.carbon_ug is None:
-            return None, False
-        if slot.tokens <= left:
-            carbon_ug += slot.carbon_ug
-        else:
-            carbon_ug += slot.carbon_ug * left // slot.tokens
-        left -= slot.tokens
-    return carbon_ug, left <= 0
+        sums.append(sums[-1] + slot.tokens)
+    if sums[-1] < tokens:
+        return None, 0, 1
+    last = max((index for index, trained in enumerate(sums) if trained <= tokens), default=None)
+    if last is None:
+        return 0, 0, 1  # the run went back to before it was known here: no work is in either side
+    if last == len(slots):
+        return last, 0, 1
+    return last, tokens - sums[last], slots[last].tokens
 
 
 def price_ug(energy_mj: int, g_milli_per_kwh: int, pue_milli: int = 1000) -> int:

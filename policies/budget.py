@@ -10,7 +10,7 @@ or not planned from end to end has no burn, never 0. A budget alerts; it decides
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import accumulate, pairwise
@@ -88,6 +88,8 @@ class Spent:
     Attributes:
         unpriced_mj: joules in it that have no grams (yet).
         restated_ug: how much revised intensities changed of what was first reported.
+        upper_ug: the most that was emitted beyond `carbon_ug` while nobody measured.
+        unbounded_mj: joules of that most which have no grams (yet).
     """
 
     start: datetime
@@ -95,6 +97,12 @@ class Spent:
     carbon_ug: int
     unpriced_mj: int = 0
     restated_ug: int = 0
+    upper_ug: int = 0
+    unbounded_mj: int = 0
+
+    def at_most(self) -> "Spent":
+        """Give the same with what nobody measured counted at the most it can have been."""
+        return replace(self, carbon_ug=self.carbon_ug + self.upper_ug, upper_ug=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,21 +4,27 @@ Invariant: pure; a fact that is not known makes the guard None and is named by `
 never guessed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
 
 from wattmesh.policies.decision import Action, Decision, Observation, RunView
-from wattmesh.policies.guard import Guard
+from wattmesh.policies.guard import FAILED_SWITCH, Guard
 from wattmesh.policies.menu import menu, unheld
+from wattmesh.policies.speed import STANDSTILL, Counted, counted
+from wattmesh.policies.switch_time import SwitchTimes
 from wattmesh.policies.words import duration, figures
 from wattmesh.policies.words import point as named
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, Release
 
+IN_PLACE = "in_place"
+"""Capability of a run that changes its layout within its processes."""
+
+LEAST_TOLD = 0.01
+"""Share of speed in reserve below which a sentence does not mention it."""
+
 SETTLING_INTERVALS = 2
 """Boundary intervals after a start, a switch or another clock whose measured speed says nothing."""
-
-STANDSTILL = 0.01
-"""Share of its catalogue speed below which a run is not slow but stands; time stays finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +65,33 @@ class Case:
         if self.guard is None:
             return ""
         run, margin = self.run, self.seen.policy.guard_margin
+        fastest = self.guard.fastest
         parts = [f"{figures(100 * margin)} % for errors of speed"]
+        if (unmeasured := self.unmeasured(fastest)) >= LEAST_TOLD:
+            parts.append(f"{figures(100 * unmeasured, 2)} % until it is measured")
         if run.outage_share > 0:
-            parts.append(f"{figures(100 * run.outage_share, 2)} % for outages like those so far")
-        text = f"counting on {figures(100 * self.guard.counted_on)} % of the speed"
+            parts.append(
+                f"{figures(100 * run.outage_share, 2)} % for outages and pauses like those so far"
+            )
+        share = self.guard.rho(fastest) / fastest.tokens_per_s
+        text = f"counting on {figures(100 * share, 2)} % of the speed"
         text += f" ({' and '.join(parts)} in reserve)"
         return text
+
+    def unmeasured(self, point: OperatingPoint) -> float:
+        """Give the share of a point's speed that counts only once more steps are measured."""
+        known = self.guard.speeds.get(point.id) if self.guard else None
+        return known.unmeasured if known else 0.0
+
+    def switch_s(self, target: OperatingPoint) -> float:
+        """Give the seconds of a switch to `target`, with the wait for GPUs that were given back."""
+        run, catalogue = self.run, self.run.catalogue
+        if catalogue is None:
+            return 0.0
+        if run.current is None:
+            return times(run, catalogue).longest_s(target)
+        back_s = _back_s(catalogue) if target.gpus > run.current.gpus else 0.0
+        return times(run, catalogue).seconds(run.current, target) + (back_s if back_s < inf else 0)
 
     def hold(self, kind: str, why: str) -> Decision:
         """Stay, for a reason that reads on after "staying at A (tp2 on 2 GPUs): "."""
@@ -113,16 +140,18 @@ def examine(seen: Observation, run: RunView) -> Case:
     return Case(seen=seen, run=run, menu=points, guard=guard, missing=missing)
 
 
-def switch_s(run: RunView, catalogue: Catalogue) -> float:
-    """Seconds of one switch: measured on this run, else the longest the catalogue has.
+def times(run: RunView, catalogue: Catalogue) -> SwitchTimes:
+    """Give what the run's switches are counted at."""
+    in_place = IN_PLACE in run.capabilities
+    return SwitchTimes(switch=catalogue.switch, records=run.switches, in_place=in_place)
 
-    Where unused GPUs are given back, with the wait until they are the run's again.
+
+def in_flight_s(seen: Observation, run: RunView, catalogue: Catalogue) -> float:
+    """Give the seconds for which the run may not train yet, or not at its point's pace.
+
+    A clock that was changed may not be in force, and what is compiled after a switch not be done.
     """
-    if run.switch_s is not None:
-        return run.switch_s
-    switch = catalogue.switch
-    wait_s = switch.reacquire_s or 0.0 if catalogue.release is Release.RELEASED else 0.0
-    return max(switch.layout_s, *(pair.seconds for pair in switch.pairs), 0.0) + wait_s
+    return max(_clock_pending_s(seen, run, catalogue), _switch_pending_s(seen, run, catalogue))
 
 
 def _missing(run: RunView) -> tuple[str, str]:
@@ -162,43 +191,78 @@ def _guard(seen: Observation, run: RunView, points: tuple[OperatingPoint, ...]) 
     catalogue, held = run.catalogue, max(run.gpus_held, run.world_size)
     interval_tokens = run.boundary_every * _tokens_per_step(run)
     limit = seen.policy.failed_limit
+    now_tokens_per_s = _now_tokens_per_s(seen, run, interval_tokens)
+    up = 1.0 - run.outage_share
+    speeds = counted(
+        catalogue.points,
+        run.speeds,
+        reserve=seen.policy.reserve,
+        margin=seen.policy.guard_margin,
+        here=run.current.id if run.current else "",
+        now_tokens_per_s=now_tokens_per_s,
+    )
     return Guard(
         tokens_left=float(run.tokens_total - run.tokens),
         time_left_s=(run.deadline - seen.now).total_seconds(),
-        counted_on=_counted_on(seen, run, interval_tokens),
+        counted_on=up * _speed_share(seen, run, now_tokens_per_s),
+        speeds=speeds,
+        up=up,
         # Of equally fast points the one on the hull.
-        fastest=max(known, key=lambda p: (p.tokens_per_s, -catalogue.held_power_w(p, held))),
-        switch_s=switch_s(run, catalogue),
+        fastest=max(
+            known,
+            key=lambda p: (_least(speeds, p), p.tokens_per_s, -catalogue.held_power_w(p, held)),
+        ),
+        refuges=known,
+        times=times(run, catalogue),
         interval_tokens=interval_tokens,
         cycle_s=seen.cycle_s,
         attempts=max(1, limit - run.failed_switches),
         attempts_after=limit,
         timeout_s=seen.policy.failed_switch_s,
-        reacquire_s=_reacquire_s(run, catalogue),
-        clock_s=_clock_s(seen, catalogue),
-        pending_s=_pending_s(seen, run, catalogue),
+        reacquire_s=_back_s(catalogue),
+        clock_s=_clock_s(seen, run, catalogue),
+        pending_s=in_flight_s(seen, run, catalogue),
         unheld=free,
     )
 
 
-def _clock_s(seen: Observation, catalogue: Catalogue) -> float:
+def _least(speeds: Mapping[str, Counted], point: OperatingPoint) -> float:
+    """Tokens per second of a point that can be counted on while the run is up."""
+    return speeds[point.id].least * point.tokens_per_s
+
+
+def _clock_s(seen: Observation, run: RunView, catalogue: Catalogue) -> float:
     """Longest time until another clock is in force; 0 where the points have but one."""
     if len({point.clock_mhz for point in catalogue.points}) < 2:
         return 0.0
-    return seen.clock_lag_s + catalogue.switch.clock_s
+    known = times(run, catalogue)
+    points = {each.id: each for each in catalogue.points}
+    ends = [(points.get(each.origin), points.get(each.target)) for each in catalogue.switch.pairs]
+    alike = [
+        known.seconds(origin, target)
+        for origin, target in ends
+        if origin and target and origin.layout == target.layout
+    ]
+    return seen.clock_lag_s + max(catalogue.switch.clock_s, *alike, 0.0)
 
 
-def _pending_s(seen: Observation, run: RunView, catalogue: Catalogue) -> float:
+def _clock_pending_s(seen: Observation, run: RunView, catalogue: Catalogue) -> float:
     """What is left of it since the clock was last changed."""
     if run.since_clock_s is None:
         return 0.0
-    return max(0.0, _clock_s(seen, catalogue) - run.since_clock_s)
+    return max(0.0, _clock_s(seen, run, catalogue) - run.since_clock_s)
 
 
-def _reacquire_s(run: RunView, catalogue: Catalogue) -> float:
-    """Seconds until GPUs that were given back are there, as far as `switch_s` has them not yet."""
+def _switch_pending_s(seen: Observation, run: RunView, catalogue: Catalogue) -> float:
+    """What may be left of the newest switch, whose first step at normal pace was not seen yet."""
+    newest = run.switches[0] if run.switches else None
+    if newest is None or newest.complete:
+        return 0.0
+    left_s = times(run, catalogue).of(newest)
+    if newest.failed:
+        left_s = max(FAILED_SWITCH * left_s, seen.policy.failed_switch_s)
     back_s = _back_s(catalogue)
-    return back_s if run.switch_s is not None or back_s == inf else 0.0
+    return max(0.0, left_s + (back_s if back_s < inf else 0.0) - newest.told_s - newest.ago_s)
 
 
 def _back_s(catalogue: Catalogue) -> float:
@@ -209,35 +273,39 @@ def _back_s(catalogue: Catalogue) -> float:
     return inf if measured_s is None else measured_s
 
 
-def _counted_on(seen: Observation, run: RunView, interval_tokens: float) -> float:
-    """Share of catalogue speed to count on: the reserve, or less where the run is slower still.
+def _speed_share(seen: Observation, run: RunView, now_tokens_per_s: float | None) -> float:
+    """Share of catalogue speed to plan with: the margin for errors of speed, or as measured.
 
-    What was measured at the current point is taken for all points, once it has settled. Time that
-    outages are expected to take, as they did so far, comes off either.
+    What is measured at the current point is taken for all points.
     """
-    up = 1.0 - run.outage_share
-    return up * _speed_share(seen, run, interval_tokens)
-
-
-def _speed_share(seen: Observation, run: RunView, interval_tokens: float) -> float:
-    """Share of catalogue speed while it trains: the margin for errors of speed, or as measured."""
     reserve = 1.0 - seen.policy.guard_margin
+    if run.current is None or now_tokens_per_s is None:
+        return reserve
+    return min(reserve, max(STANDSTILL, now_tokens_per_s / run.current.tokens_per_s))
+
+
+def _now_tokens_per_s(seen: Observation, run: RunView, interval_tokens: float) -> float | None:
+    """What the run does over its last steps, once it has settled; None while it has not."""
     measured = run.tokens_per_s
     if run.current is None or run.catalogue is None or measured is None:
-        return reserve
+        return None
     if not (isfinite(measured) and measured > 0):
-        return reserve
+        return None
     interval_s = interval_tokens / run.current.tokens_per_s
     if _settled_s(seen, run, run.catalogue) < SETTLING_INTERVALS * interval_s:
-        return reserve
-    return min(reserve, max(STANDSTILL, measured / run.current.tokens_per_s))
+        return None
+    return measured
 
 
 def _settled_s(seen: Observation, run: RunView, catalogue: Catalogue) -> float:
     """Seconds that the run has trained at its point, whatever began it: start, switch or clock."""
-    since_s = [(seen.now - run.started_at).total_seconds() - switch_s(run, catalogue)]
-    if run.since_switch_s is not None:
-        since_s.append(run.since_switch_s - switch_s(run, catalogue))
+    since_s = [(seen.now - run.started_at).total_seconds() - catalogue.switch.layout_s]
+    newest = run.switches[0] if run.switches else None
+    if newest is not None:
+        took_s = newest.at_pace_s or times(run, catalogue).of(newest)
+        since_s.append(newest.told_s + newest.ago_s - took_s)
+    elif run.since_switch_s is not None:
+        since_s.append(run.since_switch_s - catalogue.switch.layout_s)
     if run.since_clock_s is not None:
-        since_s.append(run.since_clock_s - _clock_s(seen, catalogue))
+        since_s.append(run.since_clock_s - _clock_s(seen, run, catalogue))
     return min(since_s)

@@ -12,13 +12,13 @@ from math import isfinite
 
 from wattmesh.policies.asleep import asleep
 from wattmesh.policies.automatic import automatic
-from wattmesh.policies.case import Case, examine
+from wattmesh.policies.case import LEAST_TOLD, Case, examine
 from wattmesh.policies.constraints import usable
 from wattmesh.policies.decision import Action, Decision, Observation, RunView
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.ladder import ACTS, NAMES, waits
 from wattmesh.policies.orders import ordered
-from wattmesh.policies.words import clause, duration, moment
+from wattmesh.policies.words import clause, duration, figures, moment
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 COVERAGE_FLOOR = 0.9
@@ -107,29 +107,33 @@ def _deadline(case: Case) -> Decision | None:
     guard, current, now = case.guard, case.run.current, case.seen.now
     if guard is None or current is None or case.run.deadline is None or guard.may_stay(current):
         return None
-    fastest = guard.fastest
-    at = moment(case.run.deadline, now)
-    rest = duration(guard.finish_s(current))
-    late_s = guard.finish_s(current) - guard.usable_s
-    by_fastest_s = guard.finish_by_fastest_s(current)
-    # A higher clock costs nothing, and is there sooner than the guard may count on.
-    sooner = fastest.layout == current.layout or by_fastest_s < guard.finish_s(current)
-    if fastest.tokens_per_s <= current.tokens_per_s or not sooner:
-        if fastest.tokens_per_s <= current.tokens_per_s and guard.feasible:
-            return case.hold("static_fastest", _no_promise(case, at))
-        return case.hold(
+    at, refuge = moment(case.run.deadline, now), guard.refuge(current)
+    if refuge is not None:
+        late_s = guard.finish_by_s(current, refuge) - guard.time_left_s
+        end = f"{duration(late_s)} late" if late_s > 0 else f"{duration(-late_s)} early"
+        return case.go(
             "deadline",
-            f"no switch can make it faster, the rest takes {rest} and the deadline at {at} is "
-            f"likely to be missed by {duration(late_s)}{_after_cap(case, guard, current)}; move "
-            f"runs.{case.run.name}.deadline if that is not acceptable",
+            refuge,
+            f"the deadline at {at} needs the fastest point from now on, which ends the run about "
+            f"{end}, {case.promise}",
         )
-    late_s = by_fastest_s - guard.time_left_s
-    end = f"{duration(late_s)} late" if late_s > 0 else f"{duration(-late_s)} early"
-    return case.go(
+    return _stays(case, guard, current, at)
+
+
+def _stays(case: Case, guard: Guard, current: OperatingPoint, at: str) -> Decision:
+    """Stay where no other point is sure to be better, and say that nothing is promised."""
+    fastest = guard.rho(current) >= guard.rho(guard.fastest) and guard.feasible
+    if guard.may_be_in_time(current) and case.unmeasured(current) >= LEAST_TOLD:
+        return case.hold("speed_unmeasured", _measures_first(case, current, at))
+    if guard.may_be_in_time(current) or fastest:
+        return case.hold("static_fastest", _no_promise(case, at))
+    rest_s = guard.finish_s(current)
+    late_s = rest_s - guard.usable_s
+    return case.hold(
         "deadline",
-        fastest,
-        f"the deadline at {at} needs the fastest point from now on, which ends the run about "
-        f"{end}, {case.promise}",
+        f"no switch is sure to make it faster, the rest takes {duration(rest_s)} and the deadline "
+        f"at {at} is likely to be missed by {duration(late_s)}{_after_cap(case, guard, current)}; "
+        f"move runs.{case.run.name}.deadline if that is not acceptable",
     )
 
 
@@ -148,17 +152,27 @@ def _after_cap(case: Case, guard: Guard, current: OperatingPoint) -> str:
     wait_s = (cap.until - now).total_seconds()
     trained = wait_s * current.tokens_per_s * guard.counted_on
     left = replace(guard, fastest=fastest, tokens_left=max(0.0, guard.tokens_left - trained))
-    late_s = wait_s + left.finish_by_fastest_s(current) - guard.time_left_s
+    late_s = wait_s + left.finish_by_s(current, fastest) - guard.time_left_s
     how = f"misses it by {duration(late_s)}" if late_s > 0 else f"leaves {duration(-late_s)}"
     end = moment(cap.until, now)
     return f" at this speed, but {fastest.id} from {end} on, when the power cap ends, {how}"
+
+
+def _measures_first(case: Case, current: OperatingPoint, at: str) -> str:
+    """Say that nothing is done before the run's speed was measured where it is."""
+    share = figures(100 * case.unmeasured(current), 2)
+    return (
+        f"{share} % of its speed is not counted on before more steps are measured here, and the "
+        f"deadline at {at} leaves less than that: until then nothing is done for grams' sake, and "
+        "nothing is promised"
+    )
 
 
 def _no_promise(case: Case, at: str) -> str:
     """Say that there is too little slack for a promise, and what is done without one."""
     return (
         f"the deadline at {at} leaves less than the reserve, {case.promise}: it keeps to its "
-        "fastest point to the end, nothing is done for grams' sake, and nothing is promised; move "
+        "point, nothing is done for grams' sake, and nothing is promised; move "
         f"runs.{case.run.name}.deadline for more"
     )
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from wattmesh.policies.speed import MeasuredSpeed, SpeedReserve
+from wattmesh.policies.switch_time import SwitchRecord
 from wattmesh.reconfig.catalogue import Catalogue, Equivalence, OperatingPoint
 from wattmesh.reconfig.layout import Layout
 
@@ -160,6 +162,7 @@ class PlanView:
             by, as a share of the bound.
         level, budget: what is wrong with the service level and the budget, each as a clause; ""
             when it is kept, or when there is none.
+        slots, options: how many slots, and what to be at in each, the plan was chosen from.
     """
 
     made_at: datetime
@@ -172,6 +175,8 @@ class PlanView:
     gap: float
     level: str = ""
     budget: str = ""
+    slots: int = 0
+    options: int = 0
 
     @property
     def finish_at(self) -> datetime:
@@ -204,20 +209,25 @@ class RunView:
 
     Attributes:
         current: the catalogue point it reports itself to be at; None when it is at none.
-        tokens_per_s: measured over whole boundary intervals; None until one has passed.
-        last_seen_s: since its newest report. `live`: reporting, not finished.
+        tokens_per_s: measured over its last steps; None until there were two.
+        speeds: what was measured of points by this launch's machines.
+        last_seen_s: since its newest sign of life. `live`: heard lately, whatever its steps take,
+            and not finished. `step`, `tokens`: what it reported last, however long ago.
         since_switch_s: since its last layout change; None when it never switched.
-        switch_s, switch_energy_j: measured cost of its own switches (p95); None until measured.
+        switches: its newest switches as they were measured, newest first.
+        switch_energy_j: measured joules of its own switches (p95); None until measured.
         failed_switches: in a row, since the last confirmed one or thaw.
         switches_today: layout switches begun in the last 24 h.
         gpus_held: devices this run keeps whether it uses them or not.
         clock_trouble: why no clock of its GPUs can be set now, as a clause; "" when all can.
         since_clock_s: since its GPUs' clock was last changed; None when it never was.
         ordered_point: what an operator asked for and nobody has carried out yet.
+        trouble: why no checkpoint of it can be made now, as it says; "" when one can.
         suspended_s: since it was suspended to save carbon; None while it trains. `layout` and
             `current` then say where it was.
         plan: the newest one; None when there is none.
-        outage_share: share of its time that it stood in outages nobody ordered, in [0, 1).
+        outage_share: share of its time that it stood, in [0, 1): in outages nobody ordered, and in
+            pauses between two steps, which `tokens_per_s` leaves out.
         room_w: watts that an operator's power cap leaves it; None: no cap is in force.
         capped: what the cap does to it, as a clause; "" when nothing.
         trained: (seconds ago, tokens by then), oldest first, over the window of the service level;
@@ -251,9 +261,11 @@ class RunView:
     clock_trouble: str = "no agent reports an actuator for its GPUs"
     since_clock_s: float | None = None
     since_switch_s: float | None = None
-    switch_s: float | None = None
+    switches: tuple[SwitchRecord, ...] = ()
+    speeds: tuple[MeasuredSpeed, ...] = ()
     switch_energy_j: float | None = None
     capabilities: tuple[str, ...] = ()
+    trouble: str = ""
     suspended_s: float | None = None
     plan: PlanView | None = None
     outage_share: float = 0.0
@@ -285,6 +297,7 @@ class PolicySettings:
         dwell_s: least time between two layout changes. `clock_dwell_s`: between two clock changes.
         gain_factor: a switch must save at least this many times what it costs.
         guard_margin: share of speed kept in reserve by the deadline guard, in [0, 1).
+        reserve: kept beside it of speeds that were not measured by the launch's own machines.
         failed_switch_s: longest time until a run trains again after a switch that failed, rollback
             and restart included; 0: twice the seconds of a switch.
         equivalence: classes the operator allows.
@@ -298,6 +311,7 @@ class PolicySettings:
     clock_dwell_s: float = 900.0
     gain_factor: float = 2.0
     guard_margin: float = 0.02
+    reserve: SpeedReserve = field(default_factory=SpeedReserve)
     max_switches_per_day: int = 6
     failed_limit: int = 2
     failed_switch_s: float = 0.0

@@ -10,7 +10,7 @@ menu; without a fresh plan None is given and another rule decides.
 from dataclasses import replace
 from datetime import timedelta
 
-from wattmesh.policies.case import Case, switch_s
+from wattmesh.policies.case import Case
 from wattmesh.policies.decision import Action, Decision, PlanStep, PlanView, Rung
 from wattmesh.policies.gate import Place, Switch, better_g_per_s, switch_cost_g
 from wattmesh.policies.guard import Guard
@@ -167,10 +167,10 @@ def _offer(
         Place(tokens_per_s=each.tokens_per_s, power_w=catalogue.held_power_w(each, held))
         for each in (current, target)
     )
-    seconds = catalogue.switch.clock_s
+    seconds = case.switch_s(target)
     energy_j, wait_s = here.power_w * seconds, 0.0
     if target.layout != case.run.layout:
-        seconds, wait_s = switch_s(case.run, catalogue), guard.lag_s(current)
+        wait_s = guard.lag_s(current)
         energy_j = case.run.switch_energy_j or catalogue.switch.layout_energy_j
     start = case.seen.now + timedelta(seconds=wait_s + seconds)
     saved_g = sum(

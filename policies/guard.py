@@ -1,70 +1,85 @@
 """The deadline guard: no act of ours makes a run late, whatever the grid or the forecast does.
 
-Words. `rho(i)`: tokens/s of point i that can be counted on: catalogue speed x (1 - z) x the drift
-measured. `f`: the fastest point that may be switched to. `lag(i)`: longest time from a look at a
-run that trains at i to the switch that an order written at the next look begins: one cycle plus
-one boundary interval. `S`: seconds of a switch, without a token. `F`: seconds that a failed one
-costs until the old layout trains again, rollback and restart included: the hard timeout of a
-switch, and FAILED_SWITCH x S at least. `R(i)`: seconds until GPUs that i gave back and f needs are
-the job's again: 0 where it keeps them, the measured 95 % quantile where it gives them back, without
-bound where nobody measured it. `n`: attempts left before the run is frozen.
+Words. `rho(i)`: tokens/s of point i that can be counted on (`speed.py`: by its evidence until it is
+measured, then as measured, less the margin), less the share of time that the run stood in outages.
+It never falls while speeds are inside their reserve. `f`: any point that may be switched to and of
+which more can be counted on than of i. `lag(i)`: longest time from a look at a run that trains at i
+to the switch that an order written at the next look begins: one cycle plus one boundary interval.
+`S(i, j)`: seconds of a switch from i to j, without a token, until the first step at normal pace has
+ended (`switch_time.py`). `F(i, j)`: seconds that a failed one costs until i trains again, rollback
+and restart included: the hard timeout of a switch, and FAILED_SWITCH x S at least. `R(i, j)`:
+seconds until GPUs that i gave back and j needs are the job's again: 0 where it keeps them, the
+measured 95 % quantile where it gives them back, without bound where nobody measured it. `n`:
+attempts left before the run is frozen.
 
 `C`: longest time from a clock that is wished to the boards running at it, counted as if not a token
 were trained in it: its own seconds, the economy lease (an agent or a controller that dies at that
 moment lifts no lock sooner) and the steps back up (`wattmesh.controller.clocks.back_s`). It needs
 no boundary, it is no attempt, and to let a lock go needs nobody alive. `K(i, j)`: the clock that
 follows a switch, one cycle plus C where i and j differ in it, else 0. `h(i)`: the point of i's
-layout that a run is at while nobody holds its clock. `D`: time left less p, what is left of C since
-the last change of the clock.
+layout that a run is at while nobody holds its clock. `p`: what is left of C since the last change
+of the clock, or of S (of F, if it failed) since the last switch while no step at normal pace was
+seen after it, if that is more. `D`: time left less p.
 
-    alone(i)    = w / rho(i)                                   finish where we are
-    reach(i, n) = cycle + C + max(0, w - cycle rho(i)) / rho(f)    i of f's layout: by the clock
-    reach(i, n) = n (lag(i) + R(i)) + S + K + (n - 1) F        else: n - 1 attempts failing
-                  + max(0, w - n lag(i) rho(i)) / rho(f)
-    safe(i, n)  : min(alone, reach) <= D
-    safe(i, 0)  : 2 cycle + C + max(0, w - 2 cycle rho(i)) / rho(h(i)) <= D     frozen there;
-                  alone <= D where h(i) is no faster
+    alone(i)       = w / rho(i)                                   finish where we are
+    reach(i, f, n) = cycle + C + max(0, w - cycle rho(i)) / rho(f)    i of f's layout: by the clock
+    reach(i, f, n) = n (lag(i) + R) + S + K + (n - 1) F           else: n - 1 attempts failing
+                     + max(0, w - n lag(i) rho(i)) / rho(f)
+    safe(i, n)     : min(alone, reach to any f) <= D
+    safe(i, 0)     : 2 cycle + C + max(0, w - 2 cycle rho(i)) / rho(h(i)) <= D   frozen there;
+                     alone <= D where h(i) is no faster
 
-Rule. At each look, with w tokens and D seconds left: unless safe(i, n), order f. Another layout's
-point j may be ordered only if, for a wait x of 0 and of lag(i) alike, safe(j, N) holds after
-x + S + K and safe(i, n - 1) after x + F (on the same side of the `min` for both x). Another clock j
-of the same layout may be ordered only if safe(j, n) holds with p = C.
+Rule. At each look, with w tokens and D seconds left: unless safe(i, n), order the f of the least
+reach, if that with a cycle less to wait for is within D. Another layout's point j may be ordered
+only if, for a wait x of 0 and of lag(i) alike, safe(j, N) holds after x + R + S + K and
+safe(i, n - 1) after x + R + F (on the same side of the `min` for both x). Another clock j of the
+same layout may be ordered only if safe(j, n) holds with p = C.
 
 Theorem. If safe held at the first look, the run finishes by its deadline for every carbon series
 and every forecast, provided that speed at i is at least rho(i), no switch takes longer than
 stated, N switches never fail in a row, a clock is in force within C, looks and boundaries come as
-often as stated, GPUs that were given back are there within R, and nobody outside stops the run. `z`
-is the margin for errors of speed and, from the run's own history, the share of time that it stood
-in outages. Where safe does not hold (too little slack, a slower measured speed, nodes that were
-lost and took f with them), nothing is promised: the run goes to, or stays at, the fastest point
-there is, and the decision says that it is no more than that.
+often as stated, GPUs that were given back are there within R, and nobody outside stops the run.
+
+*Nothing promised.* Where safe holds at no look, the run is where it was submitted. It stays there
+while it may be in time there, at the most speed that it can have (`speed.py`). Once it cannot, it
+goes where the rest takes less even if that point is as slow as its reserve allows and this one as
+fast; to a higher clock of its layout at once. So a run that meets its deadline untouched meets it:
+either safe holds from some look on, and the theorem does it, or it is not touched while it may be
+in time; and one that is late untouched is made no later by an error of speed. Where safe held and
+speeds fell out of their reserve, or nodes were lost and f with them, the same is done, and the
+decision says that nothing is promised.
 
 *Frozen.* A run whose N switches failed is frozen where safe(i, 0) holds, if the last was of our own
 choice: it is in time there, or at h(i), for with the freeze the wish for its clock lapses. A
 person's freeze is hands off at once and may cost the deadline; status says so.
 
 Proof. Let safe(i, n) hold at the last event (a look that ordered nothing or a clock, or the end of
-a switch). *A clock in flight* counts as standing: t seconds on, p is less by t (or 0) and D by what
-is left of t, which is a run at rho(i) that was not begun before; so take p = 0 below. *Staying*: if
-alone held it holds for ever, since w falls by at least rho(i) a second. If reach held and the next
-look, at most one cycle later, finds safe broken, it orders f. *By the clock*: D was at least
-cycle + C + max(0, w - cycle rho(i)) / rho(f), and as rho(i) <= rho(f) this side shrinks no slower
-than time passes, so after the wait D - C, the new D, is at least w / rho(f) = alone(f). *By a
-switch*: it begins at most lag(i) after the last event; reach is not shorter for a longer wait:
-after success the rest fits at f, its clock in force after K; there alone = reach holds for ever;
-after failure the time left is at least reach(i, n - 1) and safe(i, n - 1) holds. n - 1 failures
-leave n = 1, whose attempt does not fail. *Suspended*: the same with rho = 0, lag = one cycle (it
-wakes at no boundary) and no `alone`; to wake is its switch. *Going to j*: a clock takes effect at
-the look, where safe(j, n) was asked for with p = C. A switch begins after some wait x in
-[0, lag(i)] and succeeds or fails. The slack of either side is concave in x (a line minus
-max(0, line)), so a side that holds at both ends holds between: safe(j, N) or safe(i, n - 1) holds
-at that event. After n = 1 a failure freezes the run within one cycle and its wish lapses within
-another: safe(i, 0) lets it finish frozen. Induction over events.
+a switch). *In flight* (a clock, or what is compiled after a switch) counts as standing: t seconds
+on, p is less by t (or 0) and D by what is left of t, which is a run at rho(i) that was not begun
+before; so take p = 0 below. *Measuring* raises rho, which shortens alone and every reach: none of
+the below is lost by it. *Staying*: if alone held it holds for ever, since w falls by at least
+rho(i) a second. If the reach of some f held and the next look, at most one cycle later, finds safe
+broken, a cycle less is to be waited for and f is ordered, or one of a shorter reach. *By the
+clock*: D was at least cycle + C + max(0, w - cycle rho(i)) / rho(f), and as rho(i) <= rho(f) this
+side shrinks no slower than time passes, so after the wait D - C, the new D, is at least alone(f) =
+w / rho(f). *By a switch*: it begins at most lag(i) after the last event; reach is not shorter for a
+longer wait: after success the rest fits at f, its clock in force after K; there alone holds for
+ever; after failure the time left is at least reach(i, f, n - 1) and safe(i, n - 1) holds. n - 1
+failures leave n = 1, whose attempt does not fail. *Suspended*: the same with rho = 0, lag = one
+cycle (it wakes at no boundary) and no `alone`; to wake is its switch. *Going to j*: a clock takes
+effect at the look, where safe(j, n) was asked for with p = C. A switch begins after some wait x in
+[0, lag(i)] and succeeds or fails. The slack of either side is concave in x (a line minus max(0,
+line)), so a side that holds at both ends holds between: safe(j, N) or safe(i, n - 1) holds at that
+event. After n = 1 a failure freezes the run within one cycle and its wish lapses within another:
+safe(i, 0) lets it finish frozen. Induction over events.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import inf, isfinite
 
+from wattmesh.policies.speed import Counted
+from wattmesh.policies.switch_time import SwitchTimes
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 FAILED_SWITCH = 2.0
@@ -77,16 +92,19 @@ class Guard:
 
     Attributes:
         tokens_left, time_left_s: work and time to the deadline.
-        counted_on: share of a point's catalogue speed that can be counted on, in (0, 1].
-        fastest: the fastest point that may be switched to, or that the run is at.
-        switch_s: seconds of one switch.
+        counted_on: share of catalogue speed that can be counted on once it is measured, in (0, 1].
+        speeds: by point id, what is counted on instead while it is not, or as it was measured;
+            `up`: share of time that it trains, on which all of that rests.
+        fastest: of the points that may be switched to, or that the run is at, the one of which
+            most can be counted on. `refuges`: all of them.
+        times: seconds of switches.
         interval_tokens: tokens from one boundary to the next.
         cycle_s: longest time between two looks.
         timeout_s: longest time until a run trains again after a switch that failed.
         reacquire_s: until GPUs that a smaller point gave back are there again; infinite: nobody
             knows, so no point that needs them is counted on from there.
         clock_s: longest time from the wish for a clock to the boards running at it. `pending_s`:
-            what is left of it since the last wish.
+            what is left of it since the last wish, or of a switch that was not seen to be complete.
         unheld: of each layout that may be counted on, the point that nobody has to hold a clock
             for.
         attempts: switches that may be tried before the run is frozen, now; `attempts_after`: the
@@ -97,21 +115,19 @@ class Guard:
     time_left_s: float
     counted_on: float
     fastest: OperatingPoint
-    switch_s: float
+    times: SwitchTimes
     interval_tokens: float
     cycle_s: float
     attempts: int
     attempts_after: int
+    speeds: Mapping[str, Counted] = field(default_factory=dict)
+    up: float = 1.0
+    refuges: tuple[OperatingPoint, ...] = ()
     timeout_s: float = 0.0
     reacquire_s: float = 0.0
     clock_s: float = 0.0
     pending_s: float = 0.0
     unheld: tuple[OperatingPoint, ...] = ()
-
-    @property
-    def failed_s(self) -> float:
-        """Seconds that a failed switch costs."""
-        return max(FAILED_SWITCH * self.switch_s, self.timeout_s)
 
     @property
     def feasible(self) -> bool:
@@ -120,7 +136,7 @@ class Guard:
 
     @property
     def usable_s(self) -> float:
-        """Seconds to the deadline, less those of a clock that may not be in force yet."""
+        """Seconds to the deadline, less those of a clock or a switch that is still in flight."""
         return self.time_left_s - self.pending_s
 
     def slack_s(self, point: OperatingPoint) -> float:
@@ -130,6 +146,35 @@ class Guard:
     def may_stay(self, point: OperatingPoint) -> bool:
         """Say whether the run may go on at `point` until the next look."""
         return self.slack_s(point) >= 0.0
+
+    def may_be_in_time(self, point: OperatingPoint) -> bool:
+        """Say whether the run may be in time at `point`, if that is as fast as it can be."""
+        return self._at_most_s(point) <= self.time_left_s
+
+    def refuge(self, point: OperatingPoint) -> OperatingPoint | None:
+        """Give where to go now from `point`, where the run may not stay; None: to stay is better.
+
+        The point of the shortest reach while that keeps the deadline; else, where the run cannot be
+        in time any more, one that ends it sooner whatever the errors of speed.
+        """
+        refuges, left = self.refuges or (self.fastest,), self.tokens_left
+        ways = [
+            (self._reach_s(point, each, self.attempts, left, at_once=True), each)
+            for each in self._up(point)
+        ]
+        reach_s, nearest = min(ways, key=lambda each: each[0], default=(inf, point))
+        if reach_s <= self.usable_s:
+            return nearest
+        alike = [each for each in refuges if each.layout == point.layout]
+        clock = max(alike, key=lambda each: each.tokens_per_s, default=point)
+        if clock.tokens_per_s > point.tokens_per_s:
+            # A higher clock is never slower, so nobody can be later for it.
+            return clock
+        if self.may_be_in_time(point):
+            return None
+        ways = [(self._reach_s(point, each, 1, left), each) for each in self._up(point)]
+        sooner_s, sooner = min(ways, key=lambda each: each[0], default=(inf, point))
+        return sooner if sooner_s < self._at_most_s(point) else None
 
     def may_go(self, current: OperatingPoint | None, target: OperatingPoint) -> bool:
         """Say whether the run may be ordered from `current` to `target`.
@@ -144,11 +189,13 @@ class Guard:
             seconds = self.time_left_s - self.clock_s
             return max(self._sides(target, self.attempts, self.tokens_left, seconds))
         wait_s = self.lag_s(current) if current else self.cycle_s
-        lost_s = self.switch_s + self._clock_after_s(current, target)
+        lost_s = self._switch_s(current, target) + self._clock_after_s(current, target)
         success = self._worst_s(target, self.attempts_after, current, wait_s, lost_s)
         if current is None:
             return success
-        failed = self._worst_s(current, self.attempts - 1, current, wait_s, self.failed_s)
+        failed_s = self._failed_s(self.times.seconds(current, target))
+        failed_s += self._switch_s(current, target) - self.times.seconds(current, target)
+        failed = self._worst_s(current, self.attempts - 1, current, wait_s, failed_s)
         return min(success, failed)
 
     def asleep_slack_s(self) -> float:
@@ -157,68 +204,95 @@ class Guard:
 
     def may_suspend(self, current: OperatingPoint) -> bool:
         """Say whether the run, at `current`, may be ordered to sleep."""
-        slack = []
+        slack, switch_s = [], self.times.seconds(current, None)
         for wait_s in (0.0, self.lag_s(current)):
-            left = max(0.0, self.tokens_left - self._rho(current) * wait_s)
-            seconds = self.usable_s - wait_s - self.switch_s
+            left = max(0.0, self.tokens_left - self.rho(current) * wait_s)
+            seconds = self.usable_s - wait_s - switch_s
             slack.append(self._asleep_s(self.attempts_after, left, seconds))
-        wait_s = self.lag_s(current)
-        slack.append(self._worst_s(current, self.attempts - 1, current, wait_s, self.failed_s))
+        wait_s, failed_s = self.lag_s(current), self._failed_s(switch_s)
+        slack.append(self._worst_s(current, self.attempts - 1, current, wait_s, failed_s))
         return min(slack) >= 0.0
 
     def may_wake(self, target: OperatingPoint) -> bool:
         """Say whether a suspended run may be woken at `target`."""
-        seconds = self.usable_s - self.cycle_s - self.failed_s
+        failed_s = self._failed_s(self.times.seconds(None, target))
+        seconds = self.usable_s - self.cycle_s - failed_s
         failed = self._asleep_s(self.attempts - 1, self.tokens_left, seconds)
         return self.slack_after_s(None, target) >= 0.0 and failed >= 0.0
 
     def finish_s(self, point: OperatingPoint) -> float:
-        """Give the seconds that the rest takes at `point`."""
-        return self.tokens_left / self._rho(point)
+        """Give the seconds that the rest is likely to take at `point`, the margin included."""
+        return self.tokens_left / self._likely(point)
 
-    def finish_by_fastest_s(self, current: OperatingPoint) -> float:
-        """Give the seconds until the rest is done if the fastest is ordered now and nothing fails.
+    def finish_by_s(self, current: OperatingPoint, target: OperatingPoint) -> float:
+        """Give the seconds until the rest is likely done if `target` is ordered and nothing fails.
 
         From `current`, whether or not that is sooner than to stay there.
         """
-        if current.layout == self.fastest.layout:
-            return self.clock_s + self.finish_s(self.fastest)
+        if current.layout == target.layout:
+            return self.clock_s + self.finish_s(target)
         lag_s = self.lag_s(current)
-        rest = max(0.0, self.tokens_left - lag_s * self._rho(current)) / self._rho(self.fastest)
-        return lag_s + self.switch_s + self._clock_after_s(current, self.fastest) + rest
+        rest = max(0.0, self.tokens_left - lag_s * self._likely(current)) / self._likely(target)
+        switch_s = self._switch_s(current, target)
+        return lag_s + switch_s + self._clock_after_s(current, target) + rest
 
     def reserve_s(self, point: OperatingPoint) -> float:
         """Give the seconds that must be kept free while a run is at `point`, to be back in time."""
-        if point.tokens_per_s >= self.fastest.tokens_per_s:
+        if self.rho(point) >= self.rho(self.fastest):
             return 0.0
-        lost = 1.0 - point.tokens_per_s / self.fastest.tokens_per_s
+        lost = 1.0 - self.rho(point) / self.rho(self.fastest)
         if point.layout == self.fastest.layout:
             return self.cycle_s * lost + self.clock_s
-        waits = self.attempts_after * self.lag_s(point) * lost
-        back_s = self.attempts_after * self._back_s(point)
-        way_s = waits + self._way_s(point, self.attempts_after)
+        attempts, switch_s = self.attempts_after, self.times.seconds(point, self.fastest)
+        waits_s = attempts * self.lag_s(point) * lost
+        back_s = attempts * self._back_s(point, self.fastest)
+        way_s = switch_s + (attempts - 1) * self._failed_s(switch_s)
+        way_s += waits_s + self._clock_after_s(point, self.fastest)
         # What cannot be reached needs no room kept free: the guard bars the way itself.
         return way_s + (back_s if isfinite(back_s) else 0)
 
     def returns_from(self, point: OperatingPoint) -> bool:
         """Say whether the GPUs that the fastest point needs can be counted on from `point`."""
-        return isfinite(self._back_s(point))
+        return isfinite(self._back_s(point, self.fastest))
 
     def lag_s(self, point: OperatingPoint) -> float:
         """Give the longest time from a look to the switch that the next look orders."""
-        return self.cycle_s + self.interval_tokens / self._rho(point)
+        return self.cycle_s + self.interval_tokens / self.rho(point)
 
-    def _rho(self, point: OperatingPoint) -> float:
-        """Tokens per second that can be counted on."""
-        return point.tokens_per_s * self.counted_on
+    def rho(self, point: OperatingPoint) -> float:
+        """Give the tokens per second that can be counted on."""
+        known = self.speeds.get(point.id)
+        share = self.counted_on if known is None else self.up * known.least
+        return point.tokens_per_s * share
 
-    def _switching_s(self, attempts: int) -> float:
-        """Seconds of `attempts` switches, all but the last failing."""
-        return self.switch_s + (attempts - 1) * self.failed_s
+    def _likely(self, point: OperatingPoint) -> float:
+        """Tokens per second that are likely, the margin taken off."""
+        known = self.speeds.get(point.id)
+        return point.tokens_per_s * (self.counted_on if known is None else self.up * known.likely)
 
-    def _way_s(self, point: OperatingPoint, attempts: int) -> float:
-        """Seconds of `attempts` switches from `point` to the fastest, its clock included."""
-        return self._switching_s(attempts) + self._clock_after_s(point, self.fastest)
+    def _at_most_s(self, point: OperatingPoint) -> float:
+        """Seconds of the rest at `point` if it is as fast as it can be, and nothing goes wrong."""
+        known = self.speeds.get(point.id)
+        return self.tokens_left / (point.tokens_per_s * (1.0 if known is None else known.most))
+
+    def _up(self, point: OperatingPoint) -> list[OperatingPoint]:
+        """List the points of which more can be counted on than of `point`."""
+        least = self.rho(point)
+        return [each for each in self.refuges or (self.fastest,) if self.rho(each) > least]
+
+    def _switch_s(self, origin: OperatingPoint | None, target: OperatingPoint) -> float:
+        """Seconds of a switch, the wait for GPUs that were given back included, as far as known.
+
+        Where `origin` is not known, the longest to `target`.
+        """
+        if origin is None:
+            return self.times.longest_s(target)
+        back_s = self._back_s(origin, target)
+        return self.times.seconds(origin, target) + (back_s if isfinite(back_s) else 0.0)
+
+    def _failed_s(self, switch_s: float) -> float:
+        """Seconds that a failed switch costs."""
+        return max(FAILED_SWITCH * switch_s, self.timeout_s)
 
     def _clock_after_s(self, origin: OperatingPoint | None, target: OperatingPoint) -> float:
         """Seconds after a switch until its clock is in force; the cycle sees the switch first.
@@ -229,17 +303,19 @@ class Guard:
             return 0.0
         return self.cycle_s + self.clock_s if self.clock_s else 0.0
 
-    def _back_s(self, point: OperatingPoint) -> float:
-        """Seconds until GPUs that `point` gave back and the fastest needs are there again."""
-        return self.reacquire_s if point.gpus < self.fastest.gpus else 0.0
+    def _back_s(self, point: OperatingPoint, target: OperatingPoint) -> float:
+        """Seconds until GPUs that `point` gave back and `target` needs are there again."""
+        return self.reacquire_s if point.gpus < target.gpus else 0.0
 
     def _asleep_s(self, attempts: int, tokens: float, seconds: float) -> float:
         """Give the slack of a run that sleeps, `attempts` to wake it left; it finishes at none."""
         if attempts < 1:
             return -inf
-        waking_s = attempts * (self.cycle_s + self.reacquire_s) + self._switching_s(attempts)
+        switch_s = self.times.seconds(None, self.fastest)
+        waking_s = attempts * (self.cycle_s + self.reacquire_s) + switch_s
+        waking_s += (attempts - 1) * self._failed_s(switch_s)
         waking_s += self._clock_after_s(None, self.fastest)
-        return seconds - waking_s - tokens / self._rho(self.fastest)
+        return seconds - waking_s - tokens / self.rho(self.fastest)
 
     def _worst_s(
         self,
@@ -250,7 +326,7 @@ class Guard:
         lost_s: float,
     ) -> float:
         """Give the slack at `point` after a wait of 0 to `wait_s` and `lost_s` without a token."""
-        trained = self._rho(trained_at) * wait_s if trained_at else 0.0
+        trained = self.rho(trained_at) * wait_s if trained_at else 0.0
         soon = self._sides(point, attempts, self.tokens_left, self.usable_s - lost_s)
         late = self._sides(
             point,
@@ -258,36 +334,48 @@ class Guard:
             max(0.0, self.tokens_left - trained),
             self.usable_s - wait_s - lost_s,
         )
-        return max(min(soon[0], late[0]), min(soon[1], late[1]))
+        return max(map(min, soon, late))
 
     def _sides(
         self, point: OperatingPoint, attempts: int, tokens: float, seconds: float
-    ) -> tuple[float, float]:
-        """Give the slack of finishing at `point`, and of finishing at the fastest."""
-        alone_s = seconds - tokens / self._rho(point)
-        if point.tokens_per_s >= self.fastest.tokens_per_s:
-            return alone_s, alone_s
-        if attempts < 1:
-            frozen_s = seconds - self._frozen_s(point, tokens)
-            return frozen_s, frozen_s
-        if point.layout == self.fastest.layout:
-            return alone_s, seconds - self._by_clock_s(point, self.fastest, self.cycle_s, tokens)
-        lag_s = attempts * self.lag_s(point)
-        rest = max(0.0, tokens - lag_s * self._rho(point))
-        way_s = lag_s + attempts * self._back_s(point) + self._way_s(point, attempts)
-        reach_s = way_s + rest / self._rho(self.fastest)
-        return alone_s, seconds - reach_s
+    ) -> list[float]:
+        """Give the slack of finishing at `point`, and of finishing at each refuge."""
+        refuges = self._up(point)
+        if attempts < 1 and refuges:
+            return [seconds - self._frozen_s(point, tokens)]
+        reaches = [seconds - self._reach_s(point, each, attempts, tokens) for each in refuges]
+        return [seconds - tokens / self.rho(point), *reaches]
+
+    def _reach_s(
+        self,
+        point: OperatingPoint,
+        to: OperatingPoint,
+        attempts: int,
+        tokens: float,
+        *,
+        at_once: bool = False,
+    ) -> float:
+        """Seconds to finish at `to`, all attempts but the last failing; `at_once`: ordered now."""
+        cycle_s = 0.0 if at_once else self.cycle_s
+        if to.layout == point.layout:
+            return self._by_clock_s(point, to, cycle_s, tokens)
+        wait_s = attempts * self.lag_s(point) - self.cycle_s + cycle_s
+        rest = max(0.0, tokens - wait_s * self.rho(point)) / self.rho(to)
+        switch_s = self.times.seconds(point, to)
+        failing_s = (attempts - 1) * self._failed_s(switch_s)
+        way_s = wait_s + attempts * self._back_s(point, to) + switch_s + failing_s
+        return way_s + self._clock_after_s(point, to) + rest
 
     def _by_clock_s(
         self, point: OperatingPoint, to: OperatingPoint, wait_s: float, tokens: float
     ) -> float:
         """Seconds to train `tokens` at `to`, whose clock is wished within `wait_s`."""
-        rest = max(0.0, tokens - wait_s * self._rho(point))
-        return wait_s + self.clock_s + rest / self._rho(to)
+        rest = max(0.0, tokens - wait_s * self.rho(point))
+        return wait_s + self.clock_s + rest / self.rho(to)
 
     def _frozen_s(self, point: OperatingPoint, tokens: float) -> float:
         """Seconds to train `tokens` in the layout of `point`, frozen there and its clock let go."""
         home = next((each for each in self.unheld if each.layout == point.layout), point)
-        if home.tokens_per_s <= point.tokens_per_s:
-            return tokens / self._rho(point)
+        if self.rho(home) <= self.rho(point):
+            return tokens / self.rho(point)
         return self._by_clock_s(point, home, 2 * self.cycle_s, tokens)

@@ -62,6 +62,8 @@ def _cannot(point: OperatingPoint, run: RunView) -> str:
             f"{point.id} leaves {run.world_size - point.layout.world_size} of {run.world_size} "
             "ranks without work and the run cannot park ranks"
         )
+    if run.trouble and point.layout != run.layout:
+        return f"{point.id} has another layout and the run can make no checkpoint ({run.trouble})"
     degree = run.layout.data_parallel
     if point.layout.data_parallel != degree and "fixed_data_parallel" in run.capabilities:
         return (

@@ -9,11 +9,12 @@ cap while that holds.
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wattmesh.policies import constraints
-from wattmesh.policies.case import Case, examine
+from wattmesh.policies.case import Case, examine, times
 from wattmesh.policies.caution import cautious_g_per_kwh, doubted_g_per_kwh
 from wattmesh.policies.decision import IntensitySlot, Observation, PlanStep, PlanView, RunView
 from wattmesh.policies.guard import Guard
@@ -131,6 +132,7 @@ def _choices(case: Case, catalogue: Catalogue) -> _Choices | None:
         release=catalogue.release,
         dwell_s=policy.dwell_s,
         clock_dwell_s=policy.clock_dwell_s,
+        seconds=_seconds(run, catalogue),
     )
     if held:
         ways = _one_way(ways, start)
@@ -180,6 +182,8 @@ def answer(asked: Question, plan: Plan, *, level: str = "") -> PlanView:
         gap=plan.gap,
         level=level or asked.level,
         budget=plan.budget,
+        slots=len(seconds),
+        options=len(asked.ids),
     )
 
 
@@ -197,13 +201,18 @@ def rest(before: PlanView, asked: Question) -> tuple[int, ...]:
 
 
 def _measured(run: RunView, catalogue: Catalogue) -> SwitchCost:
-    """Give the catalogue's switch costs with what was measured on this run."""
+    """Give the catalogue's switch costs with the joules that were measured on this run."""
     switch = catalogue.switch
-    if run.switch_s is not None:
-        switch = replace(switch, layout_s=run.switch_s)
     if run.switch_energy_j is not None:
         switch = replace(switch, layout_energy_j=run.switch_energy_j)
     return switch
+
+
+def _seconds(run: RunView, catalogue: Catalogue) -> Callable[[str, str], float]:
+    """Give what switches are counted at, by the names of options."""
+    points: dict[str, OperatingPoint] = {point.id: point for point in catalogue.points}
+    known = times(run, catalogue)
+    return lambda origin, target: known.seconds(points.get(origin), points.get(target))
 
 
 def _expected(seen: Observation, guard: Guard) -> float:

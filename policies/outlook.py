@@ -4,10 +4,11 @@ Invariant: the plan keeps the guard's reserve free and counts on the guard's spe
 asks for the guard can allow; `bound_g` reckons with neither, so that it is a bound.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from wattmesh.policies.case import Case, switch_s
+from wattmesh.policies.case import Case
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.gate import Place, Switch, better_g_per_s, flip_g_per_kwh
 from wattmesh.policies.guard import Guard
@@ -23,6 +24,7 @@ class Outlook:
 
     Attributes:
         running: slots until the planned end of the work.
+        switches: by the id of each point of the hull, what going there takes.
         bound_g: least grams still to come, at the catalogue's speeds and with all the time there
             is; None when even the fastest point cannot do it.
     """
@@ -35,12 +37,11 @@ class Outlook:
     running: tuple[IntensitySlot, ...]
     bound_g: float | None
     price_mu: float
-    switch: Switch
-    clock: Switch
+    switches: Mapping[str, Switch]
 
     def cost(self, target: OperatingPoint) -> Switch:
         """Give what going to `target` takes: a switch, or only another clock."""
-        return self.clock if target.layout == self.current.layout else self.switch
+        return self.switches[target.id]
 
     @property
     def now_g_per_kwh(self) -> float:
@@ -93,7 +94,6 @@ def look_ahead(
     every = case.menu if current.id in known else (*case.menu, current)
     bound = fill(lower_hull(catalogue, every, held), horizon.slots, guard.tokens_left)
     here = Place(tokens_per_s=current.tokens_per_s, power_w=catalogue.held_power_w(current, held))
-    seconds = switch_s(case.run, catalogue)
     return Outlook(
         current=current,
         here=here,
@@ -103,14 +103,24 @@ def look_ahead(
         running=plan.running(),
         bound_g=bound.bound_g if bound else None,
         price_mu=plan.mu_g_per_token / guard.counted_on,
-        clock=Switch(
-            seconds=catalogue.switch.clock_s, energy_j=here.power_w * catalogue.switch.clock_s
-        ),
-        switch=Switch(
-            seconds=seconds,
-            wait_s=guard.lag_s(current),
-            energy_j=_switch_energy_j(case, catalogue, here.power_w * seconds),
-        ),
+        switches={
+            vertex.point.id: _switch(case, catalogue, guard, here, vertex.point)
+            for vertex in hull.vertices
+        },
+    )
+
+
+def _switch(
+    case: Case, catalogue: Catalogue, guard: Guard, here: Place, target: OperatingPoint
+) -> Switch:
+    """Give what going to a point takes."""
+    current, seconds = case.run.current, case.switch_s(target)
+    if current is None or target.layout == current.layout:
+        return Switch(seconds=seconds, energy_j=here.power_w * seconds)
+    return Switch(
+        seconds=seconds,
+        wait_s=guard.lag_s(current),
+        energy_j=_switch_energy_j(case, catalogue, here.power_w * seconds),
     )
 
 

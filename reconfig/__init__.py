@@ -22,14 +22,18 @@ Inside a rank (in the order in which a launch meets them):
     orders, orderbook            whether an order may be taken; what survives a crash
     checkpoint, tensors, plain, damage       saving, naming, plain values, finding what changed
     facts, shares   what is said beside tensors; what each data parallel rank has of its own
+    streams     the script's random streams, left alone, saved and moved
     foreign, own_saves   checkpoints that the job's own checkpointer writes, indexed by us
     dcp (dcp_writer, dcp_reader, dcp_parts, dcp_files, dcp_merge), memory
                 the universal checkpoint behind torch's distributed checkpoint
     universal   the format itself, without torch
     digest, boxes                one number for a distributed state, equal in every layout
     agreement   do all ranks stand at the same place after a rebuild?
+    noise, reordered   how far may a probe be off; the same probe summed in other orders
     caches      forgetting the meshes of a layout that is gone
     launcher    what a rank and its launcher say to each other
     job         what a session stands on; the telling of a switch
     reporter, courier, outbox, link          who speaks to the daemon, without making training wait
+    heartbeat, launch_phase, pace            that the launch lives, at what, and how fast it trains
+    first_steps                              when a run is at its pace after a switch
 """

@@ -15,7 +15,8 @@ from wattmesh.reconfig.state import Position
 from wattmesh.reconfig.wire import Order
 
 Fact = dict[str, Any]
-"""One rank's: position, stop, finish, consumed, live, writing, order (see `Boundary._facts`)."""
+"""One rank's: position, stop, finish, consumed, live, writing, order, acted_on (see
+`Boundary._facts`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +26,14 @@ class Agreed:
     Attributes:
         deferred: why this is no boundary yet (live gradients, a save in flight); "" when it is.
         outcome: why training ends here; None when it goes on.
+        acted_on: whether the run may be switched, so that it must stop where it is not one run.
     """
 
     deferred: str
     outcome: Outcome | None
     detail: str
     order: Order | None
+    acted_on: bool = True
 
 
 def conclude(
@@ -56,7 +59,19 @@ def conclude(
         outcome=outcome,
         detail=detail,
         order=Order.from_json(ordered) if ordered and outcome is None else None,
+        acted_on=any(fact["acted_on"] for fact in facts),
     )
+
+
+def left_out(wishes: Sequence[Fact], tokens_total: int) -> Agreed:
+    """Conclude whether training ends at a boundary that was left out.
+
+    Args:
+        wishes: every rank's finish, stop and tokens.
+        tokens_total: the run is done at this many; 0: never by itself.
+    """
+    outcome, detail = _outcome(wishes, max(each["tokens"] for each in wishes), tokens_total)
+    return Agreed(deferred="", outcome=outcome, detail=detail, order=None)
 
 
 def _refuse_other_places(facts: Sequence[Fact], ranks: Sequence[int]) -> None:

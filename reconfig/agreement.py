@@ -1,38 +1,32 @@
 """After every (re)build: do all ranks stand at the same place, with the state that was saved?
 
 Ranks that silently disagree (a stale counter, other data, a lost moment) are the known failure of
-live resharding: torch notices none of it. Pure but for reading torch's random state.
+live resharding: torch notices none of it.
 
 Invariant: a generation trains only after every rank's facts are equal and match its record.
 """
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
-
-import torch
 
 from wattmesh.errors import Diverged
 from wattmesh.reconfig import group
 from wattmesh.reconfig.generation import Generation
-
-_FLOOR = {
-    torch.float64: 2.5e-13,
-    torch.float32: 1e-6,
-    torch.bfloat16: 2e-3,
-    torch.float16: 2e-4,
-}
-"""Relative noise of a probe that is summed in another order, per parameter dtype. A same-layout
-reload is bitwise, so its own floor is 0; another layout adds in another order."""
-
-TIMES_FLOOR = 4.0
+from wattmesh.reconfig.noise import Tolerance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What one rank knows of itself after a rebuild."""
+    """What one rank knows of itself after a rebuild.
+
+    Attributes:
+        random: hash of the random streams that the checkpoint holds; "" without one.
+        damage: what this rank was given that is not what was saved; "" when nothing.
+        dtypes: of its parameters.
+    """
 
     step: int
     samples: int
@@ -41,26 +35,12 @@ class Facts:
     extra: str
     random: str
     probe: float
+    damage: str = ""
+    dtypes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Give the JSON object that ranks exchange; a probe of nan travels as a string."""
         return {**asdict(self), "probe": repr(self.probe)}
-
-
-def tolerance(dtypes: Iterable[torch.dtype]) -> float:
-    """Relative difference that the probe may show, for the coarsest dtype of the parameters."""
-    return TIMES_FLOOR * max((_FLOOR.get(each, 1e-6) for each in set(dtypes)), default=1e-6)
-
-
-def seed_at(seed: int, step: int) -> None:
-    """Make torch's random stream a function of the position alone, never of layout or past."""
-    text = f"wattmesh {seed} {step}".encode()
-    torch.manual_seed(int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1)
-
-
-def random_hash() -> str:
-    """Hash of torch's random state on this rank."""
-    return hashlib.sha256(bytes(torch.get_rng_state().tolist())).hexdigest()[:16]
 
 
 def require_one(facts: str, ranks: Sequence[int]) -> None:
@@ -79,14 +59,16 @@ def require_one(facts: str, ranks: Sequence[int]) -> None:
         )
 
 
-def disagreement(facts: Sequence[dict[str, Any]], generation: Generation, allowed: float) -> str:
-    """Say what keeps this generation from training; "" when nothing does.
+def disagreement(facts: Sequence[dict[str, Any]], generation: Generation) -> str:
+    """Say what, the probe apart, keeps this generation from training; "" when nothing does.
 
     Args:
         facts: every rank's `Facts.to_json`, in group order.
-        generation: the record whose position, digest and probe must be met.
-        allowed: relative difference of the probe.
+        generation: the record whose position and digest must be met.
     """
+    for rank, fact in zip(generation.ranks, facts, strict=True):
+        if fact["damage"]:
+            return f"rank {rank} was given damage: {fact['damage']}"
     for name in ("step", "samples", "tokens", "digest", "extra", "random"):
         values = [fact[name] for fact in facts]
         if len(set(values)) > 1:
@@ -94,22 +76,36 @@ def disagreement(facts: Sequence[dict[str, Any]], generation: Generation, allowe
         wanted = getattr(generation, name, "")
         if wanted not in ("", values[0]):
             return f"every rank has {name} {values[0]}, the checkpoint was saved with {wanted}"
-    return _probe_problem([float(fact["probe"]) for fact in facts], generation, allowed)
-
-
-def _probe_problem(probes: list[float], generation: Generation, allowed: float) -> str:
-    """Compare every rank's probe with the one before."""
-    before = generation.probe
-    if before is None:
-        before = probes[0]
-    for probe in probes:
-        # Written so that nan, which compares false with everything, is a problem.
-        if not relative(probe, before) <= allowed:
-            return (
-                f"the probe loss is {_by_rank(generation, probes)} and was {before!r}: the "
-                f"difference is above the {allowed:.1e} (relative) that rounding explains"
-            )
     return ""
+
+
+def probe_difference(facts: Sequence[dict[str, Any]], generation: Generation) -> float:
+    """Largest relative difference of any rank's probe to the one before; nan counts as infinite.
+
+    Where no probe is known from before, ranks are compared with each other.
+    """
+    probes = [float(fact["probe"]) for fact in facts]
+    before = _before(probes, generation)
+    found = [relative(each, before) for each in probes]
+    return math.inf if any(math.isnan(each) for each in found) else max(found)
+
+
+def probe_problem(
+    facts: Sequence[dict[str, Any]], generation: Generation, allowed: Tolerance
+) -> str:
+    """Say how the probe keeps this generation from training; "" when it does not."""
+    if probe_difference(facts, generation) <= allowed.relative:
+        return ""
+    probes = [float(fact["probe"]) for fact in facts]
+    return (
+        f"the probe loss is {_by_rank(generation, probes)} and was "
+        f"{_before(probes, generation)!r}: the difference is above the {allowed.relative:.1e} "
+        f"(relative) that is explained by {allowed.reason}"
+    )
+
+
+def _before(probes: Sequence[float], generation: Generation) -> float:
+    return probes[0] if generation.probe is None else generation.probe
 
 
 def relative(value: float, reference: float) -> float:

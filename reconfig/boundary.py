@@ -8,31 +8,44 @@ import logging
 import os
 import time
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
-from wattmesh.errors import Fenced, InputInvalid
-from wattmesh.reconfig import agreement, checkpoint, group, usage
-from wattmesh.reconfig.agreed import Agreed, Fact, conclude
-from wattmesh.reconfig.attempt import highest_attempt
-from wattmesh.reconfig.checkpoint import CheckpointNotSaved
+from wattmesh.reconfig import group, streams, usage
+from wattmesh.reconfig.agreed import Agreed, Fact, conclude, left_out
 from wattmesh.reconfig.deadlines import Phase
-from wattmesh.reconfig.digest import combine, pieces_of
 from wattmesh.reconfig.folder import write_json
 from wattmesh.reconfig.generation import Generation, Outcome, Purpose, SwitchNote
+from wattmesh.reconfig.group import RankFailed
+from wattmesh.reconfig.guard import all_or_none, ending
+from wattmesh.reconfig.in_step import CheckpointNotSaved
 from wattmesh.reconfig.job import Job, Story
 from wattmesh.reconfig.member import LIVE_SHARE, Member
 from wattmesh.reconfig.orderbook import OrderBook
-from wattmesh.reconfig.own_saves import OwnSaves
 from wattmesh.reconfig.peers import boot_id
+from wattmesh.reconfig.saves import Saves
 from wattmesh.reconfig.settling import Saved
 from wattmesh.reconfig.state import Position, State
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.tensors import name_all
 from wattmesh.reconfig.wire import Finish, Order, SwitchMode
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """What ranks have done and agreed on, up to the point where this layout may be left.
+
+    `short`: what the ordered layout would lack here.
+    """
+
+    agreed: Agreed
+    order: Order | None = None
+    story: Story | None = None
+    saved: Saved | None = None
+    short: str = ""
 
 
 class Boundary:
@@ -44,13 +57,8 @@ class Boundary:
         self._member = member
         self._orders = OrderBook(job.folder)
         self._position = Position()
-        self.saved: Saved | None = None
-        self._own = OwnSaves(job.save, job.folder, job.keep) if job.save is not None else None
-
-    @property
-    def writing(self) -> bool:
-        """Whether the job's own checkpointer began a save that is not indexed yet."""
-        return self._own is not None and self._own.begun
+        self.saves = Saves(job, member)
+        self._story: Story | None = None
 
     @property
     def _now(self) -> tuple[State, Generation]:
@@ -72,38 +80,65 @@ class Boundary:
         """
         began = time.monotonic()
         state, _ = self._now
-        self._position = state.position
+        self._position, self._story = state.position, None
         with self._phase(Phase.AGREE):
-            agreed = self._agree()
-        ends = due and agreed.outcome is not None
-        if self.writing and (ends or not agreed.deferred):
-            with self._phase(Phase.SAVE):
-                self._finish_write(began)
+            try:
+                ready = all_or_none(partial(self._prepare, began, due=due))
+            except RankFailed as failure:
+                ready = Ready(agreed=self._train_on(failure))
+        agreed = ready.agreed
         if not due:
             return agreed
-        if agreed.deferred and not ends:
-            log.info("the boundary of step %d waits: %s", state.position.step, agreed.deferred)
-            return agreed
-        self._carry_out(agreed, loss, began)
-        if self._member.state is state and self._job.seed is not None:
-            agreement.seed_at(self._job.seed, state.position.step)
-        return agreed
-
-    def _carry_out(self, agreed: Agreed, loss: float | None, began: float) -> None:
-        """Save, and then end the launch or leave the layout where that was agreed."""
-        order, ends = agreed.order, agreed.outcome is not None
-        story, short, in_place = None, "", False
-        if order is not None:
-            with self._phase(Phase.AGREE):
-                story = self._announce(order, began)
-            in_place = order.mode is SwitchMode.IN_PLACE
-            short = self._shortage(order) if in_place else ""
-        wait = ends or story is not None
-        saved = self._save(story, wait=wait, in_place=in_place and not short)
         if agreed.outcome is not None:
             self._end(agreed.outcome, agreed.detail, loss)
-        elif story is not None and order is not None and saved is not None:
-            self._switch(story, order, saved, loss, short)
+        elif agreed.deferred:
+            log.info("the boundary of step %d waits: %s", state.position.step, agreed.deferred)
+            return agreed
+        elif ready.story is not None and ready.order is not None and ready.saved is not None:
+            self._switch(ready.story, ready.order, ready.saved, loss, ready.short)
+        return agreed
+
+    def _prepare(self, began: float, *, due: bool) -> Ready:
+        """Agree, and save where that is due; begin the tale of a switch where one is ordered."""
+        agreed = self._agree()
+        self._job.acted_on = agreed.acted_on
+        ends = due and agreed.outcome is not None
+        if self.saves.writing and (ends or not agreed.deferred):
+            with self._phase(Phase.SAVE):
+                self.saves.finish_write(began)
+        if not due or (agreed.deferred and not ends) or self._job.uncarried:
+            return Ready(agreed=agreed)
+        order, short, in_place = agreed.order, "", False
+        if order is not None:
+            self._story = self._announce(order, began)
+            in_place = order.mode is SwitchMode.IN_PLACE
+            short = self._shortage(order) if in_place else ""
+        story = self._story
+        saved = self._save(story, wait=ends or story is not None, in_place=in_place and not short)
+        return Ready(agreed=agreed, order=order, story=story, saved=saved, short=short)
+
+    def _train_on(self, failure: RankFailed) -> Agreed:
+        """Go on after a boundary that some rank could not do; a collective call.
+
+        Raises:
+            Diverged, CallHuman, Refused: the ranks do not train one run, and it may be switched.
+        """
+        job, position = self._job, self._position
+        error = ending(failure)
+        if error is not None and job.acted_on:
+            raise error
+        self.saves.say(
+            f"the boundary of step {position.step} was left out ({failure}). Training goes on; the "
+            "checkpoint before stays the one to restart from."
+        )
+        self.saves.forget()
+        if self._story is not None:
+            with suppress(Exception):
+                self._story.tell(SwitchState.ROLLED_BACK, detail=f"no checkpoint: {failure}")
+                self._orders.end()
+        # Whether training ends here must not hang on what failed.
+        wishes = {"finish": job.finish_asked, "stop": job.stop_reason, "tokens": position.tokens}
+        return left_out(group.gather(wishes), job.tokens_total)
 
     def _agree(self) -> Agreed:
         """Compare positions, and learn what any rank was asked for and what the leader decided."""
@@ -125,8 +160,9 @@ class Boundary:
             "finish": job.finish_asked,
             "consumed": job.consumed.to_json(),
             "live": any(each.grad is not None for each in state.parameters()),
-            "writing": self._own is not None and self._own.in_flight,
+            "writing": self.saves.in_flight,
             "order": order.to_json() if order else None,
+            "acted_on": leads and job.may_be_switched(generation),
         }
 
     def _stop_heard(self) -> str:
@@ -137,6 +173,8 @@ class Boundary:
 
     def _pick_order(self, state: State, generation: Generation) -> Order | None:
         """The leader's choice; the order book keeps what must survive a restart."""
+        if self._job.uncarried:
+            return None
         heard = self._job.voice(generation).orders()
         return self._orders.pick(
             heard,
@@ -184,104 +222,28 @@ class Boundary:
         with self._phase(Phase.SAVE):
             self._member.settler.wait()
             if story is not None:
-                with torch.no_grad():
+                # A probe has collectives of its own: whoever failed before it is heard of here.
+                group.gather(None)
+                with streams.undisturbed(), torch.no_grad():
                     story.note.evidence["probe_before"] = float(job.probe(state))
             try:
-                saved = self._write(story if in_place else None, began, wait=wait)
+                saved = self.saves.write(story if in_place else None, began, wait=wait)
             except CheckpointNotSaved as error:
-                log.error("the checkpoint of step %d was not saved: %s", state.position.step, error)
+                self.saves.say(
+                    f"the checkpoint of step {state.position.step} was not saved: {error}"
+                )
                 if story:
                     story.tell(SwitchState.ROLLED_BACK, detail=f"no checkpoint: {error}")
                     self._orders.end()
                 return None
         if saved is None:
             return None
+        self.saves.say("")
         if not saved.staged:
-            self.saved = saved
+            self.saves.newest = saved
         if story:
             story.note.evidence.update(save_s=saved.save_s, digest_before=saved.digest)
         return saved
-
-    def _write(self, story: Story | None, began: float, *, wait: bool) -> Saved | None:
-        """Save; None when the job's own checkpointer goes on writing while training does.
-
-        `story`: of the switch that follows in these processes, if one does.
-        """
-        state, generation = self._now
-        job = self._job
-        problem = ""
-        try:
-            named = name_all(state)
-            pieces, facts = pieces_of(named.boxes), checkpoint.facts_of(state)
-        except InputInvalid as error:
-            problem = str(error)
-        told = group.agree_on_problem(problem)
-        if told:
-            raise CheckpointNotSaved(told)
-        agreement.require_one(facts, generation.ranks)
-        digest = combine(pieces, facts)
-        header = checkpoint.header_of(
-            run=generation.run,
-            attempt=job.attempt(generation),
-            position=state.position,
-            layout=generation.layout,
-            ranks=generation.ranks,
-            digest=digest,
-        )
-        if self._own is not None:
-            self._own.begin(state, named, header)
-            ready = all(group.gather(not self._own.in_flight))
-            return self._indexed(self._own, began, prove=wait) if wait or ready else None
-        settler = self._member.settler
-        staged = story is not None and settler.may_stage(story, named.tensors)
-        path = checkpoint.save(job.folder, named, state, header, self._check_fence, staged=staged)
-        name = job.folder.checkpoint(header.step).name
-        if job.leads(generation) and not staged:
-            settler.problem = ""
-            with suppress(OSError):
-                checkpoint.prune(job.folder, keep=job.keep, protected={job.resumed_from, name})
-        return Saved(
-            name=name,
-            step=header.step,
-            digest=digest,
-            save_s=round(time.monotonic() - began, 4),
-            staged=path.name if staged else "",
-        )
-
-    def _finish_write(self, began: float) -> None:
-        """Index what the job's own checkpointer has written, or say why it cannot be."""
-        assert self._own is not None
-        try:
-            self.saved = self._indexed(self._own, began)
-        except CheckpointNotSaved as error:
-            log.error("no checkpoint of an earlier step: %s", error)
-
-    def _indexed(self, own: OwnSaves, began: float, *, prove: bool = False) -> Saved:
-        leads = self._job.leads(self._now[1])
-        protected = {self._job.resumed_from}
-        fence = self._check_fence
-        header = own.finish(leads=leads, protected=protected, fence=fence, prove=prove)
-        return Saved(
-            name=self._job.folder.checkpoint(header.step).name,
-            step=header.step,
-            digest=header.digest,
-            save_s=round(time.monotonic() - began, 4),
-        )
-
-    def _check_fence(self) -> None:
-        """Refuse to publish behind a newer launch.
-
-        Raises:
-            Fenced: an attempt number was claimed that is not ours.
-        """
-        newest = highest_attempt(self._job.folder)
-        # Read after the folder: our own claims are announced before they are made.
-        ours = self._job.attempt(self._now[1])
-        if newest > ours:
-            raise Fenced(
-                f"attempt {newest} of this run exists, this is attempt {ours}: the checkpoint of "
-                f"step {self._position.step} was not published and this launch must end."
-            )
 
     def _switch(
         self, story: Story, order: Order, saved: Saved, loss: float | None, short: str
@@ -371,7 +333,8 @@ class Boundary:
             switch=None,
         )
         if self._job.leads(generation):
-            self._job.folder.stop_file.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._job.folder.stop_file.unlink(missing_ok=True)
             self._job.voice(generation).finish(
                 Finish(
                     run=generation.run,

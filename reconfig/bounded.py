@@ -33,6 +33,11 @@ class Attempt(Generic[Answer]):
             raise self._raised[0]
         return bool(self._answer)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the call has come back, well or not."""
+        return not self._thread.is_alive()
+
     def answer(self, default: Answer) -> Answer:
         """What the call gave; `default` while it has not ended."""
         return self._answer[0] if self._answer else default

@@ -29,6 +29,14 @@ class Evidence(StrEnum):
     VALIDATED = "validated"
 
 
+class PowerScope(StrEnum):
+    """What watts contain: the GPUs, their nodes with processors and memory, or the building."""
+
+    GPU = "gpu"
+    NODE = "node"
+    FACILITY = "facility"
+
+
 class Release(StrEnum):
     """What happens to GPUs that a smaller layout does not use."""
 
@@ -42,14 +50,34 @@ HIGHEST_MHZ = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeEvidence:
+    """What the probe's loss did when a job was switched to a point; all relative.
+
+    Attributes:
+        moved: from the loss before the switch. `allowed`: what it was held to.
+        noise: by so much it moved at the point itself, with products summed in other `orders`;
+            None: nobody had to measure that.
+        computed_in: dtype of those products.
+    """
+
+    moved: float
+    allowed: float
+    noise: float | None = None
+    orders: int = 0
+    computed_in: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
     """A layout and a clock: the thing that is profiled, validated and chosen.
 
     Attributes:
         tokens_per_s: throughput including the boundaries' checkpoints.
-        power_w: declared boundary, all GPUs and hosts in use; > 0.
+        power_w: of everything in use, in the catalogue's power scope; > 0. `host_power_w`: of its
+            nodes without their GPUs, where that is known.
         sources: per number (`tokens_per_s`, `power_w`, `memory_gib`): "measured", "simulated" or
             "assumed", as screens print it.
+        probe: of the switch that proved the point; None where none was seen.
     """
 
     id: str
@@ -59,9 +87,11 @@ class OperatingPoint:
     power_w: float
     clock_mhz: int | None = None
     memory_gib: float | None = None
+    host_power_w: float | None = None
     equivalence: Equivalence = Equivalence.NONE
     evidence: Evidence = Evidence.ASSUMED
     sources: dict[str, str] = field(default_factory=dict)
+    probe: ProbeEvidence | None = None
 
     def __post_init__(self) -> None:
         """Refuse points that no arithmetic can use."""
@@ -124,6 +154,7 @@ class Catalogue:
     Attributes:
         reference: id of the point that equivalence is measured against and the baseline.
         idle_power_w_per_gpu: a GPU and its host share, idle but held (or parked).
+        power_scope: what all these watts contain.
         digest: sha256 of the file it was read from; "" when built in memory.
     """
 
@@ -138,6 +169,7 @@ class Catalogue:
     seq_len: int = 0
     switch: SwitchCost = field(default_factory=SwitchCost)
     simulated: tuple[str, ...] = ()
+    power_scope: PowerScope = PowerScope.GPU
     digest: str = ""
 
     def __post_init__(self) -> None:
@@ -182,6 +214,28 @@ class Catalogue:
         if clock_mhz is not None:
             return next((point for point in alike if point.clock_mhz == clock_mhz), None)
         return max(alike, key=lambda each: each.clock_mhz or HIGHEST_MHZ, default=None)
+
+    def comparable_power_w(
+        self, point: OperatingPoint, gpus_held: int, *, host: bool
+    ) -> float | None:
+        """Give the watts of `held_power_w` as meters of another scope would tell them.
+
+        Args:
+            point: one of its points.
+            gpus_held: see `held_power_w`.
+            host: the meters read processors and memory beside the GPUs.
+
+        Returns:
+            None where the two scopes cannot be made equal by what the point tells.
+        """
+        power_w = self.held_power_w(point, gpus_held)
+        if self.power_scope is PowerScope.GPU and not host:
+            return power_w
+        if self.power_scope is PowerScope.NODE and host:
+            return power_w
+        if self.power_scope is PowerScope.FACILITY or point.host_power_w is None:
+            return None
+        return power_w + point.host_power_w if host else power_w - point.host_power_w
 
     def held_power_w(self, point: OperatingPoint, gpus_held: int) -> float:
         """Watts charged to the job at `point` while it holds `gpus_held` GPUs.

@@ -9,7 +9,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from wattmesh import durable
@@ -21,6 +21,8 @@ from wattmesh.reconfig.catalogue import (
     Evidence,
     OperatingPoint,
     PairCost,
+    PowerScope,
+    ProbeEvidence,
     Release,
     SwitchCost,
 )
@@ -36,7 +38,7 @@ _MAX_BYTES = 1 << 20
 _NO_LAYOUT = Layout()
 
 # Keys of DESIGN.md 5.3 that a file may hold and that nothing here uses yet.
-_UNUSED_IN_POINT = ("gpu_power_w", "host_power_w", "samples", "spread", "fingerprint")
+_UNUSED_IN_POINT = ("gpu_power_w", "samples", "spread", "fingerprint")
 
 
 def load(path: Path) -> Catalogue:
@@ -112,6 +114,7 @@ def render(catalogue: Catalogue) -> str:
         _line("seq_len", catalogue.seq_len),
         _line("reference", catalogue.reference),
         _line("release", str(catalogue.release)),
+        _line("power_scope", str(catalogue.power_scope)),
         _line("idle_power_w_per_gpu", catalogue.idle_power_w_per_gpu),
         _line("embodied_g_per_gpu_hour", catalogue.embodied_g_per_gpu_hour),
         _line("simulated", list(catalogue.simulated)),
@@ -139,12 +142,19 @@ def _point_lines(point: OperatingPoint) -> list[str]:
     lines.append(_line("layout", point.layout.to_dict()))
     lines.append(_line("tokens_per_s", point.tokens_per_s))
     lines.append(_line("power_w", point.power_w))
+    if point.host_power_w is not None:
+        lines.append(_line("host_power_w", point.host_power_w))
     if point.memory_gib is not None:
         lines.append(_line("memory_gib", point.memory_gib))
     lines.append(_line("equivalence", str(point.equivalence)))
     lines.append(_line("evidence", str(point.evidence)))
     if point.sources:
         lines.append(_line("sources", point.sources))
+    if point.probe is not None:
+        found = {
+            key: value for key, value in asdict(point.probe).items() if value not in (None, "")
+        }
+        lines.append(_line("probe", found))
     return lines
 
 
@@ -192,6 +202,7 @@ def _job(job: Table, points: list[OperatingPoint], switch: SwitchCost) -> Catalo
     tokens_total = job.whole("tokens_total")
     global_batch, seq_len = job.whole("global_batch", 0), job.whole("seq_len", 0)
     release = job.choice("release", Release, Release.HELD)
+    power_scope = job.choice("power_scope", PowerScope, PowerScope.GPU)
     idle_power_w = job.number("idle_power_w_per_gpu", 0.0)
     embodied_g = job.number("embodied_g_per_gpu_hour", 0.0)
     simulated = job.texts("simulated")
@@ -204,6 +215,7 @@ def _job(job: Table, points: list[OperatingPoint], switch: SwitchCost) -> Catalo
         reference=reference,
         points=tuple(points),
         release=release,
+        power_scope=power_scope,
         idle_power_w_per_gpu=idle_power_w,
         embodied_g_per_gpu_hour=embodied_g,
         global_batch=global_batch,
@@ -252,14 +264,29 @@ def _point(table: Table) -> OperatingPoint:
         gpus=table.whole("gpus", layout.world_size, least=1),
         tokens_per_s=table.number("tokens_per_s", above=0),
         power_w=table.number("power_w", above=0),
+        host_power_w=table.number("host_power_w") if "host_power_w" in table.values else None,
         clock_mhz=table.whole("clock_mhz", least=1) if "clock_mhz" in table.values else None,
         memory_gib=table.number("memory_gib", above=0) if "memory_gib" in table.values else None,
         equivalence=table.choice("equivalence", Equivalence, Equivalence.NONE),
         evidence=table.choice("evidence", Evidence, Evidence.ASSUMED),
         sources=table.words("sources", NUMBERS, SOURCES),
+        probe=_probe(table.table("probe")) if "probe" in table.values else None,
     )
-    table.finish(also=("clock_mhz", "memory_gib", *_UNUSED_IN_POINT))
+    table.finish(also=("clock_mhz", "memory_gib", "host_power_w", "probe", *_UNUSED_IN_POINT))
     return point
+
+
+def _probe(table: Table) -> ProbeEvidence:
+    """Read what the probe did at the switch to a point."""
+    found = ProbeEvidence(
+        moved=table.number("moved"),
+        allowed=table.number("allowed"),
+        noise=table.number("noise") if "noise" in table.values else None,
+        orders=table.whole("orders", 0),
+        computed_in=table.text("computed_in", ""),
+    )
+    table.finish(also=("noise",))
+    return found
 
 
 def _layout(table: Table) -> Layout:

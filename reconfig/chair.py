@@ -16,6 +16,7 @@ from wattmesh.reconfig.courier import Courier
 from wattmesh.reconfig.folder import RunFolder, read_json
 from wattmesh.reconfig.generation import Generation
 from wattmesh.reconfig.job import Job
+from wattmesh.reconfig.launch_phase import LaunchPhase
 from wattmesh.reconfig.link import Link
 from wattmesh.reconfig.outbox import Outbox
 from wattmesh.reconfig.reporter import Reporter, Silent
@@ -62,6 +63,7 @@ class Chair:
         self._board.put("attempt", self._claim.identity.attempt)
         self._board.put("reached", reached.read(self._folder.reached_file))
         link = Link.from_environment()
+        self._board.put("daemon", link is not None)
         if link is not None:
             self.voice = self._courier(link, generation, job)
         self._tell_what_was(begun)
@@ -103,6 +105,7 @@ class Chair:
             ),
             Outbox(self._folder.outbox),
             self,
+            LaunchPhase(self._board, job.watchdog).read,
         )
         courier.start()
         return courier

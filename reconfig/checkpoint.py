@@ -11,6 +11,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -22,15 +23,14 @@ import torch.distributed as dist
 from wattmesh import durable
 from wattmesh.errors import (
     CheckpointDamaged,
-    Fenced,
     InputInvalid,
-    NotSwitched,
     SwitchFailed,
     WattmeshError,
 )
-from wattmesh.reconfig import damage, direct, facts, group, plain, shares
+from wattmesh.reconfig import damage, direct, facts, group, in_step, plain, shares, streams
 from wattmesh.reconfig.boxes import boxes_of
 from wattmesh.reconfig.dcp_merge import index_of
+from wattmesh.reconfig.digest import Values
 from wattmesh.reconfig.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.memory import dtype_name
@@ -52,9 +52,7 @@ from wattmesh.reconfig.universal.names import HOOK
 
 log = logging.getLogger(__name__)
 
-
-class CheckpointNotSaved(NotSwitched):
-    """The checkpoint could not be written; the job trains on, the one before stays the newest."""
+_PATIENT = in_step.Disk(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +112,27 @@ def find_damage(path: Path) -> str:
     return next((each for each in group.gather(problem) if each), "")
 
 
+def changed_value(path: Path, values: Values) -> str:
+    """Say which plain value is not as it was saved, "" when all are; a collective call."""
+    problem = ""
+    try:
+        saved = open_checkpoint(path).trainer.get("values", {})
+        changed = (
+            f"{key} is {_shown(value)}, and was saved as {_shown(saved.get(key))}"
+            for mine in values.values()
+            for key, value in mine.items()
+            if saved.get(key) != value
+        )
+        problem = next(changed, "")
+    except CheckpointDamaged as error:
+        problem = str(error)
+    return next((each for each in group.gather(problem) if each), "")
+
+
+def _shown(value: Any) -> str:
+    return repr(plain.decode(value, {}))
+
+
 def save(
     folder: RunFolder,
     named: Named,
@@ -122,6 +141,7 @@ def save(
     fence: Callable[[], None],
     *,
     staged: bool = False,
+    disk: in_step.Disk = _PATIENT,
 ) -> Path:
     """Write a checkpoint; a collective call of every rank of the process group.
 
@@ -133,6 +153,7 @@ def save(
         fence: raises Fenced when a newer attempt exists; called on the leader before publishing.
         staged: neither sync nor publish it: `settle` does so later. It can be loaded until then by
             ranks of this host.
+        disk: how long its calls may take.
 
     Returns:
         Where it lies: under its name, or in staging.
@@ -145,11 +166,12 @@ def save(
     inside: dict[str, torch.Tensor] = {}
     layout = Layout.from_dict(header.layout)
     try:
-        parts = _together(lambda: _begin(staging, named, state, inside, layout))
-        held = _alone(lambda: {**named.boxes, **boxes_of(inside)})
+        in_step.leader_does(lambda: disk.do(partial(_make, staging)))
+        parts = in_step.together(lambda: facts.own(named, state, layout, dist.get_rank(), inside))
+        held = in_step.alone(lambda: {**named.boxes, **boxes_of(inside)})
         share = direct.own_share(held)
-        rank = dist.get_rank()
-        told = _alone(lambda: direct.write(staging, rank, held, share, durable=not staged))
+        write = partial(direct.write, staging, dist.get_rank(), held, share, durable=not staged)
+        told = in_step.alone(lambda: disk.do(write))
         every = group.gather_at_leader(told)
 
         def finish() -> None:
@@ -159,10 +181,11 @@ def save(
             if not staged:
                 publish(folder, staging, step=header.step, attempt=header.attempt, fence=fence)
 
-        _leader_does(partial(_or_clear, staging, finish))
+        in_step.leader_does(lambda: disk.do(partial(_or_clear, staging, finish)))
     except WattmeshError:
         if dist.get_rank() == 0:
-            shutil.rmtree(staging, ignore_errors=True)
+            with suppress(OSError):
+                disk.do(partial(shutil.rmtree, staging, ignore_errors=True))
         raise
     return staging if staged else folder.checkpoint(header.step)
 
@@ -227,8 +250,9 @@ def load(
         give_back(state, named)
         for name, each in state.extra.items():
             each.load_state_dict(value(_told(trainer, "extra", name, path)))
+        shape = layout or Layout.from_dict(header.layout)
+        state.streams = streams.given(trainer, shape, dist.get_rank(), value)
         if state.by_data_rank:
-            shape = layout or Layout.from_dict(header.layout)
             shares.give_back(state.by_data_rank, trainer, shape, dist.get_rank(), value)
 
     header = header_in(checkpoint)
@@ -279,14 +303,9 @@ def prune(folder: RunFolder, *, keep: int, protected: set[str]) -> list[str]:
     return dropped
 
 
-def _begin(
-    staging: Path, named: Named, state: State, inside: dict[str, torch.Tensor], layout: Layout
-) -> dict[str, Any]:
-    """Give this rank's `facts.own`; the leader makes the folder."""
-    if dist.get_rank() == 0:
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
-    return facts.own(named, state, layout, dist.get_rank(), inside)
+def _make(staging: Path) -> None:
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
 
 
 def _told(trainer: Mapping[str, Any], part: str, key: str, path: Path) -> Any:
@@ -314,55 +333,6 @@ def _prepare(checkpoint: Checkpoint, named: Named, state: State) -> None:
             )
 
 
-def _together(act: Callable[[], Any]) -> list[Any]:
-    """Run one rank's part as `_alone` does; gives every rank's JSON result in group order."""
-    result: Any = None
-    problem = ""
-    try:
-        result = act()
-    except Exception as error:
-        problem = _words(error)
-    every = group.gather([problem, result])
-    _raise_first([told for told, _ in every])
-    return [result for _, result in every]
-
-
-def _alone(act: Callable[[], Any]) -> Any:
-    """Run one rank's part of a save; when any rank fails, every rank raises the same."""
-    result: Any = None
-    problem = ""
-    try:
-        result = act()
-    except Exception as error:
-        # Whatever it was, the other ranks wait in the gather below and must hear of it.
-        problem = str(error) if isinstance(error, InputInvalid) else _words(error)
-    _raise_first(group.gather(problem))
-    return result
-
-
-def _raise_first(problems: Sequence[str]) -> None:
-    for rank, told in enumerate(problems):
-        if told:
-            raise CheckpointNotSaved(_sentence(rank, told))
-
-
-def _leader_does(act: Callable[[], None]) -> None:
-    """Run what the first rank does for all; what stopped it is raised on all."""
-    told = ["", ""]
-    if dist.get_rank() == 0:
-        try:
-            act()
-        except Fenced as error:
-            told = ["fenced", str(error)]
-        except WattmeshError as error:
-            told = ["refused", str(error)]
-        except Exception as error:
-            told = ["failed", _sentence(0, _words(error))]
-    kind, words = group.gather(told)[0]
-    if kind:
-        raise Fenced(words) if kind == "fenced" else CheckpointNotSaved(words)
-
-
 def _or_clear(staging: Path, act: Callable[[], None]) -> None:
     """Let the leader act; when that fails, what was staged goes before the others hear of it.
 
@@ -373,10 +343,6 @@ def _or_clear(staging: Path, act: Callable[[], None]) -> None:
     except Exception:
         shutil.rmtree(staging, ignore_errors=True)
         raise
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _seal(
@@ -400,13 +366,6 @@ def _seal(
     seal(staging, manifest, index, trainer, sync=sync)
 
 
-def _sentence(rank: int, problem: str) -> str:
-    return (
-        f"rank {rank} of the group could not write its part ({problem}); make room on the disk. "
-        "Training goes on; the checkpoint before stays the one to restart from."
-    )
-
-
 def _on_all(act: Callable[[], None]) -> None:
     """Run one rank's part of a load; what stopped one is raised on all."""
     problem, kind = "", ""
@@ -416,7 +375,8 @@ def _on_all(act: Callable[[], None]) -> None:
     except (CheckpointDamaged, InputInvalid) as error:
         problem, kind = str(error), type(error).__name__
     except OSError as error:
-        problem, kind = f"a checkpoint could not be loaded: {_words(error)}", "CheckpointDamaged"
+        problem = f"a checkpoint could not be loaded: {in_step.words(error)}"
+        kind = "CheckpointDamaged"
     except Exception as error:
         # A job's own load_state_dict may raise anything; the others wait below all the same.
         own, problem = error, f"{type(error).__name__}: {error}"

@@ -1,7 +1,7 @@
 """The threads that talk to the daemon for a job, on global rank 0; training never waits for them.
 
 One thread posts (leftovers of earlier launches, the registration, transitions and the end in
-order, the newest progress), another asks for the newest order.
+order, the newest progress), another asks for the newest order, a third says that the launch lives.
 
 Invariant: nothing here raises into training or blocks it; a daemon that is absent, slow, or makes
 no sense changes nothing but that no order is known.
@@ -11,13 +11,15 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
 from wattmesh.errors import InputInvalid, SourceUnavailable
+from wattmesh.reconfig.heartbeat import Heartbeats
 from wattmesh.reconfig.link import Answer, Link
 from wattmesh.reconfig.outbox import Outbox
-from wattmesh.reconfig.wire import Finish, Orders, Progress, Register, Transition
+from wattmesh.reconfig.wire import Finish, Heartbeat, Orders, Progress, Register, Transition
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +53,7 @@ class Courier:
         register: Register,
         outbox: Outbox,
         fence: Fence,
+        phase: Callable[[], str] = str,
     ) -> None:
         """Prepare to speak for the launch that `register` introduces.
 
@@ -59,11 +62,13 @@ class Courier:
             register: the introduction; sent again whenever the daemon has forgotten us.
             outbox: where reports are kept until acknowledged.
             fence: what stands behind the attempt number.
+            phase: what the launch is doing now.
         """
         self._link = link
         self._register = register
         self._outbox = outbox
         self._fence = fence
+        self._phase = phase
         self._new: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
         self._progress: Progress | None = None
         self._orders = Orders()
@@ -72,16 +77,19 @@ class Courier:
         self._registered = threading.Event()
         self._once_registered = False
         self._silenced = threading.Event()
+        self._silencing = threading.Lock()
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._idle = threading.Event()
         self._poster = threading.Thread(target=self._post, name="wattmesh-post", daemon=True)
         self._asker = threading.Thread(target=self._ask, name="wattmesh-order", daemon=True)
+        self._heartbeats = Heartbeats(link, self._heartbeat, self._be_silent)
 
     def start(self) -> None:
         """Begin to talk."""
         self._poster.start()
         self._asker.start()
+        self._heartbeats.start()
 
     def progress(self, message: Progress) -> None:
         """Replace the newest progress."""
@@ -110,6 +118,7 @@ class Courier:
             if self._new.empty() and self._idle.wait(0.05):
                 break
         self._stop.set()
+        self._heartbeats.stop()
         self._wake.set()
         self._poster.join(CALL_LIMIT_S)
 
@@ -168,8 +177,8 @@ class Courier:
         answer = self._call("progress", body)
         if answer.status == 404:
             self._forgotten()
-        if _fenced(answer):
-            self._be_silent()
+        if answer.fenced:
+            self._be_silent(answer)
         if self._outbox.head() is None and self._new.empty():
             self._idle.set()
         self._wake.wait(PROGRESS_EVERY_S)
@@ -179,14 +188,15 @@ class Courier:
         answer = self._call("register", self._register.to_json())
         if answer.accepted:
             self._once_registered = True
+            self._heartbeats.pace(answer.body)
             self._registered.set()
             self._fence.accepted()
-        elif _fenced(answer) and not self._once_registered and self._claims_left > 0:
+        elif answer.fenced and not self._once_registered and self._claims_left > 0:
             self._claims_left -= 1
             self._register = replace(self._register, attempt=self._fence.raise_above(0))
             raise SourceUnavailable(f"the daemon did not let this launch in: {_words(answer)}")
-        elif _fenced(answer) and self._once_registered:
-            self._be_silent()
+        elif answer.fenced and self._once_registered:
+            self._be_silent(answer)
         else:
             raise SourceUnavailable(
                 f"the daemon answered {answer.status} to register: {_words(answer)}"
@@ -203,8 +213,8 @@ class Courier:
         self._outbox.done()
         if answer.final:
             log.warning("the daemon refused %s (%d): %s", kind, answer.status, _words(answer))
-            if _fenced(answer) and ours:
-                self._be_silent()
+            if answer.fenced and ours:
+                self._be_silent(answer)
 
     def _forgotten(self) -> None:
         """The daemon does not know this run (another journal): introduce ourselves again.
@@ -215,14 +225,30 @@ class Courier:
         self._registered.clear()
         raise SourceUnavailable("the daemon does not know this run any more; registering again.")
 
-    def _be_silent(self) -> None:
+    def _be_silent(self, answer: Answer) -> None:
         """A newer launch reports for this run: train on, without reports or orders."""
+        with self._silencing:
+            if self._silenced.is_set():
+                return
+            self._silenced.set()
         log.error(
-            "a newer launch of this run is known to the daemon; this one trains on without "
-            "reporting or taking orders. Stop it unless it is the one you want."
+            "a newer launch of this run is known to the daemon (%s); this one trains on without "
+            "reporting or taking orders. Stop it unless it is the one you want.",
+            _words(answer),
         )
         self._orders = Orders()
-        self._silenced.set()
+
+    def _heartbeat(self) -> Heartbeat | None:
+        """Give what to say now; None while the daemon does not know this launch."""
+        if self._silenced.is_set() or not self._registered.is_set():
+            return None
+        known = self._register
+        return Heartbeat(
+            run=known.run,
+            incarnation=known.incarnation,
+            attempt=known.attempt,
+            phase=self._phase(),
+        )
 
     def _call(self, kind: str, body: dict[str, Any]) -> Answer:
         path = f"/v1/runs/{self._register.run}/{kind}"
@@ -261,8 +287,3 @@ class Courier:
 def _words(answer: Answer) -> str:
     """The daemon's own sentence, cut to a length that a log bears."""
     return str(answer.body.get("error", ""))[:300]
-
-
-def _fenced(answer: Answer) -> bool:
-    """Whether a newer attempt is known."""
-    return answer.status == 409 and answer.body.get("kind") == "fenced"

@@ -30,7 +30,8 @@ class Deadlines:
     """Seconds per phase and rank; generous defaults, since a false alarm costs a restart.
 
     Attributes:
-        train_s: between two calls into the session while training; bounds a hung collective.
+        train_s: between two calls into the session while training. It bounds a hung collective and
+            must be longer than the longest step or evaluation: an hour of it is normal.
         wake_s: for a woken or newly launched rank, until the next generation is announced to it.
         leave_s: how long ranks may take to get out of a phase in which a peer failed, before they
             are ended; also the grace for peers that were told to end.
@@ -38,7 +39,7 @@ class Deadlines:
             bounds what a lost host costs, from which no connection breaks.
     """
 
-    train_s: float = 1800.0
+    train_s: float = 7200.0
     agree_s: float = 120.0
     save_s: float = 900.0
     teardown_s: float = 120.0

@@ -5,24 +5,37 @@ read from device memory where the elements are, so it needs no gather. The weigh
 change of any one element changes the sum for certain; swaps, shifts and losses change it with
 probability 1 - 2^-30 or better. It guards against mistakes, not against an adversary.
 
+What an optimizer keeps beside tensors (learning rates, betas, steps) counts by parameter, as pieces
+of one element.
+
 Invariant: every element counts once: of equal boxes on several ranks the first rank's counts, the
 boxes that count cover each tensor exactly, and replicas that differ are an error.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
+import numpy as np
 import torch
-import torch.distributed as dist
 
-from wattmesh.errors import CallHuman
-from wattmesh.reconfig import digest_host
+from wattmesh.errors import CallHuman, InputInvalid
+from wattmesh.reconfig import digest_host, plain
 from wattmesh.reconfig.boxes import Box, boxes_of, signed_hash
-from wattmesh.reconfig.group import gather
+from wattmesh.reconfig.digest_host import Place
+from wattmesh.reconfig.group import gather, gather_bytes
+from wattmesh.reconfig.universal import box as whole_box
+from wattmesh.reconfig.universal.cover import prove_boxes
+from wattmesh.reconfig.universal.logical import digest_of_values
 
 CHUNK = 1 << 20
 """Elements worked on at once: bounds the extra memory to a few times 8 MiB."""
 
+Values = Mapping[str, Mapping[str, Any]]
+"""JSON values by the name of what they belong to (a parameter), then by their own global names."""
+
+_NO_VALUES: Values = MappingProxyType({})
 _MASK = (1 << 64) - 1
 _PRESENT = 0x632BE59BD9B4E019
 # The multipliers of splitmix64 (Steele, Lea, Flood, OOPSLA 2014), as signed 64-bit numbers.
@@ -39,23 +52,19 @@ class Piece:
     box_id: int
     key_id: int
     tensor_id: int
-    count: int
-    whole_count: int
+    place: Place
     value: int
 
-    @property
-    def row(self) -> tuple[int, ...]:
-        """The numbers in their order, as they travel (`astuple` would copy each deeply)."""
-        ids = (self.box_id, self.key_id, self.tensor_id)
-        return (*ids, self.count, self.whole_count, self.value)
 
-
-def logical_digest(tensors: Mapping[str, torch.Tensor], facts: str) -> str:
+def logical_digest(
+    tensors: Mapping[str, torch.Tensor], facts: str, values: Values = _NO_VALUES
+) -> str:
     """Digest the state of all ranks of the process group; a collective call.
 
     Args:
         tensors: this rank's tensors by global name.
         facts: what belongs to the state beside tensors and is equal on every rank (position).
+        values: this rank's JSON values by owner and name; equal owners have equal values.
 
     Returns:
         16 hex digits, the same on every rank and in every layout of the same state.
@@ -64,7 +73,8 @@ def logical_digest(tensors: Mapping[str, torch.Tensor], facts: str) -> str:
         InputInvalid: on the rank that holds a tensor which cannot be digested.
         CallHuman: see `combine`.
     """
-    return combine(pieces_of(boxes_of(tensors)), facts)
+    pieces = {**pieces_of(boxes_of(tensors)), **pieces_of_values(values)}
+    return combine(pieces, facts, values)
 
 
 def pieces_of(boxes: Mapping[str, Box]) -> dict[str, Piece]:
@@ -75,28 +85,60 @@ def pieces_of(boxes: Mapping[str, Box]) -> dict[str, Piece]:
     return {key: found[key] for key in sorted(found)}
 
 
-def combine(pieces: Mapping[str, Piece], facts: str) -> str:
+def pieces_of_values(values: Values) -> dict[str, Piece]:
+    """Digest JSON values, one piece for each owner."""
+    found = {}
+    for owner in sorted(values):
+        number = signed_hash(owner)
+        value = _signed(digest_of_values(values[owner]) & _MASK)
+        found[owner] = Piece(number, number, number, ((), (), ()), value)
+    return found
+
+
+def combine(pieces: Mapping[str, Piece], facts: str, values: Values = _NO_VALUES) -> str:
     """Add up every rank's pieces, each element once; a collective call.
+
+    Args:
+        pieces: this rank's, those of `values` among them.
+        facts: what is equal on every rank.
+        values: what the pieces of values were made from, to be told where ranks differ.
 
     Raises:
         CallHuman: on every rank: ranks hold different values under one name, or the pieces of a
             tensor leave a gap or overlap.
     """
-    mine = torch.tensor([each.row for each in pieces.values()], dtype=torch.int64).reshape(-1, 6)
-    rows = torch.cat(gather_rows(mine))
-    first, different = _first_of_each(rows)
+    told = [row for part in gather_bytes(_packed(pieces.values())) for row in _unpacked(part)]
+    first, different = _first_of_each(told)
     if different:
-        names = [key for key, piece in pieces.items() if piece.box_id in different]
-        told = next((name for name in gather(names[0] if names else "") if name), "a tensor")
+        name = _name_of([key for key, each in pieces.items() if each.box_id in different])
         raise CallHuman(
-            f"ranks hold different values under the name {told!r}: either replicas have drifted "
-            "apart or two parts of the model share a name; nothing was written."
+            f"ranks hold different values under the name {name!r}{_differing(values, name)}: "
+            "either replicas have drifted apart or two parts of the model share a name; nothing "
+            "was written."
         )
-    problem = _cover_problem(first)
+    tensor_id, problem = _cover_problem(first)
     if problem:
-        raise CallHuman(problem)
-    total = int(first[:, 5].sum()) + signed_hash(facts)
+        name = _name_of([key for key, each in pieces.items() if each.tensor_id == tensor_id])
+        raise CallHuman(f"the pieces of {name}{problem} Nothing was written.")
+    total = sum(each.value for each in first) + signed_hash(facts)
     return f"{total & _MASK:016x}"
+
+
+def _name_of(mine: Sequence[str]) -> str:
+    """What ranks call a piece that only some of them hold; a collective call."""
+    return next((name for name in gather(mine[0] if mine else "") if name), "a tensor")
+
+
+def _differing(values: Values, name: str) -> str:
+    """Which plain values of one owner differ between ranks, and how; a collective call."""
+    told = [each for each in gather(values.get(name, {})) if each]
+    for key in told[0] if told else ():
+        seen = [each.get(key) for each in told]
+        other = next((each for each in seen if each != seen[0]), None)
+        if other is not None:
+            words = [repr(plain.decode(each, {})) for each in (seen[0], other)]
+            return f" ({key.removeprefix(f'{name}.')} is {words[0]} and {words[1]})"
+    return ""
 
 
 def local_digest(tensors: Mapping[str, torch.Tensor]) -> int:
@@ -105,17 +147,8 @@ def local_digest(tensors: Mapping[str, torch.Tensor]) -> int:
 
 
 def _piece(box: Box, summer: digest_host.Summer) -> Piece:
-    whole_count = 1
-    for size in box.whole:
-        whole_count *= size
-    return Piece(
-        box_id=box.box_id,
-        key_id=box.key_id,
-        tensor_id=box.tensor_id,
-        count=box.local.numel(),
-        whole_count=whole_count,
-        value=_sum_of_box(box, summer),
-    )
+    place = digest_host.place_of(box)
+    return Piece(box.box_id, box.key_id, box.tensor_id, place, _sum_of_box(box, summer))
 
 
 def _sum_of_box(box: Box, summer: digest_host.Summer) -> int:
@@ -168,44 +201,63 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def gather_rows(rows: torch.Tensor) -> list[torch.Tensor]:
-    """Give every rank's rows, in group order; a collective call."""
-    world = dist.get_world_size()
-    counts = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
-    dist.all_gather(counts, torch.tensor([len(rows)], dtype=torch.int64))
-    widest = int(max(int(count) for count in counts))
-    padded = torch.zeros(widest, rows.shape[1], dtype=torch.int64)
-    padded[: len(rows)] = rows
-    parts = [torch.zeros_like(padded) for _ in range(world)]
-    dist.all_gather(parts, padded)
-    return [part[: int(count)] for part, count in zip(parts, counts, strict=True)]
+def _packed(pieces: Collection[Piece]) -> bytes:
+    """Pieces as they travel: how many there are, how many places and dims; pieces; places.
+
+    A parameter and its slots lie alike, so places are few and each travels once.
+    """
+    places = {each: number for number, each in enumerate({each.place for each in pieces})}
+    rows = [
+        (each.box_id, each.key_id, each.tensor_id, places[each.place], each.value)
+        for each in pieces
+    ]
+    dims = max((len(whole) for _, whole, _ in places), default=0)
+    table = np.zeros((len(places), 1 + 3 * dims), dtype=np.int64)
+    for number, place in enumerate(places):
+        count = len(place[0])
+        table[number, 0] = count
+        table[number, 1 : 1 + 3 * count] = [size for part in place for size in part]
+    head = np.array([len(rows), len(places), dims], dtype=np.int64)
+    return head.tobytes() + np.array(rows, dtype=np.int64).tobytes() + table.tobytes()
 
 
-def _first_of_each(rows: torch.Tensor) -> tuple[torch.Tensor, set[int]]:
-    """Keep the first row of every box; list boxes that disagree with another of their name."""
-    seen: dict[int, list[int]] = {}
+def _unpacked(data: bytes) -> Iterator[Piece]:
+    numbers = np.frombuffer(data, dtype=np.int64)
+    count, known, dims = numbers[:3].tolist()
+    rows = numbers[3 : 3 + 5 * count].reshape(count, 5).tolist()
+    places: list[Place] = []
+    for row in numbers[3 + 5 * count :].reshape(known, 1 + 3 * dims).tolist():
+        size = row[0]
+        shape, whole, offset = (tuple(row[1 + at * size : 1 + (at + 1) * size]) for at in range(3))
+        places.append((shape, whole, offset))
+    for box_id, key_id, tensor_id, place, value in rows:
+        yield Piece(box_id, key_id, tensor_id, places[place], value)
+
+
+def _first_of_each(pieces: Iterable[Piece]) -> tuple[list[Piece], set[int]]:
+    """Keep the first piece of every box; list boxes that disagree with another of their name."""
+    seen: dict[int, Piece] = {}
     tensor_of: dict[int, int] = {}
     different = set()
-    for row in rows.tolist():
-        box_id, key_id, tensor_id = row[:3]
-        same_tensor = tensor_of.setdefault(key_id, tensor_id) == tensor_id
-        if seen.setdefault(box_id, row) != row or not same_tensor:
-            different.add(box_id)
-    kept = torch.tensor(list(seen.values()), dtype=torch.int64).reshape(-1, rows.shape[1])
-    return kept, different
+    for piece in pieces:
+        same_tensor = tensor_of.setdefault(piece.key_id, piece.tensor_id) == piece.tensor_id
+        if seen.setdefault(piece.box_id, piece) != piece or not same_tensor:
+            different.add(piece.box_id)
+    return list(seen.values()), different
 
 
-def _cover_problem(rows: torch.Tensor) -> str:
-    """Say whether the boxes that count fail to cover their tensors exactly; "" when they do."""
-    covered: dict[int, int] = {}
-    whole: dict[int, int] = {}
-    for _, _, tensor_id, count, whole_count, _ in rows.tolist():
-        covered[tensor_id] = covered.get(tensor_id, 0) + count
-        whole[tensor_id] = whole_count
-    wrong = [each for each in whole if covered[each] != whole[each]]
-    if not wrong:
-        return ""
-    return (
-        f"{len(wrong)} tensors are not covered exactly by their pieces (the first: "
-        f"{covered[wrong[0]]} of {whole[wrong[0]]} elements); nothing was written."
-    )
+def _cover_problem(pieces: Iterable[Piece]) -> tuple[int, str]:
+    """Find a tensor that the pieces which count do not cover exactly; (0, "") when all are."""
+    places_of: dict[int, set[Place]] = {}
+    for piece in pieces:
+        places_of.setdefault(piece.tensor_id, set()).add(piece.place)
+    # A parameter's slots are cut as it is: one proof serves them all.
+    tensors_of = {frozenset(places): tensor for tensor, places in places_of.items()}
+    for places, tensor in tensors_of.items():
+        try:
+            whole = next(iter(places))[1]
+            cut = [whole_box.Box(offset, shape) for shape, _, offset in places]
+            prove_boxes("", whole, cut)
+        except InputInvalid as error:
+            return tensor, str(error)
+    return 0, ""

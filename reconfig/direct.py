@@ -21,7 +21,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import boxes, plain
 from wattmesh.reconfig.dcp_files import FILE_BYTES, Piece, Placed, write_files
 from wattmesh.reconfig.dcp_parts import Part
-from wattmesh.reconfig.digest import gather_rows
+from wattmesh.reconfig.group import gather_bytes
 from wattmesh.reconfig.memory import (
     Staging,
     as_array,
@@ -45,8 +45,9 @@ def own_share(held: Boxes) -> list[str]:
     Of the ranks that hold a box the one with the fewest bytes so far writes it.
     """
     rows = [[box.box_id, box.local.numel() * box.local.element_size()] for box in held.values()]
-    every = gather_rows(torch.tensor(rows, dtype=torch.int64).reshape(-1, 2))
-    writer = assign([of_rank.tolist() for of_rank in every])
+    every = gather_bytes(np.array(rows, dtype=np.int64).tobytes())
+    told = [np.frombuffer(each, dtype=np.int64).reshape(-1, 2).tolist() for each in every]
+    writer = assign(told)
     mine = dist.get_rank()
     return [key for key, box in held.items() if writer[box.box_id] == mine]
 

@@ -1,6 +1,7 @@
 """What a checkpoint says of a state beside its tensors: every rank's part, and the whole of it.
 
-    trainer.json    {"header", "values", "extra", "by_data_rank", "without_slots", "digest"}
+    trainer.json    {"header", "values", "extra", "by_data_rank", "streams", "without_slots",
+                     "digest"}
 
 Invariant: two ranks that say different things under one name are refused by that name.
 """
@@ -12,7 +13,7 @@ import torch
 import xxhash
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig import plain, shares
+from wattmesh.reconfig import plain, shares, streams
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.state import State
 from wattmesh.reconfig.tensors import Named, without_slots
@@ -35,8 +36,9 @@ def own(
             name: plain.encode(each.state_dict(), f"extra.{name}", inside)
             for name, each in extra.items()
         },
-        "without_slots": without_slots(state, named),
+        "without_slots": without_slots(named),
         shares.KEY: shares.own(state.by_data_rank, layout, group_rank, inside),
+        streams.KEY: streams.own(state.streams, layout, group_rank, inside),
         "inside": sorted(inside),
     }
 
@@ -68,10 +70,12 @@ def together(
         "values": merged,
         "extra": parts[0]["extra"],
         shares.KEY: shares.together(layout, [part[shares.KEY] for part in parts]),
+        streams.KEY: {name: each for part in parts for name, each in part[streams.KEY].items()},
         "without_slots": sorted({name for part in parts for name in part["without_slots"]}),
         # By these, who reads the files can take the digest that the header carries from memory.
         "digest": {
             "facts_xxh3_64": xxhash.xxh3_64_hexdigest(text.encode()),
             "beside": sorted({name for part in parts for name in part["inside"]}),
+            "values": True,
         },
     }

@@ -7,6 +7,7 @@ generation meets the leavings of another.
 import json
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from wattmesh.errors import SwitchFailed
+from wattmesh.errors import NotSwitched, SwitchFailed
 from wattmesh.reconfig.board import Board
 from wattmesh.reconfig.bounded import Attempt, within
 from wattmesh.reconfig.layout import Ranks
@@ -108,28 +109,83 @@ def interrupt() -> None:
             world._get_backend(torch.device("cuda")).abort()
 
 
+class RankFailed(NotSwitched):
+    """A rank could not do its part of a sequence of gathers; every rank leaves it here.
+
+    `kind`: what that rank called its failure.
+    """
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        """Keep what kind of failure it was."""
+        self.kind = kind
+        super().__init__(message)
+
+
 def gather(fact: Any, through: dist.ProcessGroup | None = None) -> list[Any]:
     """Give every rank's JSON value to every rank, in group order; no pickle on the way.
 
     `through`: a group that takes CPU tensors; None for the one that `begin` made.
+
+    Raises:
+        RankFailed: on every rank that did not, when one called `give_up` instead.
     """
-    return [json.loads(each) for each in _texts(fact, through)]
+    return [json.loads(each) for each in gather_bytes(json.dumps(fact).encode(), through)]
 
 
 def gather_at_leader(fact: Any) -> list[Any]:
     """Give the first rank every rank's JSON value, in group order; others get []."""
-    texts = _texts(fact)
+    texts = gather_bytes(json.dumps(fact).encode())
     return [json.loads(each) for each in texts] if dist.get_rank() == 0 else []
 
 
-def _texts(fact: Any, through: dist.ProcessGroup | None = None) -> list[bytes]:
-    data = torch.frombuffer(bytearray(json.dumps(fact).encode()), dtype=torch.uint8)
+def gather_bytes(data: bytes, through: dist.ProcessGroup | None = None) -> list[bytes]:
+    """Give every rank's bytes to every rank, in group order.
+
+    Raises:
+        RankFailed: see `gather`.
+    """
+    found = _exchange(_DONE + data, through)
+    failure = _failure_among(found)
+    if failure is not None:
+        raise failure
+    return [each[1:] for each in found]
+
+
+def give_up(words: str, kind: str = "") -> RankFailed:
+    """Take this rank out of a sequence of gathers, in the place of its next one.
+
+    The others learn of it in their next gather, whichever that is, and leave too. So ranks that
+    fail at different places, or only one of them, make the same number of gathers.
+
+    Returns:
+        The first failing rank's failure, the same that is raised on every other rank.
+    """
+    failure = _failure_among(_exchange(_FAILED + json.dumps([kind, words]).encode()))
+    assert failure is not None
+    return failure
+
+
+def _failure_among(found: Sequence[bytes]) -> RankFailed | None:
+    """The first rank's that failed."""
+    for rank, each in enumerate(found):
+        if each[:1] == _FAILED:
+            kind, words = json.loads(each[1:])
+            return RankFailed(f"{words} [group rank {rank}]", kind)
+    return None
+
+
+_DONE, _FAILED = b"+", b"!"
+
+
+def _exchange(data: bytes, through: dist.ProcessGroup | None = None) -> list[bytes]:
+    mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     world = dist.get_world_size(through)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
-    dist.all_gather(sizes, torch.tensor([data.numel()], dtype=torch.int64), group=through)
-    widest = int(max(int(size) for size in sizes))
+    dist.all_gather(sizes, torch.tensor([mine.numel()], dtype=torch.int64), group=through)
+    # A failure from here to the second gather could not be told: nothing of ours runs there.
+    widest = int(torch.cat(sizes).max())
     padded = torch.zeros(widest, dtype=torch.uint8)
-    padded[: data.numel()] = data
+    padded[: mine.numel()] = mine
     rows = [torch.zeros(widest, dtype=torch.uint8) for _ in range(world)]
     dist.all_gather(rows, padded, group=through)
     return [row[: int(size)].numpy().tobytes() for row, size in zip(rows, sizes, strict=True)]

@@ -1,10 +1,10 @@
-"""Whether a load that filled named tensors has thereby filled the model and its optimizer.
+"""Whether a load that filled named tensors has thereby filled the model.
 
-Then nothing is left to hand over but settings. torch's own way copies every tensor onto itself,
+Then nothing is left to hand over. torch's own way copies every tensor onto itself,
 which takes an operator's plan per shape and mesh: more than the load itself.
 
-Invariant: True only where every tensor of the model and of the optimizer begins where the named one
-does, and no module wants to hear of a load.
+Invariant: True only where every tensor begins where the named one does, and no module wants to
+hear of a load.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from wattmesh.reconfig.names import canonical
+from wattmesh.reconfig.names import canonical, parameters_of
 from wattmesh.reconfig.state import State
 from wattmesh.reconfig.universal.names import AVERAGE
 
@@ -22,24 +22,28 @@ _FSDP = "torch.distributed.fsdp._fully_shard"
 """FSDP2's own hooks put parameters back that were gathered, which naming them has done."""
 
 
-def filled_in_place(
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    tensors: Mapping[str, torch.Tensor],
-    plain: Mapping[str, Any],
-) -> bool:
-    """Whether filling `tensors` filled this part of the model; `plain`: the named settings."""
+def filled_in_place(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> bool:
+    """Whether filling `tensors` filled this part of the model."""
     if any(_hears_of_loads(each) for each in module.modules()):
         return False
-    parameters = _parameters(module)
-    filled = all(_same(own, tensors.get(key)) for key, own in _held(module, optimizer, tensors))
-    return filled and all(key in plain for _, _, key in _settings(optimizer, parameters))
+    return all(_same(own, tensors.get(key)) for key, own in _held(module, tensors))
 
 
 def is_state(state: State, tensors: Mapping[str, torch.Tensor]) -> bool:
     """Whether named tensors are, as memory, all that a state holds now, and nothing else."""
-    parts = zip(state.modules, state.optimizers, strict=True)
-    own = [each for part in parts for each in _held(*part, tensors)]
+    own = [each for module in state.modules for each in _held(module, tensors)]
+    names: dict[torch.Tensor, str] = {
+        parameter: name
+        for module in state.modules
+        for name, parameter in parameters_of(module).items()
+    }
+    own += [
+        (f"optim.state.{names.get(parameter, '')}.{slot}", value)
+        for optimizer in state.optimizers
+        for parameter, slots in optimizer.state.items()
+        for slot, value in slots.items()
+        if isinstance(value, torch.Tensor | dict)
+    ]
     own += [
         (f"{AVERAGE}{slot}.{canonical(name)}", average)
         for slot, averages in state.averages.items()
@@ -49,45 +53,13 @@ def is_state(state: State, tensors: Mapping[str, torch.Tensor]) -> bool:
     return same and {key for key, _ in own} == tensors.keys()
 
 
-def _held(
-    module: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]
-) -> list[tuple[str, Any]]:
-    """Every parameter and slot, and the buffers that are among `tensors`, by their names there."""
-    parameters = _parameters(module)
-    found = [(f"model.{name}", each) for name, each in parameters.items()]
-    found += [
-        (f"optim.state.{name}.{slot}", value)
-        for name, parameter in parameters.items()
-        for slot, value in optimizer.state.get(parameter, {}).items()
+def _held(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, Any]]:
+    """Every parameter, and the buffers that are among `tensors`, by their names there."""
+    found: list[tuple[str, Any]] = [
+        (f"model.{name}", each) for name, each in parameters_of(module).items()
     ]
     buffers = [(f"model.{canonical(name)}", each) for name, each in module.named_buffers()]
     return found + [(key, each) for key, each in buffers if key in tensors]
-
-
-def give_settings(
-    module: nn.Module, optimizer: torch.optim.Optimizer, plain: Mapping[str, Any]
-) -> None:
-    """Put loaded settings into the parameter groups."""
-    for group, setting, key in _settings(optimizer, _parameters(module)):
-        group[setting] = plain[key]
-
-
-def _parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    return {canonical(name): each for name, each in module.named_parameters()}
-
-
-def _settings(
-    optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]
-) -> list[tuple[dict[str, Any], str, str]]:
-    """Every setting: its group, its name there, and the checkpoint's, by the first parameter."""
-    names = {parameter: name for name, parameter in parameters.items()}
-    return [
-        (group, setting, f"optim.param_groups.{names.get(group['params'][0], '')}.{setting}")
-        for group in optimizer.param_groups
-        if group["params"]
-        for setting in group
-        if setting != "params"
-    ]
 
 
 def _hears_of_loads(module: nn.Module) -> bool:

@@ -36,10 +36,11 @@ class Job:
         relaunched: whether somebody launches this job again after it left to restart.
         seekable: whether the loader can begin at any global sample in any layout.
         save: the job's own checkpointer, where it has one.
-        seed: of the random stream; None leaves torch's random state alone.
         resumed_from: name of the checkpoint this launch began with, never pruned by it.
         stop_reason, finish_asked: what this process was asked for; heeded at the next save step.
         consumed: the samples that this rank's steps used since the last save step.
+        acted_on: whether the run may be switched, as all ranks know it; see `may_be_switched`.
+        uncarried: why no checkpoint can be made of this run, which is observed all the same; "".
     """
 
     name: str
@@ -50,7 +51,6 @@ class Job:
     build: Build
     probe: Probe
     device: str
-    seed: int | None
     boundary_every: int
     tokens_total: int
     keep: int
@@ -63,6 +63,8 @@ class Job:
     stop_reason: str = ""
     finish_asked: bool = False
     consumed: Consumed = field(default_factory=Consumed)
+    acted_on: bool = True
+    uncarried: str = ""
 
     def __post_init__(self) -> None:
         """Refuse numbers that nothing can be done every so often with."""
@@ -88,6 +90,19 @@ class Job:
     def voice(self, generation: Generation) -> Reporter:
         """Who speaks for this rank while it leads `generation`."""
         return self.courier if self.rank == 0 else Relay(self.board)
+
+    def may_be_switched(self, generation: Generation) -> bool:
+        """Whether the daemon acts, as the leader knows; a job without one has only us to save it.
+
+        One whose daemon has not answered yet is taken to be observed.
+        """
+        if not self.board.peek("daemon"):
+            return True
+        return self.voice(generation).orders().mode == "act"
+
+    def knows_mode(self, generation: Generation) -> bool:
+        """Whether the daemon, if there is one, has said whether it acts."""
+        return not self.board.peek("daemon") or self.voice(generation).orders().mode != ""
 
     def attempt(self, generation: Generation) -> int:
         """This launch's attempt number; global rank 0 may have had to claim a higher one."""

@@ -35,6 +35,11 @@ class Answer:
         """Whether asking again cannot change the answer (4xx, but for "too early" and such)."""
         return 400 <= self.status < 500 and self.status not in (408, 425, 429)
 
+    @property
+    def fenced(self) -> bool:
+        """Whether the daemon knows a newer launch, or another that lives."""
+        return self.status == 409 and self.body.get("kind") == "fenced"
+
 
 class Link:
     """The way to one daemon."""

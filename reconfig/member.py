@@ -7,32 +7,52 @@ all go back to the layout before, from the same checkpoint, or the launch ends t
 import gc
 import hashlib
 import logging
+import math
 import time
 import traceback
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from wattmesh.errors import CallHuman, FixInput, InputInvalid, Refused, SwitchFailed
-from wattmesh.reconfig import agreement, checkpoint, group, usage
-from wattmesh.reconfig.board import pauses
+from wattmesh.reconfig import (
+    agreement,
+    carried,
+    checkpoint,
+    group,
+    noise,
+    reordered,
+    streams,
+    usage,
+)
+from wattmesh.reconfig.board import POLL_S, pauses
 from wattmesh.reconfig.boxes import Box, boxes_of
 from wattmesh.reconfig.caches import MeshCaches, forget_compiled
 from wattmesh.reconfig.deadlines import Phase
-from wattmesh.reconfig.digest import combine, pieces_of
+from wattmesh.reconfig.digest import Values, combine, pieces_of, pieces_of_values
 from wattmesh.reconfig.generation import Generation, Purpose
 from wattmesh.reconfig.in_place import is_state
 from wattmesh.reconfig.job import Evidence, Job, Story
+from wattmesh.reconfig.optimizers import kept, names_of, settings_of
 from wattmesh.reconfig.settling import Settler
 from wattmesh.reconfig.slots import begin_slots
 from wattmesh.reconfig.state import State
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.tensors import Named, name_all, name_model
+from wattmesh.reconfig.tensors import (
+    MODEL,
+    Named,
+    by_owner,
+    name_all,
+    name_model,
+    name_to_fill,
+)
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +170,7 @@ class Member:
             if not isinstance(self.state, State):
                 raise InputInvalid(f"build gave a {type(self.state).__name__}, not a State.")
             self.state.position = generation.position
+            self._ask_whether_carried(generation)
         built = time.monotonic()
         with watch.phase(Phase.LOAD, generation=generation.number, step=step):
             named = self._load(generation) if generation.checkpoint else None
@@ -161,16 +182,45 @@ class Member:
                 "load_s": round(loaded - built, 4),
             }
             told.tell(SwitchState.LOADED, evidence=seconds)
+        if self.job.uncarried and not generation.checkpoint:
+            return
         with watch.phase(Phase.VERIFY, generation=generation.number, step=step):
-            probe, digest = self._prove(generation, named)
+            try:
+                found = self._prove(generation, named)
+            except CallHuman as error:
+                if self.job.acted_on or generation.checkpoint:
+                    raise
+                self._observe_only(str(error))
+                return
         if told:
             verify_s = round(time.monotonic() - loaded, 4)
-            proof: Evidence = {
-                "verify_s": verify_s,
-                "probe_after": probe,
-                "digest_after": digest,
-            }
-            told.tell(SwitchState.VERIFIED, evidence=proof)
+            told.tell(SwitchState.VERIFIED, evidence={"verify_s": verify_s, **found})
+
+    def _ask_whether_carried(self, generation: Generation) -> None:
+        """Refuse a state that no checkpoint could hold, before its first step; a collective call.
+
+        Raises:
+            InputInvalid: on every rank, where the run may be switched.
+        """
+        job = self.job
+        assert self.state is not None
+        problem = carried.problem(self.state, generation.layout)
+        told = group.agree_on_problem(problem)
+        leads = job.leads(generation)
+        until = time.monotonic() + (MODE_WAIT_S if told else 0.0)
+        while leads and not job.knows_mode(generation) and time.monotonic() < until:
+            time.sleep(POLL_S)
+        job.acted_on = any(group.gather(leads and job.may_be_switched(generation)))
+        if told and (job.acted_on or generation.retreats):
+            raise InputInvalid(told)
+        if told:
+            self._observe_only(told)
+
+    def _observe_only(self, why: str) -> None:
+        """Train without checkpoints or switches, because none can be made."""
+        self.job.uncarried = why
+        if dist.get_rank() == 0:
+            log.error("%s The run is measured, and neither saved nor switched.", why)
 
     def _set_peers_free(self, generation: Generation, error: BaseException) -> None:
         """Close this rank's connections, so that peers waiting in a collective come out.
@@ -194,7 +244,7 @@ class Member:
         if generation.number > 1:
             # This launch wrote it, so the optimizer that it was written from is this one's twin.
             begin_slots(self.state, opened)
-        named = name_all(self.state)
+        named = name_to_fill(self.state)
         layout = generation.layout
         header = checkpoint.load(folder, named, self.state, layout=layout, opened=opened)
         if header.run != generation.run or header.position != generation.position:
@@ -208,44 +258,87 @@ class Member:
         """Where the generation's checkpoint lies."""
         return self.job.folder.path / (generation.staged or generation.checkpoint)
 
-    def _prove(self, generation: Generation, loaded: Named | None) -> tuple[float, str]:
+    def _prove(self, generation: Generation, loaded: Named | None) -> Evidence:
         """Compare this rank with the record and with its peers, from memory as it is now.
+
+        Gives what was found, for the tale of the switch.
 
         `loaded`: what was filled from the checkpoint; None where there is none.
         """
         state = self.state
         assert state is not None
-        # Before the first optimizer step there are no slots, and asking for them would make some.
         extra = checkpoint.facts_of(state)
-        digest = combine(pieces_of(_boxes_now(state, loaded)), extra)
-        if self.job.seed is not None:
-            agreement.seed_at(self.job.seed, generation.step)
-        random = agreement.random_hash() if self.job.seed is not None else ""
-        with torch.no_grad():
-            probe = float(self.job.probe(state))
-        if self.job.seed is not None:
-            agreement.seed_at(self.job.seed, generation.step)
+        boxes, values = _now(state, loaded)
+        digest = combine({**pieces_of(boxes), **pieces_of_values(values)}, extra, values)
+        probe = self._probe()
         facts = agreement.Facts(
             step=state.position.step,
             samples=state.position.samples,
             tokens=state.position.tokens,
             digest=digest,
             extra=hashlib.sha256(extra.encode()).hexdigest()[:16],
-            random=random,
+            random=state.streams.digest,
             probe=probe,
+            damage=state.streams.damage,
+            dtypes=tuple({str(p.dtype).removeprefix("torch.") for p in state.parameters()}),
         )
-        dtypes = [each.dtype for each in state.parameters()]
-        problem = agreement.disagreement(
-            group.gather(facts.to_json()), generation, agreement.tolerance(dtypes)
-        )
+        every = group.gather(facts.to_json())
+        problem = agreement.disagreement(every, generation)
+        found: Evidence = {"probe_after": probe, "digest_after": digest}
+        if not problem:
+            problem = self._weigh_probe(every, generation, found)
         if problem:
-            raise SwitchFailed(problem + self._damage(generation, digest))
-        return probe, digest
+            suspect = digest != generation.digest or any(each["damage"] for each in every)
+            raise SwitchFailed(
+                problem + (self._damage(generation, digest, values) if suspect else "")
+            )
+        # What `build`, the load and the probe drew is undone: the script goes on where it was.
+        streams.set_to(state.streams.own)
+        return found
 
-    def _damage(self, generation: Generation, digest: str) -> str:
-        """When the state in memory is not what was saved: whether its files are."""
-        if not generation.checkpoint or digest == generation.digest:
+    def _probe(self) -> float:
+        """The loss of the fixed batch, in the layout that stands."""
+        assert self.state is not None
+        with streams.undisturbed(), torch.no_grad():
+            return float(self.job.probe(self.state))
+
+    def _weigh_probe(
+        self, every: Sequence[dict[str, Any]], generation: Generation, found: Evidence
+    ) -> str:
+        """Say whether the probe moved by more than its noise; collective. Measures it if need be.
+
+        What is fine in fp32 is fine at once, so that a job is not held up that computes in it.
+        """
+        dtypes = sorted({dtype for each in every for dtype in each["dtypes"]})
+        difference = agreement.probe_difference(every, generation)
+        allowed = noise.at_once(dtypes)
+        if allowed.relative < difference < math.inf:
+
+            def again() -> float:
+                # Each has the deadline of one.
+                step = generation.step
+                with self.job.watchdog.phase(Phase.VERIFY, generation=generation.number, step=step):
+                    return self._probe()
+
+            computed = reordered.measure(again, difference, dtypes)
+            allowed = noise.tolerance(computed, dtypes)
+            found.update(
+                probe_noise=max(computed.moved, default=0.0),
+                probe_orders=len(computed.moved),
+                computed_in=computed.products,
+            )
+        found["probe_allowed"] = allowed.relative
+        return agreement.probe_problem(every, generation, allowed)
+
+    def _damage(self, generation: Generation, digest: str, values: Values) -> str:
+        """When what is in memory is not what was saved: what, or whether the files are."""
+        if not generation.checkpoint:
             return ""
+        changed = ""
+        if digest != generation.digest:
+            changed = checkpoint.changed_value(self._where(generation), values)
+        if changed:
+            return f"; {changed}"
         found = checkpoint.find_damage(self._where(generation))
         return f"; {found}" if found else "; every byte of it is as it was written"
 
@@ -314,6 +407,9 @@ class Member:
 REFUSALS = (Refused, CallHuman, FixInput)
 """Errors after which starting again would not help."""
 
+MODE_WAIT_S = 10.0
+"""How long a run that cannot be carried waits for the daemon to say whether it acts."""
+
 LIVE_SHARE = 0.05
 """Above this share of the old state still alive, old and new would be in memory at once."""
 
@@ -353,12 +449,20 @@ class _Held:
         return share, alive[0][0] if alive else "device memory"
 
 
-def _boxes_now(state: State, loaded: Named | None) -> Mapping[str, Box]:
-    """Where the pieces of a state are, from memory as it is now."""
+def _now(state: State, loaded: Named | None) -> tuple[Mapping[str, Box], Values]:
+    """Where the pieces of a state are, and its plain values, from memory as it is now."""
     if loaded is None:
-        # Before the first optimizer step there are no slots, and asking for them would make some.
-        return boxes_of(name_model(state))
-    return loaded.boxes if is_state(state, loaded.tensors) else name_all(state).boxes
+        # Before the first step there are no slots; parameters and settings are all there is.
+        names = names_of(state).values()
+        return boxes_of(name_model(state)), by_owner(settings_of(state), frozenset(names))
+    if is_state(state, loaded.tensors) and not any(map(_is_model, loaded.plain)):
+        return loaded.boxes, by_owner(kept(state).plain, loaded.slots)
+    named = name_all(state)
+    return named.boxes, named.values
+
+
+def _is_model(key: str) -> bool:
+    return key.startswith(MODEL)
 
 
 def _bytes(tensor: torch.Tensor) -> int:

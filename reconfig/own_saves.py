@@ -19,9 +19,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from wattmesh.errors import Fenced, InputInvalid, WattmeshError
 from wattmesh.reconfig import checkpoint, facts, foreign, group
-from wattmesh.reconfig.checkpoint import CheckpointNotSaved, Header
+from wattmesh.reconfig.checkpoint import Header
 from wattmesh.reconfig.folder import RunFolder
 from wattmesh.reconfig.foreign import Save, Wanted, Written
+from wattmesh.reconfig.in_step import CheckpointNotSaved
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.memory import as_array, dtype_name, torch_dtype
 from wattmesh.reconfig.state import State
@@ -84,6 +85,10 @@ class OwnSaves:
             tensors=foreign.described(named.tensors),
             inside={name: each.clone() for name, each in inside.items()},
         )
+
+    def forget(self) -> None:
+        """Leave a save that was begun unindexed; what it writes stays the checkpointer's."""
+        self._begun = None
 
     def finish(
         self, *, leads: bool, protected: set[str], fence: Fence, prove: bool = False

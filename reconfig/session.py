@@ -16,7 +16,6 @@ import logging
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -34,6 +33,7 @@ from wattmesh.reconfig.boundary import Boundary
 from wattmesh.reconfig.bounded import within
 from wattmesh.reconfig.chair import Chair
 from wattmesh.reconfig.deadlines import Deadlines, Phase
+from wattmesh.reconfig.first_steps import FirstSteps
 from wattmesh.reconfig.folder import OUTCOME_VARIABLE, RunFolder
 from wattmesh.reconfig.foreign import Save
 from wattmesh.reconfig.generation import Generation, Outcome, Purpose
@@ -41,6 +41,7 @@ from wattmesh.reconfig.job import Build, Job, Probe
 from wattmesh.reconfig.launcher import heed_sigterm, refuse, write_outcome
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.member import Member
+from wattmesh.reconfig.pace import Pace
 from wattmesh.reconfig.reached import Reached
 from wattmesh.reconfig.reporter import Pump, Reporter, Silent
 from wattmesh.reconfig.start import Wanted
@@ -53,9 +54,6 @@ log = logging.getLogger(__name__)
 FLUSH_S = 3.0
 """How long the end of a job waits for the daemon to take its last reports."""
 
-RATE_REPORTS = 32
-"""Tokens per second are averaged over this many reports."""
-
 
 class Session:
     """One rank's handle on a run; made by `attach`."""
@@ -66,7 +64,8 @@ class Session:
         self._chair = chair
         self._member = Member(job)
         self._boundary = Boundary(job, self._member)
-        self._rate: deque[tuple[float, int]] = deque(maxlen=RATE_REPORTS)
+        self._pace = Pace(time.monotonic())
+        self._first_steps = FirstSteps(job)
         self._loss: float | None = None
         self._expected = Position()
         self._due = False
@@ -157,7 +156,9 @@ class Session:
         )
         self._expected = state.position
         self._loss = loss
-        self._rate.append((time.monotonic(), state.position.tokens))
+        ended_s = time.monotonic()
+        self._pace.note(ended_s, state.position.tokens)
+        self._first_steps.step(ended_s)
         self._rest()
         if self.leads:
             self._reached.note(state.position.step)
@@ -175,10 +176,11 @@ class Session:
         total = self._job.tokens_total
         due = position.step % self._job.boundary_every == 0 or 0 < total <= position.tokens
         due = (due or self._due) and position.step > self._handled_step
-        if not due and not self._boundary.writing:
+        if not due and not self._boundary.saves.writing:
             return
         with self._last_words():
             agreed = self._boundary.run(self._loss, due=due)
+        self._first_steps.resume(time.monotonic())
         if not due:
             return
         self._due = bool(agreed.deferred) and agreed.outcome is None
@@ -270,7 +272,8 @@ class Session:
         self._handled_step = max(self._handled_step, generation.step)
         self._expected = self.state.position
         self._job.consumed.begin(self._expected.samples)
-        self._rate.clear()
+        self._pace.begin()
+        self._first_steps.begin(generation, time.monotonic())
         self._reached.rest()
         self._rest()
 
@@ -303,7 +306,7 @@ class Session:
                 time.sleep(POLL_S)
 
     def _progress(self, position: Position) -> Progress:
-        generation, saved = self.generation, self._boundary.saved
+        generation, saved = self.generation, self._boundary.saves.newest
         self._reports += 1
         # What is still being made durable is no checkpoint to the daemon.
         known = replace(generation, step=0, digest="") if generation.staged else generation
@@ -315,21 +318,16 @@ class Session:
             step=position.step,
             samples=position.samples,
             tokens=position.tokens,
-            tokens_per_s=self._tokens_per_s(),
+            tokens_per_s=self._pace.tokens_per_s,
+            pause_share=self._pace.pause_share,
             loss=self._loss,
             layout=generation.layout,
             ranks=generation.ranks,
             boundary_every=self._job.boundary_every,
             checkpoint_step=saved.step if saved else known.step,
             checkpoint_digest=saved.digest if saved else known.digest,
+            trouble=self._boundary.saves.trouble,
         )
-
-    def _tokens_per_s(self) -> float:
-        """Mean over the last reports of this generation; 0 until there are two."""
-        if len(self._rate) < 2:
-            return 0.0
-        (began, first), (ended, last) = self._rate[0], self._rate[-1]
-        return (last - first) / (ended - began) if ended > began else 0.0
 
     @contextmanager
     def _last_words(self) -> Iterator[None]:
@@ -354,7 +352,6 @@ def attach(
     deadlines: Deadlines | None = None,
     gpu_uuid: str = "",
     initial_ranks: tuple[int, ...] | None = None,
-    seed: int | None = 0,
     keep: int = 3,
     reporter: Reporter | None = None,
     save: Save | None = None,
@@ -374,8 +371,6 @@ def attach(
         deadlines: seconds per phase before the watchdog ends a rank.
         gpu_uuid: this rank's device, for the daemon's accounting; "" where it has none.
         initial_ranks: who begins; None takes the first `layout.world_size` ranks.
-        seed: sets torch's random stream from (seed, step) at every save step and rebuild; None
-            leaves it alone.
         keep: how many checkpoints stay.
         save: the job's own checkpointer: called with the state and the step on every rank, it
             writes a folder of torch's distributed checkpoint, or begins to; None lets the session
@@ -403,7 +398,6 @@ def attach(
         build=build,
         probe=probe,
         device=device,
-        seed=seed,
         boundary_every=boundary_every,
         tokens_total=tokens_total,
         keep=keep,

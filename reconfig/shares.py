@@ -20,13 +20,14 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import plain
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.state import Stateful
+from wattmesh.reconfig.streams import place_of
 
 KEY = "by_data_rank"
 
 
 def data_rank(layout: Layout, group_rank: int) -> int:
     """Which share of the global batch a rank works on: 0 .. layout.data_parallel - 1."""
-    return group_rank // (layout.cp * layout.tp) % layout.data_parallel
+    return place_of(layout, group_rank)[0]
 
 
 def own(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from wattmesh.reconfig.memory import torch_dtype
-from wattmesh.reconfig.names import canonical
+from wattmesh.reconfig.names import parameters_of
 from wattmesh.reconfig.shards import on_shard
 from wattmesh.reconfig.state import State
 from wattmesh.reconfig.universal.folder import Checkpoint
@@ -33,8 +33,12 @@ def begin_slots(state: State, checkpoint: Checkpoint) -> None:
     what the optimizer would have made.
     """
     slots = _slots_of(checkpoint)
-    for module, optimizer in zip(state.modules, state.optimizers, strict=True):
-        names = {parameter: canonical(name) for name, parameter in module.named_parameters()}
+    names = {
+        parameter: name
+        for module in state.modules
+        for name, parameter in parameters_of(module).items()
+    }
+    for optimizer in state.optimizers:
         if not optimizer.state and slots.keys() >= set(names.values()):
             _begin_one(optimizer, names, slots)
 

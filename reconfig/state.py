@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from wattmesh.reconfig.streams import Streams
+
 
 class Stateful(Protocol):
     """Anything with a state that a checkpoint carries whole, equal on every rank."""
@@ -53,6 +55,7 @@ class State:
             cannot seek), by name; can move only where the data parallel degree stays.
         parts: whatever `train_step` needs beside (meshes, a pipeline schedule, a loader).
         position: where training stands; the session sets it, the loader reads it.
+        streams: the session's: the random streams that a checkpoint gave this rank.
     """
 
     modules: list[nn.Module]
@@ -62,6 +65,7 @@ class State:
     by_data_rank: dict[str, Stateful] = field(default_factory=dict)
     parts: SimpleNamespace = field(default_factory=SimpleNamespace)
     position: Position = field(default_factory=Position)
+    streams: Streams = field(default_factory=Streams, init=False, repr=False)
 
     def parameters(self) -> Sequence[nn.Parameter]:
         """List this rank's parameters over all parts."""

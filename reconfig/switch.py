@@ -60,6 +60,11 @@ _ORDER = {
 }
 
 
+AT_PACE = "at_pace_s"
+"""Evidence of a switch that is over: seconds from its boundary until the first step at normal pace
+had ended, what was compiled for the layout included. Told by a repeat of the last state."""
+
+
 def advance(current: SwitchState, reported: SwitchState) -> bool:
     """Say whether `reported` moves a switch on from `current`.
 

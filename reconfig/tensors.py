@@ -7,42 +7,38 @@
 Invariant: two parts of a model never define the same name; that would lose one of them silently.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.tensor import DTensor
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig import optimizers, plain
 from wattmesh.reconfig.boxes import Box, boxes_of
-from wattmesh.reconfig.in_place import filled_in_place, give_settings
+from wattmesh.reconfig.in_place import filled_in_place
 from wattmesh.reconfig.names import canonical
 from wattmesh.reconfig.state import State
 from wattmesh.reconfig.universal.names import AVERAGE
 
-_FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+MODEL = "model."
 
 
 @dataclass(frozen=True)
 class Named:
     """What one rank holds: tensors (DTensor where sharded) and plain values, by global name.
 
-    `parts`: per model part, the names of its model entries and of its optimizer entries.
+    `models`: per module, the names of its entries. `slots`: per parameter that an optimizer
+    updates, the names of its slots.
     """
 
     tensors: dict[str, torch.Tensor]
     plain: dict[str, Any]
-    parts: list[tuple[list[str], list[str]]]
+    models: list[list[str]]
+    slots: dict[str, list[str]]
 
     @cached_property
     def boxes(self) -> dict[str, Box]:
@@ -53,37 +49,55 @@ class Named:
         """
         return boxes_of(self.tensors)
 
-    def drop(self, key: str) -> torch.Tensor | None:
-        """Forget a name; gives its tensor, if it had one."""
+    @property
+    def values(self) -> dict[str, dict[str, Any]]:
+        """The plain values as JSON, by the parameter they belong to.
+
+        Raises:
+            InputInvalid: a value that a checkpoint cannot carry; it is named.
+        """
+        return by_owner(self.plain, self.slots)
+
+    def drop(self, name: str) -> None:
+        """Forget a parameter's slots."""
         self.__dict__.pop("boxes", None)
-        self.plain.pop(key, None)
-        return self.tensors.pop(key, None)
+        for key in self.slots[name]:
+            self.plain.pop(key, None)
+            self.tensors.pop(key, None)
+        self.slots[name] = []
 
 
 def name_all(state: State) -> Named:
-    """Name every tensor and value of a rank's model parts and optimizers.
+    """Name every tensor and value of a rank's model parts and optimizers, as they are now.
 
     Raises:
-        InputInvalid: two parts define one name, or a trainable parameter has no optimizer.
+        InputInvalid: two parts define one name, or something cannot be carried; it is named.
     """
-    named = Named({}, {}, [])
-    for module, optimizer in zip(state.modules, state.optimizers, strict=True):
+    named = Named({}, {}, [], {})
+    for module in state.modules:
         # First, for it also puts parameters back that a forward left gathered (FSDP).
         model = dict(get_model_state_dict(module))
-        _need_optimizer(module, optimizer)
-        optim = dict(get_optimizer_state_dict(module, optimizer, options=_FLAT))
-        for prefix, values in (("model", model), ("optim", optim)):
-            for key, value in values.items():
-                _add(named, f"{prefix}.{key}", value)
-        named.parts.append((list(model), list(optim)))
+        for key, value in model.items():
+            _add(named, f"{MODEL}{key}", value)
+        named.models.append(list(model))
+    kept = optimizers.kept(state)
+    named.tensors.update(kept.tensors)
+    named.plain.update(kept.plain)
+    named.slots.update(kept.slots)
     named.tensors.update(_averages(state, named.tensors))
     return named
+
+
+def name_to_fill(state: State) -> Named:
+    """Name what a checkpoint is to be loaded into; optimizers that have no slots get them."""
+    optimizers.begin(state)
+    return name_all(state)
 
 
 def name_model(state: State) -> dict[str, torch.Tensor]:
     """Name the tensors of the model parts alone, leaving the optimizers untouched."""
     model = {
-        f"model.{key}": value
+        f"{MODEL}{key}": value
         for module in state.modules
         for key, value in get_model_state_dict(module).items()
         if isinstance(value, torch.Tensor)
@@ -91,50 +105,43 @@ def name_model(state: State) -> dict[str, torch.Tensor]:
     return {**model, **_averages(state, model)}
 
 
+def by_owner(values: Mapping[str, Any], names: Container[str]) -> dict[str, dict[str, Any]]:
+    """Plain values as JSON, by the parameter, one of `names`, that they belong to.
+
+    Raises:
+        InputInvalid: a value that a checkpoint cannot carry; it is named.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        mine = found.setdefault(optimizers.owner_of(key, names), {})
+        mine[key] = plain.encode(value, key, {})
+    return found
+
+
 def give_back(state: State, named: Named) -> None:
     """Put loaded tensors and values into the modules and optimizers they were named from."""
     everything: dict[str, Any] = {**named.tensors, **named.plain}
-    for module, optimizer, (model, optim) in zip(
-        state.modules, state.optimizers, named.parts, strict=True
-    ):
-        if filled_in_place(module, optimizer, named.tensors, named.plain):
-            give_settings(module, optimizer, named.plain)
-            continue
-        set_model_state_dict(module, {key: everything[f"model.{key}"] for key in model})
-        flat = {key: everything[f"optim.{key}"] for key in optim}
-        set_optimizer_state_dict(module, optimizer, optim_state_dict=flat, options=_FLAT)
+    for module, model in zip(state.modules, named.models, strict=True):
+        if not filled_in_place(module, named.tensors):
+            set_model_state_dict(module, {key: everything[f"{MODEL}{key}"] for key in model})
+    optimizers.give_back(state, named.tensors, named.plain)
 
 
-def without_slots(state: State, named: Named) -> list[str]:
-    """Names of this rank's parameters whose optimizer has slots, but none for them.
+def without_slots(named: Named) -> list[str]:
+    """Names of this rank's parameters that an optimizer has no slots of.
 
-    They never got a gradient (an unused branch), so the optimizer has not begun with them.
+    They never got a gradient (an unused branch, a step that was skipped), or it keeps none.
     """
-    found = []
-    for optimizer, (_, optim) in zip(state.optimizers, named.parts, strict=True):
-        setting = next(key for key in optimizer.param_groups[0] if key != "params")
-        head, tail = "param_groups.", f".{setting}"
-        held = {key[len(head) : -len(tail)] for key in optim if _is_setting(key, head, tail)}
-        slots = [key.removeprefix("state.").split(".") for key in optim if key[:6] == "state."]
-        begun = {".".join(key[:end]) for key in slots for end in range(1, len(key))}
-        if begun:
-            found += sorted(held - begun)
-    return found
+    return sorted(name for name, slots in named.slots.items() if not slots)
 
 
 def drop_slots(state: State, named: Named, names: Sequence[str]) -> None:
     """Take the slots of some parameters out of a freshly built state, as if never begun."""
-    heads = tuple(f"state.{name}." for name in names)
-    if not heads:
-        return
-    for optimizer, (_, optim) in zip(state.optimizers, named.parts, strict=True):
-        gone = [key for key in optim if key.startswith(heads)]
-        slots = {id(named.drop(f"optim.{key}")) for key in gone}
-        for key in gone:
-            optim.remove(key)
-        for parameter, held in list(optimizer.state.items()):
-            if any(id(slot) in slots for slot in held.values() if slot is not None):
-                del optimizer.state[parameter]
+    mine = {name for name in names if named.slots.get(name)}
+    for name in mine:
+        named.drop(name)
+    if mine:
+        optimizers.drop(state, mine)
 
 
 def _averages(state: State, model: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -170,10 +177,6 @@ def _form(tensor: torch.Tensor) -> str:
     return f"{tuple(tensor.shape)}{sharded}"
 
 
-def _is_setting(key: str, head: str, tail: str) -> bool:
-    return key.startswith(head) and key.endswith(tail)
-
-
 def _add(named: Named, key: str, value: Any) -> None:
     if key in named.tensors or key in named.plain:
         raise InputInvalid(
@@ -184,14 +187,3 @@ def _add(named: Named, key: str, value: Any) -> None:
         named.tensors[key] = value
     else:
         named.plain[key] = value
-
-
-def _need_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse a trainable parameter that no optimizer of its part updates."""
-    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad and id(parameter) not in held:
-            raise InputInvalid(
-                f"checkpoint: {name!r} is trainable but in no parameter group of its part's "
-                "optimizer; add it there or freeze it with requires_grad_(False)."
-            )

@@ -62,6 +62,7 @@ class Watchdog:
         self._deadlines = deadlines
         self._folder = folder
         self._watch = Watch(phase=Phase.WAKE, generation=0, step=0, since=time.monotonic())
+        self._trained = 0
         self._stop = threading.Event()
         self._ending = threading.Lock()
         self._kick = threading.Event()
@@ -69,6 +70,16 @@ class Watchdog:
             threading.Thread(target=act, name=f"wattmesh-{name}", daemon=True)
             for act, name in ((self._look_around, "lookout"), (self._count, "watchdog"))
         ]
+
+    @property
+    def watch(self) -> Watch:
+        """What this rank is doing now."""
+        return self._watch
+
+    @property
+    def trained(self) -> int:
+        """The newest generation that this rank has trained in; 0 before the first."""
+        return self._trained
 
     def start(self) -> None:
         """Begin to watch."""
@@ -113,6 +124,8 @@ class Watchdog:
         self._watch = Watch(phase=phase, generation=generation, step=step, since=time.monotonic())
         if phase is not Phase.TRAIN:
             self._kick.set()
+        elif generation > self._trained:
+            self._trained = generation
 
     def _look_around(self) -> None:
         """Look at the store again and again; this thread may hang in it."""

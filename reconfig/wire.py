@@ -1,4 +1,4 @@
-"""What a training run and the daemon say to each other, protocol 1 (JSON over HTTP).
+"""What a training run and the daemon say to each other, protocol 2 (JSON over HTTP).
 
 Both ends use these types; they hold only the standard library, so the hook stays light.
 Reading is strict about what is needed and silent about what is new: a field that this side does
@@ -16,8 +16,11 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 
-PROTOCOL = 1
-"""The daemon serves this version and the one before."""
+PROTOCOL = 2
+"""The daemon serves this version and the one before, which had no `Heartbeat`."""
+
+HEARTBEAT_S = 5.0
+"""Between two heartbeats, where the daemon does not say."""
 
 
 class SwitchMode(StrEnum):
@@ -95,7 +98,11 @@ class Register(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered(Message):
-    """The daemon's answer: known by this owner. `epoch` is the leader's at this moment."""
+    """The daemon's answer: known by this owner. `epoch` is the leader's at this moment.
+
+    Attributes:
+        heartbeat_s: how often the daemon wants to hear that the launch lives.
+    """
 
     run: str
     incarnation: str
@@ -103,11 +110,51 @@ class Registered(Message):
     epoch: int
     mode: str = "observe"
     protocol: int = PROTOCOL
+    heartbeat_s: float = HEARTBEAT_S
+
+
+class RunPhase(StrEnum):
+    """What a launch is doing, as its heartbeat says."""
+
+    STARTING = "starting"
+    TRAINING = "training"
+    CHECKPOINTING = "checkpointing"
+    SWITCHING = "switching"
+    PARKED = "parked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat(Message):
+    """A launch lives, whatever its training does; said by a thread of the hook's own.
+
+    Attributes:
+        phase: a `RunPhase`, or a word of a newer hook: lower case letters, at most 32.
+    """
+
+    run: str
+    incarnation: str
+    attempt: int
+    phase: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beaten(Message):
+    """The daemon's answer to a heartbeat. `heartbeat_s`: how often it wants one from now on."""
+
+    heartbeat_s: float = HEARTBEAT_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress(Message):
-    """What a run reports while it trains. `seq` rises by one per report of an incarnation."""
+    """What a run reports while it trains.
+
+    Attributes:
+        seq: rises by one per report of an incarnation.
+        tokens_per_s: while it trains; long pauses between two steps are left out.
+        pause_share: of the launch's time so far, what such pauses are to be counted with.
+        trouble: why the newest save step left no checkpoint, or none can be made, as a sentence of
+            at most 500 characters; "" when all is well.
+    """
 
     run: str
     incarnation: str
@@ -123,7 +170,9 @@ class Progress(Message):
     boundary_every: int = 0
     checkpoint_step: int = 0
     checkpoint_digest: str = ""
-    phase: str = "training"
+    phase: str = RunPhase.TRAINING.value
+    pause_share: float = 0.0
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,11 +194,12 @@ class Order(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders(Message):
-    """Answer to the order call: the newest order, or None."""
+    """Answer to the order call: the newest order, or None. `mode`: the daemon's; "" unknown."""
 
     order: Order | None = None
     epoch: int = 0
     frozen: bool = False
+    mode: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +208,11 @@ class Transition(Message):
 
     Attributes:
         step: the boundary's training step. `elapsed_s`: monotonic since the switch began.
-        evidence: numbers and digests: probe_before, probe_after, digest_before, digest_after,
+        evidence: numbers and digests: probe_before, probe_after, probe_allowed (relative; and where
+            it was measured probe_noise, probe_orders, computed_in), digest_before, digest_after,
             seconds per phase (`save_s`, `teardown_s`, `build_s`, `load_s`, `verify_s`, `total_s`).
+            The last state may be repeated with `at_pace_s`, when the first step at normal pace had
+            ended, since the switch began.
     """
 
     run: str

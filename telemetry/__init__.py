@@ -5,6 +5,7 @@ The map:
     carbon.py            carbon points, and who can give them
     slots.py             where intervals of a fixed length begin (pure)
     ledger.py            what the energy ledger's rows are and how amounts are split (pure)
+    unobserved.py        time of a held GPU that nobody booked (pure)
     meter.py             from two looks at a GPU to joules: the rules (pure)
     desired.py           clocks and caps that are wished for a node's GPUs, with leases (pure)
     attribution.py       which run a GPU works for (pure)

@@ -19,7 +19,13 @@ from typing import Self
 
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.telemetry.meter import Meter
-from wattmesh.telemetry.readings import PowerReading, PowerSource, Quality
+from wattmesh.telemetry.readings import (
+    PowerReading,
+    PowerSource,
+    Quality,
+    flags_of,
+    merged_quality,
+)
 
 HZ = 10.0
 UPDATE_S = 0.1
@@ -34,7 +40,7 @@ class Figure:
         energy_j: None when part of the window was not observed.
         error_j: the most that `energy_j` is off, in either direction, if power between two looks
             stays within what was seen; only a known energy has one.
-        looks: readings in the window. `quality`: of the weakest of them.
+        looks: readings in the window. `quality`: of their sum.
     """
 
     gpu_uuid: str
@@ -44,7 +50,7 @@ class Figure:
     error_j: float
     looks: int
     source: str
-    quality: Quality
+    quality: str
 
     @property
     def power_w(self) -> float | None:
@@ -83,7 +89,7 @@ def figure(
     """
     if not readings or end_s <= start_s:
         raise InputInvalid(f"burst: {len(readings)} readings for {start_s:g} to {end_s:g} s")
-    marks, weakest = _marks(readings)
+    marks, quality = _marks(readings)
     inside = [each for each in readings if start_s <= each.monotonic_s < end_s]
     known = marks[0].at_s <= start_s and end_s <= marks[-1].at_s
     first, last = _at(marks, start_s), _at(marks, end_s)
@@ -103,23 +109,22 @@ def figure(
         error_j=(2 * step_mj + spacing_mj + wobble_mj) / 1000,
         looks=len(inside),
         source=readings[-1].source,
-        quality=weakest,
+        quality=quality,
     )
 
 
-def _marks(readings: Sequence[PowerReading]) -> tuple[list[_Mark], Quality]:
-    """Add up what was drawn from look to look, by the ledger's rules; give the weakest quality."""
+def _marks(readings: Sequence[PowerReading]) -> tuple[list[_Mark], str]:
+    """Add up what was drawn from look to look, by the ledger's rules; give the sum's quality."""
     meter = Meter.first(readings[0])
-    quality = readings[0].quality
+    quality = merged_quality((readings[0].quality,))
     marks = [_Mark(at_s=readings[0].monotonic_s, energy_mj=0, wobble_mj=0.0, dark=False)]
     for before, reading in pairwise(readings):
         advanced = meter.advanced(reading, hold_us=HOLD_US)
         if advanced is None:
             continue
         meter, piece = advanced
-        guessed = piece.quality is Quality.ESTIMATED or reading.energy_mj is None
-        if piece.quality is not Quality.MEASURED and quality is not Quality.SIMULATED:
-            quality = piece.quality
+        guessed = Quality.ESTIMATED in flags_of(piece.quality) or reading.energy_mj is None
+        quality = merged_quality((quality, piece.quality))
         wobble_w = abs((reading.power_w or 0.0) - (before.power_w or 0.0)) / 2 if guessed else 0.0
         newest = marks[-1]
         marks.append(

@@ -10,6 +10,9 @@ from typing import Protocol
 
 from wattmesh.telemetry.readings import Quality
 
+REPLAYED = ("csv",)
+"""Providers that play a recording as if it happened now."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Signal:
@@ -30,6 +33,11 @@ class Signal:
         """Read back what `str` wrote."""
         provider, zone, kind, factor, gas = text.split(":")
         return cls(provider=provider, zone=zone, kind=kind, factor=factor, gas=gas)
+
+
+def signal_quality(signal: str) -> str:
+    """Give what a signal is beside observed: a replayed one is not the grid of today."""
+    return str(Quality.SIMULATED) if signal.partition(":")[0] in REPLAYED else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

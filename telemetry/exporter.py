@@ -300,7 +300,17 @@ def _host(seen: _Seen) -> Iterator[Metric]:
         "What the node's own meter reads beyond GPUs, processors and memory.",
     )
     _add(rest, [], residual(seen.answering.values()).power_w)
-    yield from (cpu, dram, rest)
+    info = GaugeMetricFamily(
+        "wattmesh_host_info",
+        "1; where the newest reading of a processor, memory or node came from, how good it is.",
+        labels=["component", "zone", "source", "quality"],
+    )
+    for device, reading in sorted(seen.answering.items()):
+        if reading.component is not Component.GPU:
+            zone = device.rpartition(":")[2]
+            labels = [reading.component.value, zone, reading.source, reading.quality.value]
+            info.add_metric(labels, 1)
+    yield from (cpu, dram, rest, info)
 
 
 def _gpus(readings: Mapping[str, PowerReading]) -> Iterable[tuple[str, PowerReading]]:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from wattmesh.telemetry.ledger import NO_COUNTER, CounterBaseline
-from wattmesh.telemetry.readings import PowerReading, Quality
+from wattmesh.telemetry.readings import PowerReading, Quality, merged_quality
 
 IMPLAUSIBLE_FACTOR = 1.5
 IMPLAUSIBLE_MJ = 50_000
@@ -73,7 +73,7 @@ class Piece:
     unobserved_ms: int
     upper_mj: int
     source: str
-    quality: Quality
+    quality: str
     recovers: bool = False
     note: str = ""
 
@@ -102,7 +102,7 @@ class Meter:
     counter_mj: int | None
     limit_w: float | None
     source: str
-    quality: Quality
+    quality: str
     counter_source: str = ""
     standin_source: str = ""
     standin_mj: int | None = None
@@ -350,7 +350,7 @@ class Meter:
         self,
         length_us: int,
         energy_mj: int,
-        quality: Quality,
+        quality: str,
         *,
         recovers: bool = False,
         note: str = "",
@@ -387,9 +387,9 @@ class Meter:
         return -(-limit_mw * length_us // 1_000_000)
 
 
-def _estimated(quality: Quality) -> Quality:
-    """Give the quality of an estimate; what is simulated says so always."""
-    return quality if quality is Quality.SIMULATED else Quality.ESTIMATED
+def _estimated(quality: str) -> str:
+    """Give the quality of an estimate; what is simulated says so too."""
+    return merged_quality((quality, Quality.ESTIMATED))
 
 
 def _power(reading: PowerReading) -> float | None:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from wattmesh.telemetry.attribution import Claim
 from wattmesh.telemetry.ledger import EnergyRow, SlotGrid, share
 from wattmesh.telemetry.meter import Piece
-from wattmesh.telemetry.readings import Quality
+from wattmesh.telemetry.readings import merged_quality
 
 MICROSECOND = timedelta(microseconds=1)
 
@@ -177,13 +177,5 @@ def _added(row: EnergyRow | None, key: Key, amount: Amount) -> EnergyRow:
         upper_mj=row.upper_mj + amount.upper_mj,
         incarnation=claim.incarnation or row.incarnation,
         source=amount.source or row.source,
-        quality=_weakest({row.quality, *amount.qualities} - {""}),
+        quality=merged_quality({row.quality, *amount.qualities}),
     )
-
-
-def _weakest(qualities: set[str]) -> str:
-    """Give the quality of a sum: one simulated or estimated part makes it so."""
-    for quality in (Quality.SIMULATED, Quality.ESTIMATED):
-        if str(quality) in qualities:
-            return str(quality)
-    return min(qualities, default=str(Quality.ESTIMATED))

@@ -4,7 +4,7 @@ SI units in the names, times aware UTC. Invariant: unknown is never zero; a valu
 is None, and whoever books it counts unobserved seconds instead.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -22,6 +22,29 @@ class Quality(StrEnum):
     SIMULATED = "simulated"
     STATIC = "static"
     FORECAST = "forecast"
+
+
+FLAGS = (Quality.ESTIMATED, Quality.PROVISIONAL, Quality.SIMULATED)
+"""What a number may be beside measured; several may hold, and none takes another's place."""
+
+
+def merged_quality(words: Iterable[str]) -> str:
+    """Give the quality of a sum: every flag that any part has, as `estimated+simulated`.
+
+    Args:
+        words: qualities of the parts, each itself such a text; a declared number (`static`) is an
+            estimate, "" says nothing.
+    """
+    known = {each for word in words for each in word.split("+")}
+    if str(Quality.STATIC) in known:
+        known.add(str(Quality.ESTIMATED))
+    return "+".join(str(each) for each in FLAGS if str(each) in known) or str(Quality.MEASURED)
+
+
+def flags_of(*words: str) -> tuple[str, ...]:
+    """Give the flags that any of these qualities has, each once."""
+    merged = merged_quality(words)
+    return () if merged == Quality.MEASURED else tuple(merged.split("+"))
 
 
 class Component(StrEnum):

@@ -39,7 +39,8 @@ MOST_DARK = 5_000
 """Slots of one silent device that are kept to be filled in when its counter answers again."""
 
 GONE_US = 24 * 3600 * 1_000_000
-"""A device silent for so long was taken out: its time is not counted as unobserved any more."""
+"""A device silent for so long was taken out: nobody expects it any more. Whoever holds it still is
+told its unread time by the controller, and what its counter says should it come back is booked."""
 
 
 class Book(Protocol):
@@ -142,6 +143,7 @@ class Sampler:
         self._reader = Worker("power-source")
         self._meters: dict[str, Meter] = {}
         self._dark: dict[str, list[Cell]] = {}
+        self._gone: set[str] = set()
         self._claims: Mapping[str, Claim] | None = None
         self._clocks: _Clocks | None = None
         self._pending = Pending()
@@ -181,7 +183,7 @@ class Sampler:
         seen = {reading.gpu_uuid for reading in readings if reading.tells}
         return Sample(
             readings=tuple(readings),
-            missing=tuple(gpu for gpu in self._meters if gpu not in seen),
+            missing=tuple(gpu for gpu in self._meters if gpu not in seen | self._gone),
             clock_step_s=clock_step_s,
             trouble=trouble,
             notes=tuple(self._notes),
@@ -278,7 +280,8 @@ class Sampler:
                 self._meters[reading.gpu_uuid] = advanced[0]
                 self._add(clocks, reading.gpu_uuid, *advanced, held)
         answered = waiting.union(reading.gpu_uuid for reading in telling)
-        for gpu in [each for each in self._meters if each not in answered]:
+        self._gone -= answered
+        for gpu in [each for each in self._meters if each not in answered | self._gone]:
             self._missed(clocks, gpu, held)
 
     def _add(
@@ -304,8 +307,9 @@ class Sampler:
         meter = self._meters[gpu]
         length_us = clocks.monotonic_us - meter.monotonic_us
         if max(length_us, meter.dark_us) > GONE_US:
+            # Its meter stays: what passes from here on is booked should it ever answer again.
             log.warning("%s has not answered for a day; it is taken for removed", gpu)
-            del self._meters[gpu]
+            self._gone.add(gpu)
             self._dark.pop(gpu, None)
             return
         if length_us <= 0 or (not meter.dark_us and length_us <= self._hold_us):

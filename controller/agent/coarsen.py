@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from wattmesh.telemetry.ledger import EnergyRow
-from wattmesh.telemetry.readings import Quality
+from wattmesh.telemetry.readings import merged_quality
 
 Key = tuple[str, str, int, str]
 """GPU, run, slot start in microseconds, line."""
@@ -45,7 +45,6 @@ def _joined(pair: Sequence[Kept]) -> Joined:
     """Join two slots into the one from where the first begins to where the last ends."""
     one, two = (each.unsent for each in pair)
     known = [each for each in (one.energy_mj, two.energy_mj) if each is not None]
-    weakest = min(one.quality, two.quality, key=_strength)
     row = replace(
         two,
         slot_start=one.slot_start,
@@ -53,12 +52,6 @@ def _joined(pair: Sequence[Kept]) -> Joined:
         energy_mj=sum(known) if known else None,
         unobserved_ms=one.unobserved_ms + two.unobserved_ms,
         upper_mj=one.upper_mj + two.upper_mj,
-        quality=weakest,
+        quality=merged_quality((one.quality, two.quality)),
     )
     return Joined(row=row, replaces=tuple(each.key for each in pair))
-
-
-def _strength(quality: str) -> int:
-    """Order qualities: a sum is worth what its weakest part is."""
-    weak = (str(Quality.SIMULATED), str(Quality.ESTIMATED))
-    return weak.index(quality) if quality in weak else len(weak)

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 ATTESTED_UID = "Wattmesh-Attested-Uid"
 
-PASSED = re.compile(r"/v1/runs/[^/]{1,200}/(register|progress|transitions|finish|order)")
+PASSED = re.compile(r"/v1/runs/[^/]{1,200}/(register|progress|heartbeat|transitions|finish|order)")
 BODY_LIMIT_BYTES = 1 << 20
 CALL_LIMIT_S = 10.0
 LONGEST_WAIT_S = 60.0

@@ -11,6 +11,7 @@
     attested.py   calls that an agent makes for somebody on its node
     agents_server.py  the way in for agents of other nodes: TLS and a token
     reading.py    what anybody on the socket may read
+    flagged.py    rows of the journal as JSON, with what their joules and grams are
     openapi.py    the published description, from the same table of routes
     app.py        the table of routes
     server.py     the server in a thread of its own

@@ -25,7 +25,16 @@ from wattmesh.controller.planner.view import PlanAnswer
 from wattmesh.controller.report.views import MonthReport
 from wattmesh.controller.views import Done, ForecastView, PowerCap, Problem, StatusView, as_json
 from wattmesh.errors import RetryLater
-from wattmesh.reconfig.wire import Finish, Orders, Progress, Register, Registered, Transition
+from wattmesh.reconfig.wire import (
+    Beaten,
+    Finish,
+    Heartbeat,
+    Orders,
+    Progress,
+    Register,
+    Registered,
+    Transition,
+)
 from wattmesh.telemetry.delivery import Report
 
 
@@ -78,6 +87,15 @@ CALLS = (
         who="owner",
         relayed=True,
         body=Progress,
+    ),
+    CallSpec(
+        method="POST",
+        path="/v1/runs/{run}/heartbeat",
+        handler=jobs.heartbeat,
+        who="owner",
+        relayed=True,
+        body=Heartbeat,
+        answer=Beaten,
     ),
     CallSpec(
         method="POST",
@@ -207,6 +225,8 @@ def serving(desk: Desk, workers: ThreadPoolExecutor, call: CallSpec) -> Endpoint
     """Make the endpoint of a call."""
     if call.handler is orders:
         return order_endpoint(desk, workers)
+    if call.handler is jobs.heartbeat:
+        return jobs.heartbeat_endpoint(desk, workers)
     if call.handler is agents.desired:
         return agents.desired_endpoint(desk)
     return _light(desk, call.handler) if call.light else endpoint(desk, workers, call.handler)

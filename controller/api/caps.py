@@ -7,11 +7,12 @@ which is woken, holds the boards.
 from datetime import datetime, timedelta
 from math import isfinite
 
+from wattmesh.controller import marks
 from wattmesh.controller.api.desk import Call, Conflict, Desk
 from wattmesh.controller.cap.capping import apply
 from wattmesh.controller.cap.held import CapNow, sentence
 from wattmesh.controller.journal.caps import CapRow
-from wattmesh.controller.status import cap_line
+from wattmesh.controller.status import cap_line, power_flags
 from wattmesh.controller.views import Done, PowerCap
 from wattmesh.errors import InputInvalid, RetryLater
 from wattmesh.policies.decision import Mode
@@ -37,7 +38,7 @@ def order(desk: Desk, call: Call) -> Done:
     before = desk.journal.caps.order(
         cap_w, until, by=call.who, reason=reason, now=desk.now, epoch=epoch
     )
-    said = sentence(expected, desk.now)
+    said = marks.sentence(sentence(expected, desk.now), power_flags(desk.pulse))
     desk.journal.events.add("power_cap", f"{call.who} ({reason}): {said}", desk.now)
     desk.wake()
     tail = f" It takes the place of the cap of {watts(before.cap_w)}." if before else ""

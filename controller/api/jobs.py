@@ -1,19 +1,37 @@
 """What a training run reports: register, progress, transitions, finish.
 
 Thin: read the wire type, let the journal decide (owner, fence, idempotence), wake who waits.
-Invariant: an answer of success means the journal has it.
+Invariant: an answer of success means the journal has it; but a heartbeat, which is kept in memory
+(`controller.journal.liveness`) and answered from there, whatever the journal does.
 """
 
+import asyncio
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from wattmesh.controller.api.calls import failure, plain, read_call, success
 from wattmesh.controller.api.desk import Call, Desk
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import FINAL
-from wattmesh.reconfig.wire import PROTOCOL, Finish, Message, Progress, Register, Transition
+from wattmesh.reconfig.wire import (
+    PROTOCOL,
+    Beaten,
+    Finish,
+    Heartbeat,
+    Message,
+    Progress,
+    Register,
+    RunPhase,
+    Transition,
+)
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +39,8 @@ M = TypeVar("M", bound=Message)
 
 SERVED = (PROTOCOL - 1, PROTOCOL)
 """Hooks live for weeks: the version before is served too."""
+
+PHASE = re.compile(r"[a-z]{0,32}")
 
 
 def register(desk: Desk, call: Call) -> dict[str, Any]:
@@ -48,8 +68,40 @@ def register(desk: Desk, call: Call) -> dict[str, Any]:
     )
     desk.wake()
     mode = desk.pulse.settings.mode
-    welcome: dict[str, Any] = replace(answer, mode=mode.value).to_json()
+    every_s = desk.journal.runs.liveness.heartbeat_s
+    welcome: dict[str, Any] = replace(answer, mode=mode.value, heartbeat_s=every_s).to_json()
     return welcome
+
+
+def heartbeat(desk: Desk, call: Call) -> Beaten:
+    """Take note that a launch lives, and at which phase it is."""
+    message = _heartbeat(call)
+    desk.lead()
+    with _known(desk, message.run):
+        desk.journal.signs.hear(message, message.phase, owner_uid=call.peer.uid, now=desk.now)
+    return Beaten(heartbeat_s=desk.journal.runs.liveness.heartbeat_s)
+
+
+def heartbeat_endpoint(
+    desk: Desk, workers: ThreadPoolExecutor
+) -> Callable[[Request], Awaitable[Response]]:
+    """Make the endpoint: on the server's own thread where memory tells whose heartbeat it is."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            call = await read_call(request)
+            message, uid = _heartbeat(call), call.peer.uid
+            desk.lead()
+            if desk.journal.signs.hear_again(message, message.phase, owner_uid=uid, now=desk.now):
+                return success(Beaten(heartbeat_s=desk.journal.runs.liveness.heartbeat_s))
+            loop = asyncio.get_running_loop()
+            return success(await loop.run_in_executor(workers, plain, desk, heartbeat, call))
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Exception as error:
+            return failure(error, request.url.path)
+
+    return answer
 
 
 def progress(desk: Desk, call: Call) -> dict[str, Any]:
@@ -67,6 +119,8 @@ def transition(desk: Desk, call: Call) -> dict[str, Any]:
     desk.lead()
     with _known(desk, message.run):
         row = desk.journal.switches.record(message, owner_uid=call.peer.uid, now=desk.now)
+        phase = RunPhase.SWITCHING.value
+        desk.journal.signs.hear(message, phase, owner_uid=call.peer.uid, now=desk.now)
     log.info("switch %s: %s at step %d", message.plan[:8], message.state.value, message.step)
     if row.state in FINAL:
         desk.wake()
@@ -82,6 +136,20 @@ def finish(desk: Desk, call: Call) -> dict[str, Any]:
     log.info("run %s: incarnation %d ended: %s", message.run, message.attempt, message.reason)
     desk.wake()
     return {"ok": True}
+
+
+def _heartbeat(call: Call) -> Heartbeat:
+    """Read a heartbeat.
+
+    Raises:
+        InputInvalid: a field is missing or wrong.
+    """
+    message = _read(Heartbeat, call)
+    if not PHASE.fullmatch(message.phase):
+        raise InputInvalid(
+            f"Heartbeat.phase: {message.phase[:40]!r} is no phase; send up to 32 letters a-z"
+        )
+    return message
 
 
 @contextmanager

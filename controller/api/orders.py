@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -85,11 +85,15 @@ class OrderBoard:
         try:
             call = await read_call(request)
             wait_s = call.number("wait", default=0.0, lowest=0.0, highest=LONGEST_WAIT_S)
-            return success((await self._newest(call, wait_s)).to_json())
+            return success(self._stamped(await self._newest(call, wait_s)).to_json())
         except RetryLater:
-            return success(Orders(epoch=self._desk.pulse.epoch or 0).to_json())
+            return success(self._stamped(Orders(epoch=self._desk.pulse.epoch or 0)).to_json())
         except Exception as error:
             return failure(error, request.url.path)
+
+    def _stamped(self, found: Orders) -> Orders:
+        """Say with it whether the daemon acts, as its settings are at this moment."""
+        return replace(found, mode=self._desk.pulse.settings.mode.value)
 
     async def _newest(self, call: Call, wait_s: float) -> Orders:
         """Wait up to `wait_s` for an order that the caller does not know; give what there is."""

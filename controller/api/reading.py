@@ -4,21 +4,28 @@ Invariant: reading changes nothing, and `status`, `healthz` and `readyz` answer 
 journal does not.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from wattmesh.controller import marks
 from wattmesh.controller.api.desk import Call, Desk, NotFound
+from wattmesh.controller.api.flagged import audit_json, catalogue_json, decision_json, switch_json
 from wattmesh.controller.books import budget as budgets
 from wattmesh.controller.books.budget import BudgetView
 from wattmesh.controller.books.spending import spending
 from wattmesh.controller.journal.decisions import DecisionRow
+from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.planner.asking import PlanState
 from wattmesh.controller.planner.view import PlanAnswer, no_look, plan_answer
 from wattmesh.controller.report.reported import accounting_signal, bounds_of
 from wattmesh.controller.signals.lines import carbon_line, forecast_view, preview
-from wattmesh.controller.status import last_known, run_line, status
+from wattmesh.controller.status import cycle_line, last_known, run_line, status
 from wattmesh.controller.views import ForecastView, StatusView, as_json
 from wattmesh.errors import JournalUnavailable, RetryLater
+from wattmesh.telemetry.carbon import signal_quality
+from wattmesh.telemetry.readings import flags_of
 
 MOST_ROWS = 1000
 
@@ -57,7 +64,7 @@ def readyz(desk: Desk, call: Call) -> dict[str, Any]:
             f"The control cycle has not ended a turn for {since_s:.0f} s; it should every "
             f"{state.every_s:g} s."
         )
-    sentence = pulse.turned.report.sentence if pulse.turned else ""
+    sentence = cycle_line(pulse).sentence
     return {"ok": True, "leading": pulse.epoch is not None, "sentence": sentence}
 
 
@@ -70,10 +77,10 @@ def runs(desk: Desk, call: Call) -> dict[str, Any]:
 
 def run(desk: Desk, call: Call) -> dict[str, Any]:
     """Show one run: its line, its catalogue and its newest switches."""
-    row = desk.run(call.path["run"])
+    row, limit = desk.run(call.path["run"]), _limit(call)
     return {
         "run": run_line(desk.journal, desk.pulse, row, desk.now),
-        "catalogue": row.catalogue,
+        "catalogue": catalogue_json(row.catalogue),
         "baseline": row.baseline,
         "registered_at": row.registered_at,
         "finished_at": row.finished_at,
@@ -81,25 +88,41 @@ def run(desk: Desk, call: Call) -> dict[str, Any]:
         "checkpoint_step": row.checkpoint_step,
         "host": row.host,
         "process": row.pid,
-        "switches": desk.journal.switches.history(row.run, limit=_limit(call)),
+        "switches": _story(desk, row, limit)[1],
     }
 
 
 def why(desk: Desk, call: Call) -> dict[str, Any]:
     """Tell the story of one run: its decisions, its switches and every step of them."""
     row = desk.run(call.path["run"])
-    limit = _limit(call)
-    switches = desk.journal.switches.history(row.run, limit=limit)
+    told, switches = _story(desk, row, _limit(call))
     return {
         "run": run_line(desk.journal, desk.pulse, row, desk.now),
-        "decisions": [
-            decision_json(each) for each in desk.journal.decisions.list(run=row.run, limit=limit)
-        ],
+        "decisions": told,
         "switches": switches,
         "transitions": {
-            each.plan: desk.journal.switches.transitions(each.plan) for each in switches
+            each["plan"]: desk.journal.switches.transitions(each["plan"]) for each in switches
         },
     }
+
+
+def _story(
+    desk: Desk, row: RunRow, limit: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Give the newest decisions and switches of a run, newest first."""
+    found = desk.journal.decisions.list(run=row.run, limit=limit)
+    signals = _signals(desk, found)
+    switches = desk.journal.switches.history(row.run, limit=limit)
+    return (
+        [decision_json(each, row, signals.get(each.forecast or 0, "")) for each in found],
+        [switch_json(each, row, found, signals) for each in switches],
+    )
+
+
+def _signals(desk: Desk, rows: Sequence[DecisionRow]) -> dict[int, str]:
+    """Name the signals that decisions rested on, by the id of their forecast."""
+    ids = {each.forecast for each in rows if each.forecast is not None}
+    return desk.journal.forecasts.signals(ids) if ids else {}
 
 
 def plan(desk: Desk, call: Call) -> PlanAnswer:
@@ -122,13 +145,13 @@ def decisions(desk: Desk, call: Call) -> dict[str, Any]:
         limit=_limit(call),
         since=call.moment("since"),
     )
-    return {"decisions": [decision_json(each) for each in found]}
-
-
-def decision_json(row: DecisionRow) -> dict[str, Any]:
-    """Write one decision with its numbers beside the other keys."""
-    plain: dict[str, Any] = as_json(row)
-    return {**plain.pop("numbers"), **plain}
+    known = {each.run: each for each in desk.journal.runs.all(desk.now)}
+    signals = _signals(desk, found)
+    told = [
+        decision_json(each, known.get(each.run), signals.get(each.forecast or 0, ""))
+        for each in found
+    ]
+    return {"decisions": told}
 
 
 def events(desk: Desk, call: Call) -> dict[str, Any]:
@@ -142,14 +165,23 @@ def budget(desk: Desk, call: Call) -> BudgetView:
     settings, now = desk.pulse.settings, desk.now
     signal, bounds = _signal(desk), bounds_of(desk.pulse)
     zone = settings.site.timezone
-    periods = spending(desk.journal, settings.budget, zone, now, signal=signal, bounds=bounds)
+    periods = tuple(
+        replace(
+            each,
+            alert=marks.sentence(each.alert, each.flags),
+            plan=marks.sentence(each.plan, each.flags),
+        )
+        for each in spending(desk.journal, settings.budget, zone, now, signal=signal, bounds=bounds)
+    )
     pue, covered = settings.site.pue_milli() / 1000, desk.pulse.gpu_coverage
     return budgets.budget(desk.journal, now, signal, periods, pue=pue, covered=covered)
 
 
-def audit(desk: Desk, call: Call) -> budgets.Audit:
-    """Lay every slot of both scenarios of one run open."""
-    return budgets.audit(desk.journal, desk.run(call.path["run"]), _signal(desk))
+def audit(desk: Desk, call: Call) -> dict[str, Any]:
+    """Lay every slot of every scenario of one run open."""
+    pue = desk.pulse.settings.site.pue_milli() / 1000
+    row = desk.run(call.path["run"])
+    return audit_json(budgets.audit(desk.journal, row, _signal(desk), pue))
 
 
 def carbon_now(desk: Desk, call: Call) -> dict[str, Any]:
@@ -157,10 +189,9 @@ def carbon_now(desk: Desk, call: Call) -> dict[str, Any]:
     now, signals = desk.now, desk.pulse.signals
     return {
         "at": now,
-        "carbon": carbon_line(desk.journal, desk.pulse, signals.decision, now),
+        "carbon": carbon_line(desk.journal, signals.decision, now),
         "accounting": carbon_line(
             desk.journal,
-            desk.pulse,
             signals.accounting,
             now,
             decides=signals.accounting == signals.decision,
@@ -195,7 +226,15 @@ def carbon_history(desk: Desk, call: Call) -> dict[str, Any]:
         return {"signal": "", "points": []}
     now = desk.now
     points = desk.journal.carbon.observed(facts.signal, now - timedelta(hours=hours), now)
-    plain = [{**as_json(each), "signal": str(facts.signal)} for each in points]
+    replayed = signal_quality(str(facts.signal))
+    plain = [
+        {
+            **as_json(each),
+            "signal": str(facts.signal),
+            "flags": flags_of(str(each.quality), replayed),
+        }
+        for each in points
+    ]
     return {"signal": str(facts.signal), "points": plain}
 
 

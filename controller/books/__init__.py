@@ -5,11 +5,15 @@ The map:
     budget.py          what was spent and what was saved
     budget_metrics.py  budgets for Prometheus
     budget_plans.py    plans of budgets
+    closing_runs.py    what a run came to is kept, so that its slots may be summed up
+    ledger_metrics.py  joules, grams, darkness and savings for Prometheus
     own_budgets.py     what is left of the budgets that are a run's own
     period_roll.py     what happens at the borders of periods
     periods.py         budget periods in the site's time zone
-    reckoning.py       the baseline of one run
+    reckoning.py       the other scenarios of one run: its baseline, the best single point
+    run_history.py     what a run did: where it was, when it paused, what it drew
     saving.py          the saving of one run
     slot_prices.py     what a ledger slot is priced with
+    unread.py          time of held GPUs that nobody read
     spending.py        where each budget of the settings stands in its running period
 """

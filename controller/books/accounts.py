@@ -14,17 +14,18 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from wattmesh.controller.books.reckoning import BASELINE, UNPRICED, Reckoner
-from wattmesh.controller.books.slot_prices import FALLBACK, Price, Rank, SlotPrices, Tariff, rank_of
+from wattmesh.controller.books.reckoning import BASELINE, BEST_SINGLE, UNPRICED, Reckoner
+from wattmesh.controller.books.slot_prices import Price, Rank, SlotPrices, Tariff, rank_of
+from wattmesh.controller.books.unread import BoardLimits, Unread
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow, Intensity
 from wattmesh.controller.journal.runs import RunRow
-from wattmesh.policies.baseline import price_ug
+from wattmesh.policies.baseline import Kind, price_ug
 from wattmesh.telemetry.carbon import Series, Signal
 from wattmesh.telemetry.ledger import EnergyRow, SlotGrid
 from wattmesh.telemetry.readings import Quality
 
-__all__ = ["ACTUAL", "BASELINE", "UNPRICED", "Accounts"]
+__all__ = ["ACTUAL", "BASELINE", "BEST_SINGLE", "UNPRICED", "Accounts"]
 
 ACTUAL = "actual"
 LATE = timedelta(hours=48)
@@ -61,6 +62,8 @@ class Accounts:
         grid: SlotGrid,
         pue_milli: int = 1000,
         tariff: Tariff | None = None,
+        *,
+        limits: BoardLimits = dict,
     ) -> None:
         """Keep the journal, the accounting signal, and the slots that follow its intervals.
 
@@ -71,6 +74,7 @@ class Accounts:
             pue_milli: joules of the facility for 1000 measured ones, for rows priced from now on;
                 1000 where the energy boundary is the machines themselves.
             tariff: its fallbacks, and how its series is cut; default none, and as the slots.
+            limits: the most that boards can draw, for time that nobody reads.
         """
         series = Series(interval_s=grid.interval_s, origin=grid.origin, cadence_s=grid.interval_s)
         self._journal = journal
@@ -85,6 +89,7 @@ class Accounts:
         self._open: dict[Slot, dict[str, Price | None]] = {}
         self._prices: SlotPrices | None = None
         self._settled: dict[str, tuple[datetime | None, int]] = {}
+        self._unread = Unread(journal, grid, limits)
 
     def price(self, now: datetime) -> None:
         """Bring both ledgers up to `now`.
@@ -93,23 +98,26 @@ class Accounts:
             JournalUnavailable: the next turn brings them up to date.
         """
         priced_to, self._priced_to = self._priced_to, None
+        self._unread.book(now)
         since = None
         if priced_to is not None:
             since = self._grid.slot(min(now, priced_to) - LATE)[0]
             since = min(since, self._journal.ledger.booked_since() or since)
         self._prices = SlotPrices(self._journal, self._tariff, now)
         stale = self._stale_slots(now, everything=since is None)
-        reckoner = Reckoner(self._journal, self._grid, self._signal, self._priced)
-        for run in self._journal.runs.all(now):
-            self._reckon(reckoner, run, now)
         self._emit(stale, since)
+        reckoner = Reckoner(self._journal, self._grid, self._signal, self._priced)
+        closed = self._journal.ledger.closed_runs()
+        for run in self._journal.runs.all(now):
+            if run.run not in closed:
+                self._reckon(reckoner, run, now)
         self._priced_to = now
 
     def _reckon(self, reckoner: Reckoner, run: RunRow, now: datetime) -> None:
-        """Bring a run's baseline up to `now`."""
+        """Bring a run's other scenarios up to `now`."""
         if self._settled.get(run.run) == (run.finished_at, run.tokens):
             return
-        if reckoner.reckon(run, now) is None and run.finished_at is not None:
+        if not reckoner.reckon(run, now):
             self._settled[run.run] = (run.finished_at, run.tokens)
 
     def _stale_slots(self, now: datetime, *, everything: bool) -> set[datetime]:
@@ -173,7 +181,7 @@ class Accounts:
     def _differs(self, used: Intensity) -> bool:
         """Whether rows priced like this may be priced better now."""
         held = _held(used)
-        home = self._home(held)
+        home = self._home(used)
         price = self._best(home, used.slot_start, used.slot_end, held.rank if held else None)
         return price is not None and _better(price, held)
 
@@ -185,18 +193,16 @@ class Accounts:
             return
         held = _held(row)
         homes = dict(self._open.get(slot, {}))
-        homes.pop(self._home(held), None)
+        homes.pop(self._home(row), None)
         if provisional:
-            homes[self._home(held)] = held
+            homes[self._home(row)] = held
         self._open[slot] = homes
         if not homes:
             del self._open[slot]
 
-    def _home(self, held: Price | None) -> str:
-        """Give the signal that a slot is kept in: a fallback only stands in for ours."""
-        if held is None or held.model.startswith(FALLBACK):
-            return self._signal
-        return held.signal
+    def _home(self, row: Intensity | EmissionRow) -> str:
+        """Give the signal that a slot is accounted in: once it has a price, that stands."""
+        return self._signal if row.g_milli_per_kwh is None else row.signal
 
     def _emit(self, stale: set[datetime], since: datetime | None) -> None:
         """Write every row that is not as it should be, as it should be."""
@@ -205,9 +211,10 @@ class Accounts:
         rows = self._actual_rows(fresh)
         for start in sorted(stale):
             rows += self._actual_rows(ledger.energy(start, start + MICROSECOND))
-            for held in ledger.emissions(None, start, start + MICROSECOND, BASELINE):
-                row = self._priced(held, held)
-                rows += [row] if row != held else []
+            for scenario in (BASELINE, BEST_SINGLE):
+                for held in ledger.emissions(None, start, start + MICROSECOND, scenario):
+                    row = self._priced(held, held)
+                    rows += [row] if row != held else []
             if len(rows) >= MOST_ROWS:
                 ledger.emit(rows)
                 rows = []
@@ -224,48 +231,53 @@ class Accounts:
         rows = []
         for energy in energies:
             held = known.get(_key(energy))
-            row = self._priced(_actual(energy, self._signal), held, energy.quality)
+            row = self._priced(_actual(energy, self._signal), held)
             if row != held:
                 rows.append(row)
         return rows
 
-    def _priced(
-        self, row: EmissionRow, held: EmissionRow | None, energy_quality: str = ""
-    ) -> EmissionRow:
-        """Give a row with its price; the weaker of the two qualities is the row's.
+    def _priced(self, row: EmissionRow, held: EmissionRow | None) -> EmissionRow:
+        """Give a row with its price.
 
         A row that had a price keeps its signal and its PUE, and its price where no better one is
         known: a change of the settings rewrites no history.
         """
+        if row.line == Kind.AS_RUN:
+            return replace(row, quality="")
         before = _held(held) if held is not None else None
-        home, pue_milli = self._home(before), self._pue_milli
+        home, pue_milli = self._signal, self._pue_milli
         if held is not None and before is not None:
-            pue_milli = held.pue_milli
+            home, pue_milli = held.signal, held.pue_milli
         found = self._best(home, row.slot_start, row.slot_end, before.rank if before else None)
         price = found if found is not None and _better(found, before) else before
-        if price is None or row.energy_mj is None:
+        known = row.energy_mj is not None or row.upper_mj > 0
+        if price is None or not known:
             row = replace(
                 row,
-                signal=price.signal if price else home,
+                signal=home,
+                stand_in="",
                 pue_milli=pue_milli,
                 quality=UNPRICED,
                 g_milli_per_kwh=None,
                 carbon_ug=None,
+                upper_ug=None,
                 model="",
             )
         else:
-            told = price.quality == Quality.MEASURED and energy_quality
+            rate = (price.g_milli_per_kwh, pue_milli)
             row = replace(
                 row,
-                signal=price.signal,
+                signal=home,
+                stand_in=price.signal if price.rank is Rank.FALLBACK else "",
                 pue_milli=pue_milli,
-                quality=energy_quality if told else price.quality,
+                quality=price.quality,
                 g_milli_per_kwh=price.g_milli_per_kwh,
-                carbon_ug=price_ug(row.energy_mj, price.g_milli_per_kwh, pue_milli),
+                carbon_ug=None if row.energy_mj is None else price_ug(row.energy_mj, *rate),
+                upper_ug=price_ug(row.upper_mj, *rate),
                 model=price.model,
             )
         row = replace(row, first_carbon_ug=_first(row, held))
-        if row.energy_mj is not None:
+        if known:
             self._note(row)
         return row
 
@@ -285,6 +297,8 @@ def _actual(energy: EnergyRow, signal: str) -> EmissionRow:
         carbon_ug=None,
         first_carbon_ug=None,
         line=energy.line,
+        energy_quality=energy.quality,
+        upper_mj=energy.upper_mj,
     )
 
 
@@ -306,12 +320,11 @@ def _held(row: EmissionRow | Intensity) -> Price | None:
     """Give the price that a row has; None of an unpriced one."""
     if row.g_milli_per_kwh is None:
         return None
-    rank = rank_of(row.quality, row.model)
     return Price(
-        signal=row.signal,
+        signal=row.stand_in or row.signal,
         g_milli_per_kwh=row.g_milli_per_kwh,
-        quality=row.quality if rank < Rank.MEASURED else str(Quality.MEASURED),
-        rank=rank,
+        quality=row.quality,
+        rank=rank_of(row.quality, row.model),
         model=row.model,
     )
 

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from wattmesh.controller.books import saving as savings
-from wattmesh.controller.books.accounts import ACTUAL, BASELINE, UNPRICED
-from wattmesh.controller.books.saving import Saving
-from wattmesh.controller.books.spending import PeriodLine
+from wattmesh.controller.books.accounts import ACTUAL, BASELINE, BEST_SINGLE, UNPRICED
+from wattmesh.controller.books.saving import Saving, run_saving
+from wattmesh.controller.books.spending import PeriodLine, SignalGrams
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow, TotalRow
 from wattmesh.controller.journal.runs import RunRow
@@ -21,15 +20,17 @@ from wattmesh.policies.baseline import total
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.hull import lower_hull
 from wattmesh.policies.price import hindsight_bound_g
-from wattmesh.reconfig.catalogue import Evidence
+from wattmesh.reconfig.catalogue import Evidence, PowerScope
 from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.ledger import EnergyRow
-from wattmesh.telemetry.readings import Quality
+from wattmesh.telemetry.readings import Quality, flags_of, merged_quality
 
 UG = 1_000_000
 DAY = timedelta(days=1)
 MILLISECOND = timedelta(milliseconds=1)
 BOUNDARY = "GPUs, as the power source measures them"
+ENERGY = "energy"
+RELEASED = "idle_after_release"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +38,24 @@ class RunBudget:
     """What one run spent and saved.
 
     Attributes:
-        carbon_g: grams of its priced slots. `unpriced_j`: joules that have no grams yet.
-        unobserved_s, upper_j: time that nobody measured, and the most drawn in it.
+        carbon: grams of its priced slots, by signal; `carbon_g`: the same where there is one
+            signal, None where there are several, for they are never added.
+        unpriced_j: joules that have no grams yet.
+        unobserved_s, upper_j: time that nobody measured, and the most drawn in it; `upper_g`: its
+            grams, None while not known or in several signals.
         baseline: the submitted point. `baseline_g`: its grams when it had trained as many tokens.
-        saved_g: None while the baseline is behind the run or a slot has no price (unsettled); what
-            was not observed counts against it at the most it can have been, `unobserved_g`.
-        bound_g: what no schedule of its points could have beaten, once finished and priced.
-        qualities: grams per quality; anything but `measured` is estimated, provisional or
-            simulated, and says so.
-        estimated: some of its joules are, or some of its time was not observed.
+        saved_g: the lower end of the saving, `saved_high_g` the upper one; they differ where
+            darkness does not cancel. None while it cannot be told, `unsettled` says why.
+        better_point_g, carbon_aware_g: its parts: what the best single point (`best_single`) had
+            saved, and the rest; they add up. None where not known, `split_unsettled` says why.
+        power_scope: what the catalogue's watts contain. `meter_scope`: what the meters read of this
+            run: gpu, or node where processors and memory are among it; "" where nothing was read.
+            `scope_note`: what that means where they differ.
+        bound_g: what no schedule of its points could have beaten, once finished and priced; None
+            where the catalogue's watts do not contain what the meters do.
+        qualities: grams by what they are: measured, estimated, provisional, simulated, or several;
+            none in several signals.
+        flags: what any of its joules or grams is beside measured.
     """
 
     run: str
@@ -53,7 +63,7 @@ class RunBudget:
     state: str
     tokens: int
     energy_j: float
-    carbon_g: float
+    carbon_g: float | None
     unpriced_j: float
     unobserved_s: float
     upper_j: float
@@ -66,8 +76,20 @@ class RunBudget:
     finished_at: datetime | None
     qualities: dict[str, float]
     simulated: tuple[str, ...] = ()
-    unobserved_g: float | None = 0.0
     estimated: bool = False
+    carbon: tuple[SignalGrams, ...] = ()
+    upper_g: float | None = 0.0
+    saved_high_g: float | None = None
+    unsettled: str = ""
+    best_single: str = ""
+    better_point_g: float | None = None
+    carbon_aware_g: float | None = None
+    split_unsettled: str = ""
+    signal: str = ""
+    flags: tuple[str, ...] = ()
+    power_scope: str = ""
+    meter_scope: str = ""
+    scope_note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,31 +97,63 @@ class ClusterLine:
     """One line of the cluster: joules and grams of everything booked to it.
 
     Attributes:
-        line: run | idle | unattributed | idle_after_release | profiling.
+        line: run | idle | unattributed | idle_after_release | profiling | unobserved.
+        carbon, carbon_g, upper_g: as in `RunBudget`.
         unpriced_j: of its joules, those that have no grams (yet).
         unobserved_s, upper_j: time that nobody measured, and the most drawn in it.
+        flags: what any of its joules or grams is beside measured.
     """
 
     line: str
     energy_j: float
-    carbon_g: float
+    carbon_g: float | None
     unobserved_s: float
     unpriced_j: float = 0.0
     upper_j: float = 0.0
+    carbon: tuple[SignalGrams, ...] = ()
+    upper_g: float | None = 0.0
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedLine:
+    """What the cluster saved in one signal.
+
+    Attributes:
+        saved_g, high_g: the band: settled savings of the runs, less `released_g`; None while some
+            of the latter has no grams yet.
+        better_point_g, carbon_aware_g: parts of `saved_g` as far as runs could part theirs; what
+            they could not is `unsplit_g`, and `released_g` is taken from the carbon-aware part.
+        released_g: what GPUs emitted that were given back and that nobody else had yet.
+        runs: how many runs are in it.
+    """
+
+    signal: str
+    saved_g: float | None
+    high_g: float | None
+    better_point_g: float
+    carbon_aware_g: float
+    unsplit_g: float
+    released_g: float
+    runs: int
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetView:
-    """`GET /v1/budget`: the cluster and its runs, location-based, in one accounting signal.
+    """`GET /v1/budget`: the cluster and its runs, location-based.
 
     Attributes:
+        signal: the accounting signal of the settings; grams of other ones are lines of their own.
         lines: runs, idle, unattributed and so on; they add up to `total`.
-        saved_g: settled savings only. `unsettled`: names of runs whose saving is not known yet.
+        saved: by signal. `saved_g`: the lower end where there is one signal; None otherwise.
+        unsettled: names of runs whose saving is not known yet.
         boundary: what the joules cover: what the power sources measure, or that times `pue`.
         pue: what grams are multiplied by from now on; 1 where the boundary is the machines.
         covered: GPUs whose power was read lately, and GPUs expected; (0, 0) while not known.
         estimated: the savings are: not all GPUs are covered, or some of a run's time was not.
         periods: where each budget of the settings stands in its running period.
+        flags: what any joule or gram of the cluster is beside measured.
     """
 
     at: datetime
@@ -108,25 +162,29 @@ class BudgetView:
     total: ClusterLine
     lines: tuple[ClusterLine, ...]
     runs: tuple[RunBudget, ...]
-    saved_g: float
+    saved_g: float | None
     unsettled: tuple[str, ...]
     simulated: tuple[str, ...]
     periods: tuple[PeriodLine, ...] = ()
     pue: float = 1.0
     covered: tuple[int, int] = (0, 0)
     estimated: bool = False
+    saved: tuple[SavedLine, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """`wattmesh budget --audit RUN`: every slot of both scenarios, raw, and what was computed.
+    """`wattmesh budget --audit RUN`: every slot of every scenario, raw, and what was computed.
 
     Attributes:
         tokens: trained since the run first registered here.
+        actual, reference, single: rows of the run, of its baseline, of the best single point.
         energy: what the actual rows were computed from, and the unobserved time.
+        saved_ug, saved_high_ug: the band; None while it cannot be told, `unsettled` says why.
         unbooked_mj: joules in `energy` less those in `actual`: booked since grams were last.
-        earlier_tokens, earlier_reference_ug, earlier_actual_ug: sums of the oldest slots, whose
-            rows retention has summed up; 0 while there are none.
+        carbon: grams of the run by signal; `actual_ug`, `unobserved_ug` are None of several.
+        summed_up: retention has summed the slots up: the figures are those that were kept then.
         rule: the formulas, in words, from which anybody can recompute `saved_ug`.
     """
 
@@ -138,28 +196,37 @@ class Audit:
     actual: tuple[EmissionRow, ...]
     reference: tuple[EmissionRow, ...]
     energy: tuple[EnergyRow, ...]
-    actual_ug: int
+    actual_ug: int | None
     reference_ug: int | None
     saved_ug: int | None
     settled: bool
     rule: str
     unobserved_ug: int | None = 0
     unbooked_mj: int = 0
-    earlier_tokens: int = 0
-    earlier_reference_ug: int = 0
-    earlier_actual_ug: int = 0
+    saved_high_ug: int | None = None
+    unsettled: str = ""
+    best_single: str = ""
+    single: tuple[EmissionRow, ...] = ()
+    better_point_ug: int | None = None
+    carbon_aware_ug: int | None = None
+    boundary: str = BOUNDARY
+    flags: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
+    carbon: tuple[SignalGrams, ...] = ()
+    summed_up: bool = False
 
 
 RULE = (
-    "carbon_ug = (energy_mj * g_milli_per_kwh * pue_milli + 1800000000) // 3600000000 in every "
-    "row; "
-    "actual_ug = sum of carbon_ug of the actual rows + earlier_actual_ug; "
-    "reference_ug = earlier_reference_ug + carbon_ug of the baseline rows in time order until "
-    "their tokens and earlier_tokens add up to the run's, of the last one carbon_ug * "
-    "tokens_needed // tokens; "
-    "unobserved_ug = (upper_mj * g + 1800000000) // 3600000000 of every energy row, g the largest "
-    "g_milli_per_kwh * pue_milli of its slot; "
-    "saved_ug = reference_ug - actual_ug - unobserved_ug"
+    "in every row that has a price carbon_ug = (energy_mj * g_milli_per_kwh * pue_milli + "
+    "1800000000) // 3600000000, and upper_ug the same of upper_mj; "
+    "own_ug of a slot = sum of carbon_ug of its actual rows, own_upper_ug = sum of their upper_ug; "
+    "a baseline row with line as_run stands for the run itself: its grams are own_ug; "
+    "go through the baseline's slots in time order to the last moment at which its tokens add up "
+    "to at most the run's: slots up to there count whole, of the next one the missing share of "
+    "its tokens, all others not; "
+    "saved_ug = counted carbon_ug of baseline rows that are not as_run - (own_ug + own_upper_ug) "
+    "of all slots but the counted share of as_run ones; each share rounded against the saving; "
+    "saved_high_ug: the same with own_upper_ug taken as 0 and upper_ug of baseline rows added"
 )
 
 
@@ -187,53 +254,62 @@ def budget(
     """
     totals = journal.ledger.totals()
     rows = journal.runs.all(now)
-    runs = tuple(run_budget(journal, row, totals, signal, pue=pue) for row in rows)
-    lines = _lines(totals)
+    closed = journal.ledger.closed_runs()
+    savings = {row.run: run_saving(journal, row, closed) for row in rows}
+    runs = tuple(run_budget(journal, row, totals, savings[row.run], pue=pue) for row in rows)
     simulated = {name for run in runs for name in run.simulated}
-    simulated |= {"power_w" for row in totals if row.signal == "simulated"}
+    whole = _line("total", totals)
+    if "simulated" in whole.flags:
+        simulated.add("power_w")
+    saved = saved_lines(list(savings.values()), totals)
     return BudgetView(
         at=now,
         signal=signal,
-        boundary=BOUNDARY if pue == 1.0 else f"{BOUNDARY}, x PUE {pue:g}",
-        total=_line("total", totals),
-        lines=lines,
+        boundary=boundary(pue),
+        total=whole,
+        lines=_lines(totals),
         runs=runs,
-        saved_g=sum(run.saved_g for run in runs if run.saved_g is not None),
+        saved_g=saved[0].saved_g if len(saved) == 1 else None if saved else 0.0,
         unsettled=tuple(run.name for run in runs if run.baseline and run.saved_g is None),
         simulated=tuple(sorted(simulated)),
         periods=periods,
         pue=pue,
         covered=covered,
         estimated=covered[0] < covered[1] or any(run.estimated for run in runs),
+        saved=saved,
+        flags=whole.flags,
     )
+
+
+def boundary(pue: float) -> str:
+    """Say what joules and grams cover."""
+    return BOUNDARY if pue == 1.0 else f"{BOUNDARY}, x PUE {pue:g}"
 
 
 def run_budget(
     journal: Journal,
     run: RunRow,
     totals: Sequence[TotalRow],
-    signal: str,
+    found: Saving,
     *,
     pue: float = 1.0,
 ) -> RunBudget:
     """Add one run up; `pue` is for the bound, which is in no ledger."""
     mine = [row for row in totals if row.run == run.run]
-    energy = [row for row in mine if row.scenario == "energy"]
+    line = _line(run.run, mine)
     actual = [row for row in mine if row.scenario == ACTUAL]
-    unpriced_mj = sum(row.energy_mj for row in actual if row.quality == UNPRICED)
-    found = _saving(journal, run, mine)
+    signal = found.signals[0] if len(found.signals) == 1 else ""
     bound_g = _bound_g(journal, run, signal, found.tokens) if found.settled else None
-    unobserved_s = sum(row.unobserved_ms for row in energy) / 1000
     return RunBudget(
         run=run.run,
         name=run.name,
         state=run.state,
         tokens=run.tokens,
-        energy_j=sum(row.energy_mj for row in energy) / 1000,
-        carbon_g=found.actual_ug / UG,
-        unpriced_j=unpriced_mj / 1000,
-        unobserved_s=unobserved_s,
-        upper_j=sum(row.upper_mj for row in energy) / 1000,
+        energy_j=line.energy_j,
+        carbon_g=line.carbon_g,
+        unpriced_j=line.unpriced_j,
+        unobserved_s=line.unobserved_s,
+        upper_j=line.upper_j,
         baseline=run.baseline,
         baseline_g=_grams(found.reference_ug),
         saved_g=_grams(found.saved_ug),
@@ -241,32 +317,80 @@ def run_budget(
         bound_g=None if bound_g is None else bound_g * pue,
         deadline=run.deadline,
         finished_at=run.finished_at,
-        qualities=_qualities(actual),
+        qualities=_qualities(actual) if len(line.carbon) <= 1 else {},
         simulated=run.catalogue.simulated if run.catalogue else (),
-        unobserved_g=_grams(found.unobserved_ug),
-        estimated=unobserved_s > 0 or any(row.quality == Quality.ESTIMATED for row in energy),
+        estimated=line.unobserved_s > 0 or "estimated" in line.flags,
+        carbon=line.carbon,
+        upper_g=None if found.upper_ug is None else line.upper_g,
+        saved_high_g=_grams(found.high_ug),
+        unsettled=found.why,
+        best_single=run.best_single,
+        better_point_g=_grams(found.better_point_ug),
+        carbon_aware_g=_grams(found.carbon_aware_ug),
+        split_unsettled=found.split_why,
+        signal=signal,
+        flags=flags_of(*line.flags, *found.flags),
+        **_scopes(journal, run, line),
     )
 
 
-def _saving(journal: Journal, run: RunRow, totals: Sequence[TotalRow]) -> Saving:
-    """Compute a run's saving from its sums and its baseline's rows."""
-    actual = [row for row in totals if row.scenario == ACTUAL]
-    reference = journal.ledger.emissions(run=run.run, scenario=BASELINE)
-    unobserved_ug: int | None = 0
-    if any(row.unobserved_ms or row.upper_mj for row in totals):
-        emissions = journal.ledger.emissions(run=run.run)
-        unobserved_ug = savings.unobserved(journal.ledger.energy(run=run.run), emissions)
-    return savings.saving(
-        tokens=savings.trained(journal, run),
-        actual_ug=sum(row.carbon_ug for row in actual),
-        unpriced=any(row.quality == UNPRICED and row.energy_mj for row in actual),
-        reference=reference,
-        unobserved_ug=unobserved_ug,
-        before=savings.earlier(journal.ledger.rolled_up(run.run)),
-    )
+def _scopes(journal: Journal, run: RunRow, line: ClusterLine) -> dict[str, str]:
+    """Say what the catalogue's watts and the meters' contain, and what follows."""
+    if run.catalogue is None:
+        return {}
+    meter = "node" if journal.by_slot.reads_hosts(run.run) else "gpu" if line.energy_j else ""
+    declared = str(run.catalogue.power_scope)
+    note = ""
+    if meter and meter != declared:
+        note = (
+            f"the catalogue's watts are of the {declared}, the meters read the {meter}: the "
+            "baseline is priced with what the meters read at its point, and no bound is told"
+        )
+    return {"power_scope": declared, "meter_scope": meter, "scope_note": note}
 
 
-def audit(journal: Journal, run: RunRow, signal: str) -> Audit:
+def saved_lines(savings: Sequence[Saving], totals: Sequence[TotalRow]) -> tuple[SavedLine, ...]:
+    """Add settled savings up by signal, less what given-back GPUs emitted."""
+    signals = {each.signals[0] for each in savings if each.settled and each.signals}
+    lines = []
+    for signal in sorted(signals):
+        mine = [each for each in savings if each.settled and each.signals == (signal,)]
+        idle = [
+            row
+            for row in totals
+            if row.scenario == ACTUAL and row.line == RELEASED and row.signal == signal
+        ]
+        # Without a price some of it is not known yet, and so neither is what was saved.
+        known = not any(row.quality == UNPRICED and (row.energy_mj or row.upper_mj) for row in idle)
+        released_ug = sum(row.carbon_ug for row in idle)
+        split = [each for each in mine if each.better_point_ug is not None]
+        saved_ug = total(each.saved_ug for each in mine)
+        better_ug = total(each.better_point_ug for each in split)
+        aware_ug = total(each.carbon_aware_ug for each in split)
+        lines.append(
+            SavedLine(
+                signal=signal,
+                saved_g=_grams(
+                    saved_ug - released_ug - sum(row.upper_ug for row in idle) if known else None
+                ),
+                high_g=_grams(
+                    total(each.high_ug for each in mine) - released_ug if known else None
+                ),
+                better_point_g=better_ug / UG,
+                carbon_aware_g=(aware_ug - released_ug) / UG,
+                unsplit_g=(saved_ug - better_ug - aware_ug) / UG,
+                released_g=released_ug / UG,
+                runs=len(mine),
+                flags=flags_of(
+                    *(word for each in mine for word in each.flags),
+                    *(word for row in idle for word in row.qualities),
+                ),
+            )
+        )
+    return tuple(lines)
+
+
+def audit(journal: Journal, run: RunRow, signal: str, pue: float = 1.0) -> Audit:
     """Lay every row open.
 
     Raises:
@@ -278,38 +402,40 @@ def audit(journal: Journal, run: RunRow, signal: str) -> Audit:
             f"runs.{run.name}.catalogue before it first registers"
         )
     ledger = journal.ledger
+    closed = ledger.closed_runs()
+    found = run_saving(journal, run, closed)
     actual = ledger.emissions(run=run.run, scenario=ACTUAL)
-    reference = ledger.emissions(run=run.run, scenario=BASELINE)
     energy = ledger.energy(run=run.run)
-    before = savings.earlier(ledger.rolled_up(run.run))
-    found = savings.saving(
-        tokens=savings.trained(journal, run),
-        actual_ug=before.actual_ug + total(row.carbon_ug for row in actual),
-        unpriced=any(row.energy_mj and row.carbon_ug is None for row in actual),
-        reference=reference,
-        unobserved_ug=savings.unobserved(energy, (*actual, *reference)),
-        before=before,
-    )
     booked_mj, emitted_mj = (total(row.energy_mj for row in rows) for rows in (energy, actual))
+    carbon = _line(run.run, [row for row in ledger.totals() if row.run == run.run]).carbon
+    one = len(carbon) <= 1
     return Audit(
         run=run.run,
         name=run.name,
         tokens=found.tokens,
         baseline=run.baseline,
-        signal=signal,
+        signal=found.signals[0] if len(found.signals) == 1 else signal,
         actual=actual,
-        reference=reference,
+        reference=ledger.emissions(run=run.run, scenario=BASELINE),
         energy=energy,
-        actual_ug=found.actual_ug,
+        actual_ug=found.actual_ug if one else None,
         reference_ug=found.reference_ug,
         saved_ug=found.saved_ug,
         settled=found.settled,
         rule=RULE,
-        unobserved_ug=found.unobserved_ug,
+        unobserved_ug=found.upper_ug if one else None,
         unbooked_mj=booked_mj - emitted_mj,
-        earlier_tokens=before.tokens,
-        earlier_reference_ug=before.reference_ug,
-        earlier_actual_ug=before.actual_ug,
+        saved_high_ug=found.high_ug,
+        unsettled=found.why,
+        best_single=run.best_single,
+        single=ledger.emissions(run=run.run, scenario=BEST_SINGLE),
+        better_point_ug=found.better_point_ug,
+        carbon_aware_ug=found.carbon_aware_ug,
+        boundary=boundary(pue),
+        flags=found.flags,
+        signals=found.signals,
+        carbon=carbon,
+        summed_up=run.run in closed,
     )
 
 
@@ -326,6 +452,8 @@ def _bound_g(journal: Journal, run: RunRow, signal: str, tokens: int) -> float |
     catalogue = run.catalogue
     if catalogue is None or run.finished_at is None or not signal:
         return None
+    if catalogue.power_scope is not PowerScope.GPU or journal.by_slot.reads_hosts(run.run):
+        return None  # the bound is of the catalogue's own watts: the meters must contain the same
     points = [point for point in catalogue.points if point.evidence is Evidence.VALIDATED]
     start, end = run.registered_at, max(run.finished_at, run.deadline or run.finished_at)
     observed = journal.carbon.observed(Signal.parse(signal), start - DAY, end)
@@ -353,10 +481,12 @@ def _covered(slots: Sequence[IntensitySlot], start: datetime, end: datetime) -> 
 
 
 def _qualities(rows: Iterable[TotalRow]) -> dict[str, float]:
-    """Give grams per quality."""
+    """Give grams by what they are, joules and intensity together."""
     grams: dict[str, float] = {}
     for row in rows:
-        grams[row.quality] = grams.get(row.quality, 0.0) + row.carbon_ug / UG
+        if row.carbon_ug:
+            quality = merged_quality(row.qualities)
+            grams[quality] = grams.get(quality, 0.0) + row.carbon_ug / UG
     return grams
 
 
@@ -364,21 +494,46 @@ def _lines(totals: Sequence[TotalRow]) -> tuple[ClusterLine, ...]:
     """Give the cluster's lines: joules and grams by line."""
     return tuple(
         _line(line, [row for row in totals if row.line == line])
-        for line in sorted({row.line for row in totals if row.scenario != BASELINE})
+        for line in sorted({row.line for row in totals if row.scenario in (ENERGY, ACTUAL)})
     )
 
 
 def _line(line: str, rows: Sequence[TotalRow]) -> ClusterLine:
-    """Add up rows of joules and of grams; the baselines' are not among those spent."""
-    energy = [row for row in rows if row.scenario == "energy"]
+    """Add up rows of joules and of grams; those of other scenarios were not spent."""
+    energy = [row for row in rows if row.scenario == ENERGY]
     grams = [row for row in rows if row.scenario == ACTUAL]
+    priced = [row for row in grams if row.quality != UNPRICED]
     energy_mj = sum(row.energy_mj for row in energy)
-    priced_mj = sum(row.energy_mj for row in grams if row.quality != UNPRICED)
+    carbon = tuple(
+        SignalGrams(
+            signal=signal,
+            carbon_g=sum(row.carbon_ug for row in priced if row.signal == signal) / UG,
+            upper_g=sum(row.upper_ug for row in priced if row.signal == signal) / UG,
+            flags=flags_of(
+                *(word for row in priced if row.signal == signal for word in row.qualities)
+            ),
+        )
+        for signal in sorted({row.signal for row in priced})
+    )
+    upper_mj = sum(row.upper_mj for row in energy)
+    bounded = upper_mj == sum(row.upper_mj for row in priced)
+    words = [word for row in grams for word in row.qualities]
+    words += [row.energy_quality for row in energy if row.energy_mj or row.unobserved_ms]
     return ClusterLine(
         line=line,
         energy_j=energy_mj / 1000,
-        carbon_g=sum(row.carbon_ug for row in grams) / UG,
+        carbon_g=0.0 if not carbon else carbon[0].carbon_g if len(carbon) == 1 else None,
         unobserved_s=sum(row.unobserved_ms for row in energy) / 1000,
-        unpriced_j=(energy_mj - priced_mj) / 1000,
-        upper_j=sum(row.upper_mj for row in energy) / 1000,
+        unpriced_j=(energy_mj - sum(row.energy_mj for row in priced)) / 1000,
+        upper_j=upper_mj / 1000,
+        carbon=carbon,
+        upper_g=_upper_g(carbon) if bounded else None,
+        flags=flags_of(*words),
     )
+
+
+def _upper_g(carbon: Sequence[SignalGrams]) -> float | None:
+    """Give the most of unobserved time; None in several signals, which are never added."""
+    if len(carbon) > 1:
+        return None
+    return carbon[0].upper_g if carbon else 0.0

@@ -13,7 +13,7 @@ from wattmesh.controller.books.periods import Period, period_of
 from wattmesh.controller.journal.budgets import PlanRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import FixInput
-from wattmesh.policies.budget import Profile, plan, profile
+from wattmesh.policies.budget import Curve, Profile, plan, profile
 from wattmesh.telemetry.carbon import Signal
 
 UG = 1_000_000
@@ -88,7 +88,9 @@ class Plans:
                 why = f"made late, at {now:%Y-%m-%d %H:%M} UTC" if late else "made at the start"
             elif newest.curve.limit_ug != limit_ug(limit):
                 before_g = newest.curve.limit_ug / UG
-                why = f"the limit was changed from {before_g:.12g} g to {limit.grams:.12g} g"
+                why = f"the limit of {before_g:.12g} g became one of {limit.grams:.12g} g"
+            elif newest.signal and self._signal and newest.signal != self._signal:
+                why = f"the accounting signal was changed from {newest.signal} to {self._signal}"
             else:
                 continue
             made.append(self.fresh(name, now, why))
@@ -115,8 +117,13 @@ class Plans:
         intensity, power, rests_on = self._expected(name, period.start)
         limit = limit_ug(self.limits[name])
         curve = plan(period.start, period.end, limit, intensity=intensity, power=power)
-        why = f"{why}; {rests_on}"
-        return PlanRow(name=name, period=period.name, made_at=now, curve=curve, why=why)
+        return self._row(name, period, now, curve, f"{why}; {rests_on}")
+
+    def _row(self, name: str, period: Period, now: datetime, curve: Curve, why: str) -> PlanRow:
+        """Give the row of a plan in the accounting signal."""
+        return PlanRow(
+            name=name, period=period.name, made_at=now, curve=curve, why=why, signal=self._signal
+        )
 
     def anew(self, name: str, run: str | None, now: datetime, who: str) -> PlanRow:
         """Plan in the middle of a period: what was spent is accepted, the rest is spread anew.
@@ -131,7 +138,7 @@ class Plans:
             FixInput: nothing is left to plan with.
         """
         period, limit = self.period(name, now), limit_ug(self.limits[name])
-        spent = self._journal.by_slot.spent(period.start, now, run)
+        spent = self._journal.by_slot.spent(period.start, now, run).get(self._signal, ())
         spent_ug = sum(each.carbon_ug for each in spent)
         if spent_ug >= limit:
             raise FixInput(
@@ -149,7 +156,7 @@ class Plans:
             now=now,
         )
         why = f"made anew by {who} after {spent_ug / UG:.1f} g; {rests_on}"
-        return PlanRow(name=name, period=period.name, made_at=now, curve=curve, why=why)
+        return self._row(name, period, now, curve, why)
 
     def _expected(self, name: str, until: datetime) -> tuple[Profile | None, Profile | None, str]:
         """Give expected intensity and power, and what they rest on in words.

@@ -6,6 +6,7 @@ ran at a border. Only the leader writes; every daemon looks, so that each one's 
 
 import logging
 
+from wattmesh.controller import marks
 from wattmesh.controller.books.budget_plans import Plans
 from wattmesh.controller.books.periods import Period, period_before
 from wattmesh.controller.books.spending import PeriodLine, run_of, spending
@@ -14,6 +15,7 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.report.closing import close
 from wattmesh.controller.report.reported import accounting_signal, bounds_of, plans_of, reported
+from wattmesh.telemetry.readings import flags_of
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +70,8 @@ class PeriodRoll:
         for row in plans.due(self._pulse.clock.now(), patient=patient):
             self._journal.budgets.add(row)
             sentence = (
-                f"Budget {row.name}: planned {row.period}, {row.curve.limit_ug / UG_PER_G:.1f} g; "
-                f"{row.why}."
+                f"Budget {row.name}: planned {row.period} with a limit of "
+                f"{row.curve.limit_ug / UG_PER_G:.1f} g; {row.why}."
             )
             remember(self._journal, self._pulse, "plan", sentence)
 
@@ -77,7 +79,8 @@ class PeriodRoll:
         """Write an event when a budget's alert begins, changes or ends."""
         if line.urgency == before:
             return
-        sentence = f"{line.alert}." if line.urgency else f"Budget {line.name} is on course again."
+        alert = marks.sentence(line.alert, line.flags)
+        sentence = f"{alert}." if line.urgency else f"Budget {line.name} is on course again."
         log.warning("%s", sentence)
         remember(self._journal, self._pulse, "budget", sentence)
 
@@ -93,11 +96,21 @@ class PeriodRoll:
             for row in self._journal.ledger.between(period.start, period.end, run)
             if row.scenario == "actual"
         ]
-        spent_g = sum(row.carbon_ug for row in rows) / UG_PER_G
+        signal = accounting_signal(self._pulse.signals)
+        by_signal: dict[str, int] = {}
+        for row in rows:
+            by_signal[row.signal] = by_signal.get(row.signal, 0) + row.carbon_ug
+        spent_g = by_signal.pop(signal, 0) / UG_PER_G
+        upper_g = sum(row.upper_ug for row in rows if row.signal == signal) / UG_PER_G
         unpriced_j = sum(row.energy_mj for row in rows if row.quality == "unpriced") / 1000
         tail = f", {unpriced_j:.0f} J without a price yet" if unpriced_j else ""
+        tail += f", at most {upper_g:.1f} g more unobserved" if upper_g else ""
+        for other, carbon_ug in sorted(by_signal.items()):
+            tail += f", and {carbon_ug / UG_PER_G:.1f} g in {other}" if carbon_ug else ""
+        flags = flags_of(*(word for row in rows for word in row.qualities))
         sentence = (
             f"{head} {spent_g:.1f} g of {limit_g:.1f} g ({spent_g / limit_g:.0%}), "
             f"{self._pulse.settings.site.timezone}{tail}."
         )
+        sentence = marks.sentence(sentence, flags)
         remember(self._journal, self._pulse, "period", sentence)

@@ -1,50 +1,61 @@
-"""The baseline of one run, reckoned on: from its newest mark up to when the run was last seen.
+"""The other scenarios of one run, reckoned on: its baseline, and the best single point.
 
-Reads the run's marks, its switches and its recent joules; the arithmetic is policies/baseline.py.
-Invariant: time is reckoned once. The mark that says up to when stands in the same transaction as
-the rows reckoned, so neither a repeat nor a crash nor a stepped clock counts any of it twice.
+Reads where the run was, its launches, its marks and its joules; the arithmetic is
+policies/baseline.py. Invariant: rows of a slot follow from what is known of it, and stand in one
+transaction with the mark that says how far the run was; so neither a repeat nor a crash nor a
+stepped clock counts anything twice.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from statistics import median
 
+from wattmesh.controller.books.run_history import RunHistory
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow, TokenMark
 from wattmesh.controller.journal.runs import RunRow
-from wattmesh.controller.journal.switches import SwitchRow
-from wattmesh.policies.baseline import Pace, active, advance, trusted_ratio
-from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
-from wattmesh.reconfig.switch import FINAL, SwitchState
-from wattmesh.telemetry.ledger import EnergyRow, SlotGrid
-from wattmesh.telemetry.readings import Component, component_of
+from wattmesh.policies.baseline import Kind, Pace, Reference, SlotFacts, drift, reference
+from wattmesh.reconfig.catalogue import Catalogue
+from wattmesh.telemetry.ledger import SlotGrid
 
 BASELINE = "baseline"
+BEST_SINGLE = "best_single"
 UNPRICED = "unpriced"
 
-RECENT_SWITCHES = 5
-RECENT_SLOTS = 24
-"""Speed and watts are compared with the catalogue's over so many slots at most, the newest."""
-
-FEWEST_SLOTS = 3
-"""The median of fewer is not robust against one slot that a stepped clock made too full."""
+MICROSECOND = timedelta(microseconds=1)
 
 PriceRow = Callable[[EmissionRow, EmissionRow | None], EmissionRow]
 """Gives a row its price; the second is the row as it was held until now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stay:
-    """Time that a run spent at one point, between switches."""
+class _Turn:
+    """What one turn knows of a run.
 
-    point: OperatingPoint
-    start: datetime
-    end: datetime
+    Attributes:
+        first: how far it was when it first registered. `since`: rows from here on are made anew.
+        until: up to when the run was heard; after it, the baseline of one that ended goes on alone.
+        horizon: up to when slots are the run's: now while it lives, else to its newest joules.
+    """
+
+    run: RunRow
+    catalogue: Catalogue
+    history: RunHistory
+    marks: tuple[TokenMark, ...]
+    first: TokenMark
+    since: datetime
+    until: datetime
+    horizon: datetime
+    now: datetime
+
+    @property
+    def lives(self) -> bool:
+        """Whether it may train on."""
+        return self.run.state == "live"
 
 
 class Reckoner:
-    """Brings the baselines of runs up to date."""
+    """Brings the other scenarios of runs up to date."""
 
     def __init__(self, journal: Journal, grid: SlotGrid, signal: str, price_row: PriceRow) -> None:
         """Keep the journal, the slots, the accounting signal, and what gives a row its price."""
@@ -53,228 +64,209 @@ class Reckoner:
         self._signal = signal
         self._price_row = price_row
 
-    def reckon(self, run: RunRow, now: datetime) -> datetime | None:
-        """Let a run's baseline run up to when the run was last seen, or to `now` once it finished.
+    def reckon(self, run: RunRow, now: datetime) -> bool:
+        """Bring a run's other scenarios up to when it was last seen, and on while they are behind.
 
         Returns:
-            From when on it was reckoned; None when there is nothing left to do.
+            Whether there may be more to do at a later turn.
 
         Raises:
             JournalUnavailable: nothing was written; the next call does it.
         """
-        catalogue, ledger = run.catalogue, self._journal.ledger
-        if catalogue is None or not run.baseline:
-            return None
-        mark = ledger.newest_mark(run.run)
-        trained = ledger.trained(run.run, BASELINE)
-        if mark is None and trained:
-            return None  # finished so long ago that its marks are gone
-        left = self._work(run, catalogue) - trained
-        if left <= 0 and mark is not None and mark.tokens == run.tokens:
-            return None
-        start = mark.at if mark else run.registered_at
-        end = now if run.state == "finished" else min(now, run.last_seen_at)
-        if end <= start:
-            return now
-        switches = self._journal.switches.history(run.run, limit=RECENT_SWITCHES)
-        speed = mark.speed if mark else 1.0
-        if start < run.last_seen_at:  # what the run did since the mark tells of its speed
-            speed = self._speed(run, catalogue, switches, min(end, run.last_seen_at), speed)
-        rows: list[EmissionRow] = []
-        if left > 0:
-            drift = self._drift(run, catalogue, switches, now)
-            at, rows = self._rows(run, (start, end), left, switches, (speed, drift))
-            end = at if sum(row.tokens for row in rows) < left else end
-        self._keep(run, rows, (start, end), speed)
-        return start
+        if run.catalogue is None or not run.baseline:
+            return False
+        turn = self._turn(run, run.catalogue, now)
+        if turn is None:
+            return True
+        marks = list(self._reached(turn))
+        held = {
+            (each.scenario, each.slot_start): each
+            for each in self._journal.ledger.emissions(run.run, turn.since)
+            if each.scenario in (BASELINE, BEST_SINGLE)
+        }
+        rows, behind = [], False
+        for scenario, point in ((BASELINE, run.baseline), (BEST_SINGLE, run.best_single)):
+            if point:
+                made, left = self._scenario(turn, marks, scenario, point)
+                rows += [self._row(turn, scenario, each) for each in made]
+                behind = behind or left > 0
+                behind = behind or any(each.kind == Kind.ASSUMED for each in made)
+        priced = [self._price_row(row, held.get((row.scenario, row.slot_start))) for row in rows]
+        self._journal.ledger.mark(run.run, marks, turn.since, priced)
+        return run.finished_at is None or behind
 
-    def _keep(
-        self,
-        run: RunRow,
-        rows: Sequence[EmissionRow],
-        span: tuple[datetime, datetime],
-        speed: float,
-    ) -> None:
-        """Write what was reckoned, and up to when, in one transaction."""
-        start, end = span
-        if end <= start:
-            return
-        slot_start, slot_end = self._grid.slot(end)
-        reached = TokenMark(
-            slot_start=slot_start, slot_end=slot_end, tokens=run.tokens, speed=speed, at=end
+    def _turn(self, run: RunRow, catalogue: Catalogue, now: datetime) -> _Turn | None:
+        """Read what a turn needs; None where nothing can be told now."""
+        ledger = self._journal.ledger
+        marks = ledger.newest_marks(run.run, 2)
+        first = ledger.first_mark(run.run)
+        if first is None or not marks:
+            return None
+        ended = run.finished_at or run.last_seen_at
+        until = max(min(now, run.last_seen_at if run.finished_at is None else ended), first.at)
+        since = self._slot_before(marks[-1].at, first.at)[0]
+        if self._slot_before(until, first.at)[0] < since:
+            return None  # the wall clock was stepped back: what it passes again is reckoned once
+        horizon = max(until, self._horizon(run, now))
+        history = RunHistory(self._journal, run, catalogue, self._grid, horizon)
+        assumed = ledger.first_slot_of_kind(run.run, Kind.ASSUMED)
+        if assumed is not None and assumed < since and history.measured(run.baseline):
+            since, marks = assumed, ledger.token_marks(run.run)
+        return _Turn(
+            run=run,
+            catalogue=catalogue,
+            history=history,
+            marks=marks,
+            first=first,
+            since=since,
+            until=until,
+            horizon=horizon,
+            now=now,
         )
-        self._journal.ledger.mark(run.run, [reached], self._added(run, rows))
 
-    def _work(self, run: RunRow, catalogue: Catalogue) -> int:
-        """Give the tokens the baseline must train: as many as the run trains since it registered.
+    def _horizon(self, run: RunRow, now: datetime) -> datetime:
+        """Give up to when slots are the run's own: joules come after a launch was last heard."""
+        if run.state == "live":
+            return now
+        newest = self._journal.ledger.newest_energy(run.run)
+        return run.last_seen_at if newest is None else min(now, self._grid.slot(newest)[1])
 
-        A finished run has trained all it will; until then it is the whole job.
+    def _slot_before(self, moment: datetime, first: datetime) -> tuple[datetime, datetime]:
+        """Give the slot of which `moment` may be the end; that of `first` at the earliest."""
+        return self._grid.slot(max(moment - MICROSECOND, first))
+
+    def _reached(self, turn: _Turn) -> Iterator[TokenMark]:
+        """Give how far the run was at the end of each slot from `since` to when it was heard last.
+
+        A slot in which it was not looked at takes its share of what was trained around it, by time.
         """
-        first = self._journal.ledger.first_mark(run.run)
-        before = first.tokens if first else 0
-        whole = run.tokens_total or catalogue.tokens_total
-        return (run.tokens if run.state == "finished" else max(whole, run.tokens)) - before
+        looked = {mark.slot_start: mark for mark in turn.marks}
+        begin = max(turn.since, turn.first.at)
+        last = self._slot_before(turn.until, turn.first.at)[0]
+        known = [(mark.at, mark.tokens) for mark in turn.marks]
+        known += [(turn.first.at, turn.first.tokens), (turn.until, turn.run.tokens)]
+        known += turn.history.told(begin, turn.until)
+        for _, end in self._grid.parts(begin, max(begin, turn.until)):
+            slot_start, slot_end = self._slot_before(end, turn.first.at)
+            mark, at = looked.get(slot_start), end
+            if slot_start == last:
+                tokens, at = turn.run.tokens, turn.until
+            elif mark is not None:
+                tokens, at = mark.tokens, mark.at
+            else:
+                tokens = self._between(turn, sorted(known), end)
+            yield TokenMark(slot_start=slot_start, slot_end=slot_end, tokens=tokens, at=at)
 
-    def _rows(
-        self,
-        run: RunRow,
-        span: tuple[datetime, datetime],
-        left: int,
-        switches: Sequence[SwitchRow],
-        ratios: tuple[float, float],
-    ) -> tuple[datetime, list[EmissionRow]]:
-        """Give (up to when it was reckoned, what that adds to the rows of its slots)."""
-        pace, rows, at = _pace(run), [], span[0]
-        for start, stop in active(*span, _outage(run, switches)):
-            at = start
-            for _, until in self._grid.parts(start, stop):
-                done = advance(until - at, pace, left, speed=ratios[0], drift=ratios[1])
-                if done.tokens:
-                    slot_start, slot_end = self._grid.slot(until - timedelta(microseconds=1))
-                    rows.append(self._row(run, slot_start, slot_end, done.tokens, done.energy_mj))
-                at += done.used
-                left -= done.tokens
-                if left <= 0:
-                    return at, rows
-        return at, rows
+    def _between(self, turn: _Turn, known: Sequence[tuple[datetime, int]], moment: datetime) -> int:
+        """Give how far a run was at a moment between two that are known."""
+        before = [each for each in known if each[0] <= moment][-1]
+        after = [each for each in known if each[0] > moment]
+        if not after:
+            return before[1]
+        whole_s = turn.history.active_s(before[0], after[0][0])
+        part_s = turn.history.active_s(before[0], moment)
+        share = part_s / whole_s if whole_s else 0.0
+        return before[1] + round((after[0][1] - before[1]) * share)
 
-    def _row(
-        self, run: RunRow, slot_start: datetime, slot_end: datetime, tokens: int, energy_mj: int
-    ) -> EmissionRow:
-        """Give the unpriced baseline row of a slot."""
+    def _scenario(
+        self, turn: _Turn, marks: Sequence[TokenMark], scenario: str, point: str
+    ) -> tuple[list[Reference], int]:
+        """Give the rows of one scenario, and the tokens it still has to train to be level."""
+        before = self._journal.ledger.trained(turn.run.run, scenario, turn.since)
+        work = turn.run.tokens - turn.first.tokens
+        whole = max(turn.run.tokens_total or turn.catalogue.tokens_total, turn.run.tokens)
+        left = (whole - turn.first.tokens if turn.lives else work) - before
+        slots = list(self._slots(turn, marks))
+        pace = self._pace(turn, point)
+        rows = reference(point, slots, pace, left)
+        if not turn.lives:
+            left_at_end = work - before - sum(each.tokens for each in rows)
+            if left_at_end > 0:  # it goes on where the run has ended, in its last slot already
+                rows = reference(point, self._alone(turn, slots), pace, work - before, alone=True)
+        return rows, work - before - sum(each.tokens for each in rows)
+
+    def _slots(self, turn: _Turn, marks: Sequence[TokenMark]) -> Iterator[SlotFacts]:
+        """Give the slots in which the run itself lived, from `since` on."""
+        begin = max(turn.since, turn.first.at)
+        tokens = {mark.slot_start: mark.tokens for mark in marks}
+        before = max(
+            (each for each in turn.marks if each.slot_start < turn.since or each == turn.first),
+            key=lambda each: each.at,
+            default=turn.first,
+        ).tokens
+        heard = turn.horizon if turn.lives else turn.until
+        for at, until in self._grid.parts(begin, max(begin, turn.horizon)):
+            slot_start, slot_end = self._grid.slot(at)
+            reached = tokens.get(slot_start, before)
+            yield SlotFacts(
+                start=slot_start,
+                end=slot_end,
+                active_s=turn.history.active_s(at, min(until, max(at, heard))),
+                tokens=reached - before,
+                here=turn.history.point_in(max(slot_start, turn.first.at), until),
+            )
+            before = reached
+
+    def _alone(self, turn: _Turn, slots: Sequence[SlotFacts]) -> Iterator[SlotFacts]:
+        """Give the slots once more, the last one and all since it without the run."""
+        start, end = self._slot_before(turn.until, turn.first.at)
+        yield from (each for each in slots if each.start < start)
+        begin = max(start, turn.first.at)
+        ran_s = turn.history.active_s(begin, turn.until)
+        rest_s = max(0.0, (min(end, turn.now) - turn.until).total_seconds())
+        yield SlotFacts(start=start, end=end, active_s=ran_s + rest_s)
+        if end < turn.now:
+            for at, until in self._grid.parts(end, turn.now):
+                seconds = (until - at).total_seconds()
+                slot_start, slot_end = self._grid.slot(at)
+                yield SlotFacts(start=slot_start, end=slot_end, active_s=seconds)
+
+    def _pace(self, turn: _Turn, point: str) -> Pace:
+        """Give the pace of a point.
+
+        As measured there, else as the catalogue has it beside one that was measured, else as the
+        catalogue has it, which is assumed.
+        """
+        history, catalogue, run = turn.history, turn.catalogue, turn.run
+        target = catalogue.point(point)
+        held_w = catalogue.held_power_w(target, max(run.world_size, target.gpus))
+        host = self._journal.by_slot.reads_hosts(run.run)
+        for anchor in dict.fromkeys((point, run.baseline)):
+            found = history.measured(anchor)
+            if found is None:
+                continue
+            measured, left_at = found
+            changed = drift(history.since(left_at), history.slots)
+            if anchor == point:
+                return measured.times(changed.tokens_per_s, changed.power_w)
+            other = catalogue.point(anchor)
+            target_w, other_w = (
+                catalogue.comparable_power_w(each, max(run.world_size, each.gpus), host=host)
+                for each in (target, other)
+            )
+            if target_w is not None and other_w:
+                return measured.times(
+                    changed.tokens_per_s * target.tokens_per_s / other.tokens_per_s,
+                    changed.power_w * target_w / other_w,
+                )
+        return Pace(tokens_per_s=target.tokens_per_s, power_w=held_w, upper_w=held_w, assumed=True)
+
+    def _row(self, turn: _Turn, scenario: str, slot: Reference) -> EmissionRow:
+        """Give the unpriced row of a slot."""
         return EmissionRow(
-            scenario=BASELINE,
-            run=run.run,
+            scenario=scenario,
+            run=turn.run.run,
             gpu_uuid="",
-            slot_start=slot_start,
-            slot_end=slot_end,
+            slot_start=slot.start,
+            slot_end=slot.end,
             signal=self._signal,
             quality=UNPRICED,
-            energy_mj=energy_mj,
+            energy_mj=slot.energy_mj,
             g_milli_per_kwh=None,
             carbon_ug=None,
             first_carbon_ug=None,
-            tokens=tokens,
+            tokens=slot.tokens,
+            line=slot.kind,
+            upper_mj=slot.upper_mj,
+            energy_quality=slot.quality,
         )
-
-    def _added(self, run: RunRow, rows: Sequence[EmissionRow]) -> list[EmissionRow]:
-        """Add rows to those that the ledger holds of the same slots, and price the sums."""
-        if not rows:
-            return []
-        last = rows[-1].slot_end
-        known = self._journal.ledger.emissions(run.run, rows[0].slot_start, last, BASELINE)
-        held = {row.slot_start: row for row in known}
-        sums = dict(held)
-        for row in rows:
-            before = sums.get(row.slot_start, replace(row, tokens=0, energy_mj=0))
-            sums[row.slot_start] = replace(
-                before,
-                tokens=before.tokens + row.tokens,
-                energy_mj=(before.energy_mj or 0) + (row.energy_mj or 0),
-            )
-        changed = [row for start, row in sums.items() if row != held.get(start)]
-        return [self._price_row(row, held.get(row.slot_start)) for row in changed]
-
-    def _speed(
-        self,
-        run: RunRow,
-        catalogue: Catalogue,
-        switches: Sequence[SwitchRow],
-        end: datetime,
-        before: float,
-    ) -> float:
-        """Give measured over catalogue speed; the one before until it is steady after a switch.
-
-        Measured: tokens over time since the stay began, checkpoints and pauses included as in the
-        catalogue; what the run itself reports, a rate of steps, only until a slot has passed.
-        """
-        settling = timedelta(seconds=catalogue.switch.layout_s)
-        here = run.point
-        start = max([run.incarnation_at, *(_end(each, end) + settling for each in switches[:1])])
-        if here is None or end < start:
-            return before
-        measured = run.tokens_per_s
-        window = timedelta(seconds=self._grid.interval_s)
-        marks = self._journal.ledger.token_marks(run.run, max(start, end - RECENT_SLOTS * window))
-        if marks and end - marks[0].at >= window:
-            passed_s = (end - marks[0].at).total_seconds()
-            measured = max(0.0, (run.tokens - marks[0].tokens) / passed_s)
-        return trusted_ratio(measured, here.tokens_per_s, before)
-
-    def _drift(
-        self, run: RunRow, catalogue: Catalogue, switches: Sequence[SwitchRow], now: datetime
-    ) -> float:
-        """Give measured over catalogue watts where the run is, or was before its newest switch.
-
-        Only whole slots count in which the run stayed at one point and every joule was seen.
-        """
-        counters = self._journal.ledger.baselines()
-        booked = min((counters[gpu].at for gpu in run.gpus if gpu in counters), default=None)
-        for stay in _stays(run, catalogue, switches, now) if booked else ():
-            power_w = catalogue.held_power_w(stay.point, max(run.world_size, stay.point.gpus))
-            end = min(stay.end, booked or stay.end)
-            start = max(stay.start, end - timedelta(seconds=self._grid.interval_s * RECENT_SLOTS))
-            rows = self._journal.ledger.energy(start, end, run.run)
-            watts = _watts([row for row in rows if row.slot_end <= end], len(run.gpus))
-            if len(watts) >= FEWEST_SLOTS:
-                return trusted_ratio(median(watts), power_w, 1.0)
-        return 1.0
-
-
-def _pace(run: RunRow) -> Pace:
-    """Give the submitted point."""
-    assert run.catalogue is not None  # `reckon` asked
-    point = run.catalogue.point(run.baseline)
-    held = max(run.world_size, point.gpus)
-    return Pace(tokens_per_s=point.tokens_per_s, power_w=run.catalogue.held_power_w(point, held))
-
-
-def _outage(run: RunRow, switches: Sequence[SwitchRow]) -> tuple[datetime, datetime] | None:
-    """Give the newest outage that we did not cause; one that begins in a switch is ours."""
-    began = run.outage_from
-    if began is None:
-        return None
-    for each in switches:
-        begun = each.state not in (SwitchState.ORDERED, SwitchState.ABANDONED)
-        if begun and each.created_at <= began <= _end(each, began):
-            return None
-    return began, run.incarnation_at
-
-
-def _stays(
-    run: RunRow, catalogue: Catalogue, switches: Sequence[SwitchRow], now: datetime
-) -> Iterator[Stay]:
-    """Give the newest stays of the newest launch, newest first."""
-    settling = timedelta(seconds=catalogue.switch.layout_s)
-    here, end = run.point, run.finished_at or now
-    points = {point.id: point for point in catalogue.points}
-    for each in switches:
-        start = _end(each, now) + settling
-        if here is not None and run.incarnation_at <= start < end:
-            yield Stay(point=here, start=start, end=end)
-        here, end = points.get(each.from_point), min(end, each.created_at)
-    if here is not None and len(switches) < RECENT_SWITCHES and run.incarnation_at < end:
-        yield Stay(point=here, start=run.incarnation_at, end=end)
-
-
-def _end(switch: SwitchRow, now: datetime) -> datetime:
-    """Give when a switch ended; an open one has not."""
-    return switch.updated_at if switch.state in FINAL else max(now, switch.updated_at)
-
-
-def _watts(rows: Sequence[EnergyRow], gpus: int) -> list[float]:
-    """Give the watts of every slot in which all of a run's GPUs were seen all the time.
-
-    Processors and memory that are charged to the run count as well: what it is measured at.
-    """
-    slots: dict[datetime, list[EnergyRow]] = {}
-    for row in rows:
-        slots.setdefault(row.slot_start, []).append(row)
-    watts = []
-    for parts in slots.values():
-        whole = all(row.energy_mj is not None and not row.unobserved_ms for row in parts)
-        seen = sum(component_of(row.gpu_uuid) is Component.GPU for row in parts)
-        if whole and seen == gpus and all(row.line == "run" for row in parts):
-            seconds = (parts[0].slot_end - parts[0].slot_start).total_seconds()
-            watts.append(sum(row.energy_mj or 0 for row in parts) / 1000 / seconds)
-    return watts

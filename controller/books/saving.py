@@ -1,34 +1,37 @@
-"""The saving of one run, from its rows: the baseline at as many tokens, less what was spent.
+"""The saving of one run, from its slots: the baseline at as many tokens, less what was spent.
 
-Invariant: whole micrograms, equal work only. A saving is None while the baseline is behind the run,
-a slot has no grams, or time that nobody measured cannot be bounded; what was not measured counts
-against us at the most it can have been (docs/carbon-accounting.md).
+Invariant: whole micrograms, equal work, one signal. A saving is a band while any of the run was
+dark, and its headline is the lower end; it is None while it cannot be told, with the reason; a run
+of which nothing was read has none (docs/carbon-accounting.md).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any
 
-from wattmesh.controller.books.accounts import ACTUAL, BASELINE, UNPRICED
+from wattmesh.controller.books.accounts import ACTUAL, BASELINE, BEST_SINGLE
+from wattmesh.controller.journal.by_slot import ScenarioSlot
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.ledger import EmissionRow, TotalRow
 from wattmesh.controller.journal.runs import RunRow
-from wattmesh.policies.baseline import Slot, grams_at, price_ug
-from wattmesh.telemetry.ledger import EnergyRow
+from wattmesh.policies.baseline import (
+    BEHIND,
+    NO_PRICE,
+    OTHER_SCOPE,
+    UNCALIBRATED,
+    Difference,
+    Kind,
+    Slot,
+    difference,
+)
+from wattmesh.telemetry.readings import flags_of
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Earlier:
-    """Slots that retention has summed up: their rows are gone, their sums are not.
-
-    Attributes:
-        tokens, reference_ug: of the baseline. `actual_ug`: of the run.
-        whole: they all have grams, and nothing of them was unobserved.
-    """
-
-    tokens: int = 0
-    reference_ug: int = 0
-    actual_ug: int = 0
-    whole: bool = True
+MOST_LOOKS = 5
+NOTHING_READ = "none of its GPUs was ever read"
+UNKNOWN_GPUS = "which GPUs its ranks use is not known"
+NO_BASELINE = "it has no catalogue, so no baseline"
+SPLIT_DARK = "some of what it is parted by was not read"
+SINGLE_BEHIND = "the best single point has not trained as many tokens yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,100 +39,185 @@ class Saving:
     """What a run saved.
 
     Attributes:
-        tokens: trained since the run first registered; the baseline's grams are at so many.
-        unobserved_ug: the most that was emitted while nobody measured; None if not known.
+        tokens: trained since the run first registered, as of the newest mark.
+        actual_ug: the run's own grams, of joules that were read and have a price.
+        upper_ug: the most that was emitted beyond that while nobody measured; None: not known.
+        reference_ug: the baseline's at as many tokens; None while it cannot be told.
+        saved_ug, high_ug: the band; equal where nothing of the difference was dark. None while
+            it cannot be told: `why` says why.
+        better_point_ug: of `saved_ug`, what the best single point had saved; `carbon_aware_ug`:
+            the rest. None where that cannot be told: `split_why`. They add up exactly.
+        signals: what its grams are accounted in; a saving has one.
+        flags: estimated, provisional, simulated: what any joule or intensity in it is.
     """
 
-    tokens: int
-    actual_ug: int
-    reference_ug: int | None
-    unobserved_ug: int | None
-    saved_ug: int | None
-    settled: bool
+    tokens: int = 0
+    actual_ug: int = 0
+    upper_ug: int | None = 0
+    reference_ug: int | None = None
+    saved_ug: int | None = None
+    high_ug: int | None = None
+    why: str = ""
+    better_point_ug: int | None = None
+    carbon_aware_ug: int | None = None
+    split_why: str = ""
+    signals: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
+    @property
+    def settled(self) -> bool:
+        """Whether there is a saving to tell."""
+        return self.saved_ug is not None
 
-def earlier(rolled: Sequence[TotalRow]) -> Earlier:
-    """Add up a run's rolled up slots."""
-    reference = [row for row in rolled if row.scenario == BASELINE]
-    actual = [row for row in rolled if row.scenario == ACTUAL]
-    unpriced = any(row.quality == UNPRICED and row.energy_mj for row in (*reference, *actual))
-    return Earlier(
-        tokens=sum(row.tokens for row in reference),
-        reference_ug=sum(row.carbon_ug for row in reference),
-        actual_ug=sum(row.carbon_ug for row in actual),
-        whole=not unpriced and not any(row.upper_mj for row in rolled),
-    )
+    def to_json(self) -> dict[str, Any]:
+        """Give the JSON object that is kept once the slots are gone."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Saving":
+        """Read back what `to_json` gave."""
+        tuples = {name: tuple(data.get(name, ())) for name in ("signals", "flags")}
+        return cls(**{**data, **tuples})
 
 
 def trained(journal: Journal, run: RunRow) -> int:
-    """Give the tokens a run trained since it first registered."""
+    """Give the tokens a run trained since it first registered, as of its newest mark."""
     first = journal.ledger.first_mark(run.run)
-    return run.tokens - (first.tokens if first else 0)
+    newest = journal.ledger.newest_marks(run.run)
+    return newest[-1].tokens - first.tokens if first and newest else 0
 
 
-def saving(
-    *,
-    tokens: int,
-    actual_ug: int,
-    unpriced: bool,
-    reference: Sequence[EmissionRow],
-    unobserved_ug: int | None,
-    before: Earlier,
+def run_saving(
+    journal: Journal, run: RunRow, closed: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Saving:
-    """Compute a saving.
+    """Compute a run's saving; of a run whose slots are gone, give what was kept.
 
     Args:
+        journal: the ledger.
+        run: whose.
+        closed: what was kept of such runs, where the caller has read it already.
+
+    Raises:
+        JournalUnavailable: the journal does not answer.
+    """
+    kept = (journal.ledger.closed_runs() if closed is None else closed).get(run.run)
+    if kept is not None:
+        return Saving.from_json(kept)
+    slots, tokens = _at_one_mark(journal, run)
+    known = all(run.gpus) and bool(run.gpus)
+    known = known or journal.by_slot.gpus_read(run.run) >= max(1, run.world_size)
+    return saving(slots, tokens, baseline=run.baseline, known=known)
+
+
+def _at_one_mark(journal: Journal, run: RunRow) -> tuple[tuple[ScenarioSlot, ...], int]:
+    """Read slots and tokens of one turn of the accounts, which may be writing meanwhile."""
+    tokens = trained(journal, run)
+    for _ in range(MOST_LOOKS):
+        slots, before = journal.by_slot.scenarios(run.run), tokens
+        tokens = trained(journal, run)
+        if tokens == before:
+            break
+    return slots, tokens
+
+
+def saving(slots: Sequence[ScenarioSlot], tokens: int, *, baseline: str, known: bool) -> Saving:
+    """Compute a saving. Pure.
+
+    Args:
+        slots: of every scenario, in time order.
         tokens: trained by the run.
-        actual_ug: its grams, those of rolled up slots included.
-        unpriced: some of its joules have no grams yet.
-        reference: the baseline's rows in time order.
-        unobserved_ug: see `unobserved`.
-        before: the rolled up slots, which precede all rows.
+        baseline: its submitted point; "" for none.
+        known: the GPUs of all its ranks are known.
     """
-    reference_ug, reached = _reference(reference, tokens, before)
-    settled = reached and not unpriced and before.whole and unobserved_ug is not None
-    saved_ug = None
-    if settled and reference_ug is not None and unobserved_ug is not None:
-        saved_ug = reference_ug - actual_ug - unobserved_ug
-    return Saving(
+    own = [each for each in slots if each.scenario == ACTUAL]
+    spent = Saving(
         tokens=tokens,
-        actual_ug=actual_ug,
-        reference_ug=reference_ug,
-        unobserved_ug=unobserved_ug,
-        saved_ug=saved_ug,
-        settled=settled,
+        actual_ug=sum(each.carbon_ug or 0 for each in own),
+        upper_ug=_sum(each.upper_ug for each in own) if known else None,
+        signals=tuple(sorted({name for each in slots for name in each.signals})),
+        flags=flags_of(*(word for each in slots for word in each.qualities)),
     )
+    why = _untold(own, spent.signals, baseline=baseline, known=known)
+    if why:
+        return _with(spent, why=why)
+    found = difference(_beside(slots, BASELINE), tokens)
+    if found.low_ug is None:
+        return _with(spent, why=found.why)
+    spent = _with(
+        spent,
+        reference_ug=found.reference_ug,
+        saved_ug=found.low_ug,
+        high_ug=found.high_ug,
+    )
+    return _split(spent, found, difference(_beside(slots, BEST_SINGLE), tokens), slots)
 
 
-def unobserved(energy: Sequence[EnergyRow], emissions: Sequence[EmissionRow]) -> int | None:
-    """Give the most that was emitted while nobody measured; None where a slot has no intensity.
+def _untold(
+    own: Sequence[ScenarioSlot], signals: Sequence[str], *, baseline: str, known: bool
+) -> str:
+    """Say why no saving can be told, whatever the numbers; "" when one can."""
+    if not baseline:
+        return NO_BASELINE
+    if not known:
+        return UNKNOWN_GPUS
+    if not any(each.read for each in own):
+        return NOTHING_READ
+    read = [each for each in own if each.read]
+    with_host = sum(each.host for each in read)
+    if 0 < with_host < len(read):
+        return (
+            f"processors and memory were read in {with_host} of its {len(read)} slots only, so its "
+            "joules do not contain the same throughout"
+        )
+    if len(signals) > 1:
+        return f"its grams are in {len(signals)} signals, which are never added"
+    return ""
 
-    Args:
-        energy: rows of one run.
-        emissions: its rows of both scenarios.
-    """
-    dearest: dict[object, int] = {}
-    for row in emissions:
-        if row.g_milli_per_kwh is not None:
-            rate = row.g_milli_per_kwh * row.pue_milli
-            dearest[row.slot_start] = max(dearest.get(row.slot_start, 0), rate)
-    most_ug = 0
-    for each in energy:
-        if each.upper_mj:
-            if each.slot_start not in dearest:
-                return None
-            most_ug += price_ug(each.upper_mj, dearest[each.slot_start], 1)
-        elif each.energy_mj is None and each.unobserved_ms:
-            return None
-    return most_ug
+
+def _split(
+    spent: Saving, found: Difference, single: Difference, slots: Sequence[ScenarioSlot]
+) -> Saving:
+    """Part a saving: what the best single point had saved, and the rest."""
+    assert found.low_ug is not None  # `saving` asked
+    if not any(each.scenario == BEST_SINGLE for each in slots):
+        return _with(spent, split_why="no best single point was chosen when it registered")
+    if found.reference_ug is None or single.reference_ug is None:
+        why = {BEHIND: SINGLE_BEHIND, UNCALIBRATED: OTHER_SCOPE}.get(single.why, single.why)
+        return _with(spent, split_why=why or NO_PRICE)
+    if found.dark or single.dark:
+        return _with(spent, split_why=SPLIT_DARK)
+    better_ug = found.reference_ug - single.reference_ug
+    return _with(spent, better_point_ug=better_ug, carbon_aware_ug=found.low_ug - better_ug)
 
 
-def _reference(
-    rows: Sequence[EmissionRow], tokens: int, before: Earlier
-) -> tuple[int | None, bool]:
-    """Give the baseline's micrograms at as many tokens, and whether it has got there."""
-    if before.tokens > tokens or not (rows or before.tokens):
-        return None, False
-    slots = [Slot(tokens=row.tokens, carbon_ug=row.carbon_ug) for row in rows]
-    carbon_ug, reached = grams_at(slots, tokens - before.tokens)
-    return (None if carbon_ug is None else before.reference_ug + carbon_ug), reached
+def _with(spent: Saving, **changes: Any) -> Saving:
+    """Give a saving with more known of it."""
+    values = {name: getattr(spent, name) for name in Saving.__dataclass_fields__}
+    return Saving(**{**values, **changes})
+
+
+def _sum(parts: Any) -> int | None:
+    """Sum what is known; None where a part is not."""
+    values = list(parts)
+    return None if any(each is None for each in values) else sum(values)
+
+
+def _beside(slots: Sequence[ScenarioSlot], scenario: str) -> list[Slot]:
+    """Put a scenario's slots beside the run's own, in time order."""
+    found = []
+    for _, group in groupby(slots, key=lambda each: each.slot_start):
+        by_scenario = {each.scenario: each for each in group}
+        own, other = by_scenario.get(ACTUAL), by_scenario.get(scenario)
+        as_run = other is not None and other.kind == Kind.AS_RUN
+        found.append(
+            Slot(
+                tokens=other.tokens if other else 0,
+                carbon_ug=other.carbon_ug if other else 0,
+                upper_ug=other.upper_ug if other else 0,
+                own_ug=own.carbon_ug if own else 0,
+                own_upper_ug=own.upper_ug if own else 0,
+                as_run=as_run,
+                settled=other is None or other.kind != Kind.ASSUMED,
+            )
+        )
+    return found

@@ -6,18 +6,36 @@ moves a deadline: deadline > SLA > budget > grams.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wattmesh.controller.books.budget_plans import CLUSTER, Limit, Plans
 from wattmesh.controller.journal.budgets import PlanRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
-from wattmesh.policies.budget import MOST_DAYS, Alert, Curve, Outlook, outlook
+from wattmesh.controller.journal.sums import TotalRow
+from wattmesh.policies.budget import MOST_DAYS, Alert, Curve, Outlook, Spent, outlook
+from wattmesh.telemetry.readings import flags_of
 
 UG = 1_000_000
+ACTUAL = "actual"
 LOOK_BACK = timedelta(days=MOST_DAYS)
 """Windows and the band reach back so far, over the period's border where that has a plan too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalGrams:
+    """Grams in one signal.
+
+    Attributes:
+        carbon_g: of joules that were read. `upper_g`: the most beyond that, of unobserved time.
+        flags: estimated, provisional, simulated: what any of it is.
+    """
+
+    signal: str
+    carbon_g: float
+    upper_g: float
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +52,8 @@ class PeriodLine:
 
     Attributes:
         name: of the budget: `cluster`, or a run's. `period`: `2026-11`, from `start` to `end`.
-        spent_g: grams of its priced slots. `unpriced_j`: joules that have no grams (yet).
+        spent_g: grams of its priced slots, of joules that were read. `unpriced_j`: joules that
+            have no grams (yet).
         expected_g: what the plan has by now. `burn`: spent over that; None before there is any.
         on_course_g: at the end, if it burns on as in the newest days; None too early.
         low_g, high_g: the 80 % band of that; None before three whole days.
@@ -44,6 +63,12 @@ class PeriodLine:
         urgency: "" | slow | fast | exhausted. `alert`: one sentence with what to do, or "".
         burns: of the windows that alerts look at.
         plan: what the plan rests on and when it was made; `planned_at` None: not frozen yet.
+        signal: what `spent_g`, the plan and everything beside them are in; `others`: grams of the
+            same period that were accounted in another one, never added.
+        unobserved_s: time of GPUs that nobody measured. `upper_g`: the most they emitted in it
+            beyond `spent_g`; alerts burn on both together. `unbounded_j`: joules of that most
+            which have no grams yet.
+        flags: estimated, provisional, simulated: what any joule or gram of it is.
     """
 
     name: str
@@ -66,6 +91,12 @@ class PeriodLine:
     burns: tuple[BurnLine, ...] = ()
     plan: str = ""
     planned_at: datetime | None = None
+    signal: str = ""
+    others: tuple[SignalGrams, ...] = ()
+    unobserved_s: float = 0.0
+    upper_g: float = 0.0
+    unbounded_j: float = 0.0
+    flags: tuple[str, ...] = ()
 
 
 def spending(
@@ -92,6 +123,7 @@ def spending(
     """
     plans = Plans(journal, limits, timezone, signal)
     runs = journal.runs.all(now)
+    totals = journal.ledger.totals() if limits else ()
     lines = []
     for name in sorted(limits):
         mine = runs if name == CLUSTER else [each for each in runs if each.name == name]
@@ -99,8 +131,24 @@ def spending(
         row = newest or plans.fresh(name, now, "not kept yet")
         least_g = _least_g(mine, bounds or {}, row.curve.end)
         run = run_of(journal, name, now)
-        lines.append(_line(journal, row, run, now, least_g=least_g, kept=newest is not None))
+        flags = _flags(totals, run)
+        line = _line(journal, row, run, now, least_g=least_g, signal=signal)
+        others = tuple(
+            replace(each, flags=flags_of(*flags.get(each.signal, ()))) for each in line.others
+        )
+        frozen_at = row.made_at if newest is not None else None
+        known = flags_of(*flags.get(signal, ()))
+        lines.append(replace(line, flags=known, others=others, planned_at=frozen_at))
     return tuple(lines)
+
+
+def _flags(totals: Sequence[TotalRow], run: str | None) -> dict[str, set[str]]:
+    """Give by signal what any of a run's grams is, or of all; `run` None: of everything."""
+    found: dict[str, set[str]] = {}
+    for each in totals:
+        if each.scenario == ACTUAL and run in (None, each.run):
+            found.setdefault(each.signal, set()).update(each.qualities)
+    return found
 
 
 def run_of(journal: Journal, name: str, now: datetime) -> str | None:
@@ -112,28 +160,33 @@ def run_of(journal: Journal, name: str, now: datetime) -> str | None:
 
 
 def _line(
-    journal: Journal, row: PlanRow, run: str | None, now: datetime, *, least_g: float, kept: bool
+    journal: Journal, row: PlanRow, run: str | None, now: datetime, *, least_g: float, signal: str
 ) -> PeriodLine:
-    """Add one budget up; `run` None: of everything."""
-    curve = row.curve
-    before = _before(journal, row)
-    spent = journal.by_slot.spent(min(curve.start, now - LOOK_BACK), now, run)
-    found = outlook(curve, before, spent, now, least_ug=least_g * UG)
-    booked = [each for each in spent if each.start >= curve.start]
-    expected_g, spent_g = found.expected_ug / UG, found.spent_ug / UG
+    """Add one budget up in the accounting signal; `run` None: of everything.
+
+    What nobody measured counts at the most it can have been, in everything but `spent_g`.
+    """
+    curve, since = row.curve, row.curve.start
+    by_signal = journal.by_slot.spent(min(since, now - LOOK_BACK), now, run)
+    spent = by_signal.get(signal, ())
+    at_most = [each.at_most() for each in spent]
+    found = outlook(curve, _before(journal, row), at_most, now, least_ug=least_g * UG)
+    booked = [each for each in spent if each.start >= since]
+    expected_g, spent_g = found.expected_ug / UG, sum(each.carbon_ug for each in booked) / UG
+    upper_g = sum(each.upper_ug for each in booked) / UG
     return PeriodLine(
         name=row.name,
         period=row.period,
-        start=curve.start,
+        start=since,
         end=curve.end,
         limit_g=curve.limit_ug / UG,
         spent_g=spent_g,
         unpriced_j=sum(each.unpriced_mj for each in booked) / 1000,
         expected_g=expected_g,
-        burn=spent_g / expected_g if expected_g else None,
+        burn=(spent_g + upper_g) / expected_g if expected_g else None,
         on_course_g=_grams(found.on_course_ug),
         restated_g=sum(each.restated_ug for each in booked) / UG,
-        alert=_alert(row, found),
+        alert=_alert(row, found, upper_g),
         urgency=found.alert.value,
         low_g=_grams(found.low_ug),
         high_g=_grams(found.high_ug),
@@ -144,8 +197,26 @@ def _line(
             for each in found.burns
         ),
         plan=row.why,
-        planned_at=row.made_at if kept else None,
+        signal=signal,
+        others=_others(by_signal, signal, since),
+        unobserved_s=journal.by_slot.unobserved_s(since, now, run),
+        upper_g=upper_g,
+        unbounded_j=sum(each.unbounded_mj for each in booked) / 1000,
     )
+
+
+def _others(
+    by_signal: Mapping[str, Sequence[Spent]], signal: str, since: datetime
+) -> tuple[SignalGrams, ...]:
+    """Give the grams of the period that are in another signal."""
+    found = []
+    for name, spent in sorted(by_signal.items()):
+        booked = [each for each in spent if each.start >= since]
+        if name != signal and any(each.carbon_ug or each.upper_ug for each in booked):
+            carbon_g = sum(each.carbon_ug for each in booked) / UG
+            upper_g = sum(each.upper_ug for each in booked) / UG
+            found.append(SignalGrams(signal=name, carbon_g=carbon_g, upper_g=upper_g))
+    return tuple(found)
 
 
 def _before(journal: Journal, row: PlanRow) -> tuple[Curve, ...]:
@@ -170,13 +241,14 @@ def _grams(carbon_ug: float | None) -> float | None:
     return None if carbon_ug is None else carbon_ug / UG
 
 
-def _alert(row: PlanRow, found: Outlook) -> str:
+def _alert(row: PlanRow, found: Outlook, upper_g: float) -> str:
     """Say what is wrong, and what to do; "" while the limit lasts."""
     name, limit_g = row.name, row.curve.limit_ug / UG
+    dark = f", {upper_g:.1f} g of it at most emitted unobserved" if upper_g else ""
     if found.alert is Alert.EXHAUSTED:
         return (
-            f"budget {name}: {found.spent_ug / UG:.1f} g of {limit_g:.1f} g are spent before the "
-            f"end of {row.period}; a budget stops no run: postpone one, or raise "
+            f"budget {name}: {found.spent_ug / UG:.1f} g of {limit_g:.1f} g are spent{dark} before "
+            f"the end of {row.period}; a budget stops no run: postpone one, or raise "
             f"budget.{name}.grams"
         )
     if found.alert is not Alert.NONE:
@@ -185,13 +257,13 @@ def _alert(row: PlanRow, found: Outlook) -> str:
         return (
             f"budget {name} burns too fast ({_burns(found)} of the plan's rate): on course for "
             f"{(found.on_course_ug or 0) / UG:.1f} g of {limit_g:.1f} g by the end of "
-            f"{row.period}{used_up}; postpone a run, move a deadline, or raise "
+            f"{row.period}{used_up}{dark}; postpone a run, move a deadline, or raise "
             f"budget.{name}.grams"
         )
     if found.unkeepable:
         return (
             f"budget {name}: even the cheapest plans that keep the deadlines end above "
-            f"{limit_g:.1f} g in {row.period}; move a deadline, or raise budget.{name}.grams"
+            f"{limit_g:.1f} g{dark} in {row.period}; move a deadline, or raise budget.{name}.grams"
         )
     return ""
 

@@ -16,7 +16,7 @@ def cap_metrics(pulse: Pulse) -> Iterator[Metric]:
     watts = GaugeMetricFamily(
         "wattmesh_power_cap_watts",
         "Power cap: as ordered, the most that GPUs can draw under it (bound), the lowest possible.",
-        labels=["figure"],
+        labels=["figure", "flags"],
     )
     boards = GaugeMetricFamily(
         "wattmesh_power_cap_gpus", "GPUs held lower for the cap, and deaf ones.", labels=["state"]
@@ -24,9 +24,10 @@ def cap_metrics(pulse: Pulse) -> Iterator[Metric]:
     kept = GaugeMetricFamily("wattmesh_power_cap_kept", "1 while the cap in force can be kept.")
     line = cap_line(pulse, pulse.clock.now())
     if line is not None:
-        watts.add_metric(["ordered"], line.cap_w)
-        watts.add_metric(["bound"], line.bound_w)
-        watts.add_metric(["lowest"], line.lowest_w)
+        flags = "+".join(line.flags)
+        watts.add_metric(["ordered", ""], line.cap_w)
+        watts.add_metric(["bound", flags], line.bound_w)
+        watts.add_metric(["lowest", flags], line.lowest_w)
         boards.add_metric(["held"], line.gpus)
         boards.add_metric(["deaf"], len(line.deaf))
         kept.add_metric([], float(line.meets))

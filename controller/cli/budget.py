@@ -4,9 +4,8 @@ from typing import Annotated
 
 import typer
 
-from wattmesh.controller.cli import options
+from wattmesh.controller.cli import audit_screen, budget_screen, options
 from wattmesh.controller.cli.answers import ask
-from wattmesh.controller.cli.budget_screen import audit_screen, screen
 from wattmesh.controller.cli.client import Daemon, segment
 from wattmesh.controller.cli.output import print_json, print_lines
 
@@ -14,7 +13,7 @@ from wattmesh.controller.cli.output import print_json, print_lines
 def budget(
     audit: Annotated[
         str | None,
-        typer.Option("--audit", metavar="RUN", help="Every slot of both ledgers of this run."),
+        typer.Option("--audit", metavar="RUN", help="Every slot of every scenario of this run."),
     ] = None,
     replan: Annotated[
         str | None,
@@ -38,4 +37,4 @@ def budget(
     if as_json:
         print_json(answer)
     else:
-        print_lines(screen(answer) if audit is None else audit_screen(answer))
+        print_lines((budget_screen if audit is None else audit_screen).screen(answer))

@@ -3,6 +3,7 @@
 Invariant: keys are only ever added; what is not known, or not stated, is null and never 0.
 """
 
+from dataclasses import asdict
 from typing import Any
 
 from wattmesh.controller.cli.configs_ways import Way, ways
@@ -55,6 +56,7 @@ def point_json(point: OperatingPoint) -> dict[str, Any]:
         "equivalence": point.equivalence.value,
         "evidence": point.evidence.value,
         "sources": dict(point.sources),
+        "probe": asdict(point.probe) if point.probe else None,
     }
 
 

@@ -59,6 +59,7 @@ def details(catalogue: Catalogue, point: OperatingPoint, columns: int) -> list[T
         f"{key} {value}" for key, value in point.layout.to_dict().items() if value not in (1, False)
     )
     sources = facts.pop("sources")
+    facts["probe"] = _probe(point)
     lines: list[Text | str] = [styled((f"{catalogue.job} {point.id}", STRONG))]
     for key, value in facts.items():
         shown = words.UNKNOWN if value in (None, "") else value
@@ -68,6 +69,19 @@ def details(catalogue: Catalogue, point: OperatingPoint, columns: int) -> list[T
         lines.append(styled((f"  {key:<{FACT - 2}}", DIM), first, (source, DIM)))
         lines += [" " * FACT + each for each in more]
     return [*lines, *point_lines(catalogue, point, columns)]
+
+
+def _probe(point: OperatingPoint) -> str:
+    """Say what the probe did when the point was proven; "" where nobody saw."""
+    found = point.probe
+    if found is None:
+        return ""
+    noise = (
+        f"; its noise in {found.computed_in} is {found.noise:.1e} ({found.orders} orders)"
+        if found.noise is not None
+        else ""
+    )
+    return f"moved by {found.moved:.1e} of {found.allowed:.1e} allowed{noise}"
 
 
 def _points(catalogue: Catalogue, columns: int) -> Iterator[Text | str]:

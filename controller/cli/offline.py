@@ -9,9 +9,11 @@ from pathlib import Path
 
 from rich.text import Text
 
+from wattmesh.controller import marks
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
+from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.settings import read as settings
@@ -55,11 +57,16 @@ def _told(journal: Journal, now: datetime) -> list[Text | str]:
     lines += ["", *table(COLUMNS, [_row(run, now) for run in runs])]
     newest = [journal.decisions.list(run=run.run, limit=1) for run in runs]
     told = [
-        styled((f"{run.name}: ", STRONG), f"{rows[0].reason} ({_ago(rows[0].last_at, now)})")
+        styled((f"{run.name}: ", STRONG), f"{_reason(rows[0], run)} ({_ago(rows[0].last_at, now)})")
         for run, rows in zip(runs, newest, strict=True)
         if rows
     ]
     return [*lines, "", *told]
+
+
+def _reason(row: DecisionRow, run: RunRow) -> str:
+    """The reason of a decision, with what its grams are."""
+    return marks.sentence(row.reason, marks.expected_flags(run.catalogue, ""))
 
 
 def _row(run: RunRow, now: datetime) -> Sequence[str | Text]:

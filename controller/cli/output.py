@@ -13,6 +13,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from wattmesh.controller import marks
+
 PIPE_WIDTH = 240
 """Columns when nobody looks: wide enough that a line stays a line."""
 
@@ -52,6 +54,12 @@ def print_lines(lines: Iterable[Text | str]) -> None:
 def styled(*parts: str | tuple[str, str]) -> Text:
     """Put a line together from plain words and (words, style) pairs."""
     return Text.assemble(*parts)
+
+
+def legend(lines: Iterable[Text | str]) -> list[Text | str]:
+    """Say what the flags in a screen stand for, under it; nothing where there are none."""
+    said = marks.legend("\n".join(str(line) for line in lines))
+    return ["", styled((said, WARN))] if said else []
 
 
 def trouble(sentences: Iterable[str]) -> list[Text]:

@@ -1,7 +1,8 @@
 """One budget in its running period, as `wattmesh budget` shows it. Pure.
 
 Invariant: what is not known is `-`, never 0; an alert says what to do, and is the only coloured
-line; the signal stands beside the grams.
+line; the signal stands beside the grams, and grams of another one on a line of their own. A limit
+and its plan are what people set, and have no flags.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,21 +19,27 @@ DAY_S = 86_400.0
 
 def period_lines(period: Mapping[str, Any], view: Mapping[str, Any]) -> list[Text | str]:
     """Lay out one budget: title, spent, on course, restated, plan, alert."""
-    share = period["spent_g"] / period["limit_g"]
+    flags, share = period["flags"], period["spent_g"] / period["limit_g"]
     lines: list[Text | str] = [
         styled((f"{period_name(period['period'])}, {period['name']}, ", STRONG),
-               (signal_words(view["signal"]), STRONG), f"   {_gone(period, view['at'])}"),
-        styled(("spent      ", DIM), (words.grams(period["spent_g"]), STRONG),
+               (signal_words(period["signal"]), STRONG), f"   {_gone(period, view['at'])}"),
+        styled(("spent      ", DIM), (words.grams(period["spent_g"], flags), STRONG),
                f" of {words.grams(period['limit_g'])}   {words.bar(share)}  {words.percent(share)}"
                f"      expected by now {words.grams(period['expected_g'])}"
-               f"   left {words.grams(period['residual_g'])}"),
+               f"   left {words.grams(period['residual_g'], flags)}"),
+        *_dark(period),
         styled(("on course  ", DIM), (_course(period), STRONG), f"   burn {_burn(period)}"),
     ]  # fmt: skip
+    for other in period["others"]:
+        said = f"{words.grams(other['carbon_g'], other['flags'])} in {other['signal']}"
+        more = words.grams(other["upper_g"], other["flags"])
+        at_most = f", at most {more} more unobserved" if other["upper_g"] else ""
+        lines.append(styled(("not added  ", DIM), f"{said}{at_most}"))
     beside = []
     if period["restated_g"]:
-        beside.append(f"restated {_signed(period['restated_g'])} since first reported")
+        beside.append(f"restated {_signed(period['restated_g'], flags)} since first reported")
     if period["unpriced_j"]:
-        beside.append(f"{words.joules(period['unpriced_j'])} have no grams yet")
+        beside.append(f"{words.joules(period['unpriced_j'], flags)} have no grams yet")
     if beside:
         lines.append(styled(("beside     ", DIM), " · ".join(beside)))
     if period["plan"]:
@@ -40,6 +47,18 @@ def period_lines(period: Mapping[str, Any], view: Mapping[str, Any]) -> list[Tex
     if period["alert"]:
         lines.append(styled((f"{period['alert']}.", WARN)))
     return [*lines, ""]
+
+
+def _dark(period: Mapping[str, Any]) -> list[Text | str]:
+    """Say what was not read, and the most that it was."""
+    if not period["unobserved_s"]:
+        return []
+    flags = [*period["flags"], "estimated"]
+    most = words.grams(period["spent_g"] + period["upper_g"], flags)
+    said = f"{most}, for {words.duration(period['unobserved_s'])} of GPU time were not read"
+    if period["unbounded_j"]:
+        said += f" ({words.joules(period['unbounded_j'], flags)} of it have no grams yet)"
+    return [styled(("at most    ", DIM), (said, WARN))]
 
 
 def period_name(name: str) -> str:
@@ -82,11 +101,13 @@ def _gone(period: Mapping[str, Any], at: str) -> str:
 
 def _course(period: Mapping[str, Any]) -> str:
     """Say where it ends, and the band where days enough have passed to tell."""
-    text = f"{words.grams(period['on_course_g'])} by its end"
+    flags = [*period["flags"], "estimated"]
+    text = f"{words.grams(period['on_course_g'], flags)} by its end"
     if period["low_g"] is not None:
-        text += f" (80 %: {words.grams(period['low_g'])} - {words.grams(period['high_g'])})"
+        low, high = (words.grams(period[name], flags) for name in ("low_g", "high_g"))
+        text += f" (80 %: {low} - {high})"
     if period["exhausted_at"] is not None:
-        passed = period["spent_g"] > period["limit_g"]
+        passed = period["residual_g"] < 0
         at = datetime.fromisoformat(period["exhausted_at"])
         text += f", {'used up since' if passed else 'used up by'} {at:%d %b %H:%M}"
     return text
@@ -109,6 +130,6 @@ def _windows(burns: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _signed(grams: float) -> str:
+def _signed(grams: float, flags: Sequence[str]) -> str:
     """Write a difference with its sign."""
-    return f"{'+' if grams > 0 else ''}{words.grams(grams)}"
+    return f"{'+' if grams > 0 else ''}{words.grams(grams, flags)}"

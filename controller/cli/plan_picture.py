@@ -66,7 +66,7 @@ def _title(answer: dict[str, Any]) -> str:
     plan = answer["plan"]
     changes = plan["layout_switches"] + plan["clock_changes"] + plan["sleeps"]
     done = f"done {_at(plan['finish_at']):%a %d %b %H:%M}"
-    grams = words.grams(plan["grams"])
+    grams = words.grams(plan["grams"], plan["flags"])
     return f"{answer['name']}: {done}, {grams} CO2 until then, {words.plural(changes, 'change')}"
 
 

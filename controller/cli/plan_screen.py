@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh.controller.cli import plan_chart, words
-from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
+from wattmesh.controller.cli.output import DIM, STRONG, WARN, legend, styled
 from wattmesh.controller.cli.plan_bands import band_words, layout_words
 from wattmesh.controller.cli.tables import Column, table
 
@@ -45,7 +45,7 @@ def screen(answer: Mapping[str, Any], columns: int) -> list[Text | str]:
     lines += [*_legend(plan), ""]
     for said, style in _comes_to(answer, plan):
         lines += [styled((each, style)) for each in words.wrapped(said, columns, HANG)]
-    return lines
+    return [*lines, *legend(lines)]
 
 
 def _head(answer: Mapping[str, Any]) -> Text:
@@ -101,8 +101,8 @@ def _comes_to(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tu
     yield f"switches {changes}{split}, gap to bound {gap}", ""
     yield _ends(answer, plan), ""
     yield (
-        f"carbon   {words.grams(plan['grams'])} from then on; no plan comes below "
-        f"{words.grams(plan['bound_g'])} if the grid is as forecast",
+        f"carbon   {words.grams(plan['grams'], plan['flags'])} from then on; no plan comes below "
+        f"{words.grams(plan['bound_g'], plan['flags'])} if the grid is as forecast",
         "",
     )
     yield from _far(answer, plan)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.client import Daemon
-from wattmesh.controller.cli.output import DIM, print_json, print_lines, styled, trouble
+from wattmesh.controller.cli.output import DIM, legend, print_json, print_lines, styled, trouble
 from wattmesh.errors import InputInvalid
 
 UNITS_W = {"w": 1.0, "kw": 1e3, "mw": 1e6}
@@ -97,4 +97,4 @@ def screen(answer: Mapping[str, Any]) -> list[Text | str]:
     for run, point in cap["slowed"].items():
         late = " and will miss its deadline" if run in cap["late"] else ""
         lines.append(f"{run} gave up {point} for it{late}")
-    return lines
+    return [*lines, *legend(lines)]

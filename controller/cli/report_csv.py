@@ -1,7 +1,9 @@
-"""The report as a table for spreadsheets: one row per (run or line, scenario, signal). Pure.
+"""The report as a table for spreadsheets. Pure.
 
-Invariant: amounts are the ledger's whole millijoules and micrograms written in joules and grams, so
-nothing is lost to rounding, and rows of one scenario and signal add up to its total.
+One row per run or line, scenario, signal and declared fallback that stands in for it. Invariant:
+amounts are the ledger's whole millijoules and micrograms written in joules and grams, so nothing is
+lost to rounding, and rows of one scenario and signal add up to its total; each row says what it is
+beside measured.
 """
 
 import csv
@@ -18,11 +20,13 @@ COLUMNS = (
     "run",
     "scenario",
     "signal",
+    "stand_in",
     "energy_j",
     "carbon_gco2",
     "unpriced_j",
     "energy_boundary",
     "pue",
+    "flags",
 )
 
 
@@ -43,11 +47,13 @@ def as_csv(view: Mapping[str, Any]) -> str:
                 line["run"],
                 line["scenario"],
                 _plain(line["signal"]),
+                _plain(line["stand_in"]),
                 _decimal(line["energy_mj"], 3),
                 _decimal(line["carbon_ug"], 6),
                 _decimal(line["unpriced_mj"], 3),
                 view["boundary"],
                 "" if view["pue"] is None else view["pue"],
+                "+".join(line["flags"]),
             )
         )
     return text.getvalue()

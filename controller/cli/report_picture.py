@@ -2,13 +2,14 @@
 
 A child process of its own (`python -m wattmesh.controller.cli.report_picture`, the answer of
 `GET /v1/report` on standard input, a PNG on standard output), so that nobody else pays for
-matplotlib. Invariant: it draws what the report says and computes nothing but sums of days.
+matplotlib. Invariant: it draws what the report says and computes nothing but sums of days, of one
+signal each.
 """
 
 import json
 import sys
 from datetime import datetime
-from itertools import accumulate
+from itertools import accumulate, cycle
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -18,9 +19,13 @@ from matplotlib.axes import Axes
 
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.period_screen import period_name, scope, signal_words
+from wattmesh.controller.marks import marked
 from wattmesh.controller.pictures import FAINT, MUTED, STYLE
 
-SPENT, PLANNED, LIMIT, EMBODIED = "#0b7285", "#9fb3c8", "#c92a2a", "#e8590c"
+SPENT = ("#0b7285", "#5f3dc4", "#2b8a3e")
+"""One colour for each signal."""
+
+PLANNED, LIMIT, EMBODIED = "#9fb3c8", "#c92a2a", "#e8590c"
 MOST_BARS = 14
 UNITS = ((1e12, "t"), (1e9, "kg"), (1e6, "g"))
 
@@ -47,33 +52,46 @@ def draw(view: dict[str, Any], out: Any) -> None:
 
 
 def _title(view: dict[str, Any]) -> str:
-    """The answer first."""
-    grams = words.micrograms(view["carbon_ug"])
-    return f"{period_name(view['month'])}: {grams} location-based{scope(view['signal'])}"
+    """The answer first; two signals are two figures."""
+    told = [
+        f"{words.micrograms(each['carbon_ug'], each['flags'])}{scope(each['signal'])}"
+        for each in view["carbon"]
+    ]
+    return f"{period_name(view['month'])}: {' and '.join(told) or 'no grams'} location-based"
 
 
 def _subtitle(view: dict[str, Any]) -> str:
     """What it is of."""
-    energy = words.joules(view["energy_mj"] / 1e3)
+    energy = words.joules(view["energy_mj"] / 1e3, view["flags"])
     pue = "IT boundary" if view["pue"] is None else f"x PUE {view['pue']:g}"
     state = "closed" if view["closed_at"] else "running" if view["running"] else "not closed"
-    said = [f"{energy}, {pue}", signal_words(view["signal"]), state]
+    signals = [each["signal"] for each in view["carbon"]] or [view["signal"]]
+    said = [f"{energy}, {pue}", *map(signal_words, signals), state]
+    if len(signals) > 1:
+        said.append("never added")
     if view["unpriced_mj"]:
-        said.append(f"{words.joules(view['unpriced_mj'] / 1e3)} without a price")
+        unpriced = words.joules(view["unpriced_mj"] / 1e3, view["flags"])
+        said.append(f"{unpriced} without a price")
     if view["simulated"]:
         said.append(f"SIMULATED: {', '.join(view['simulated'])}")
     return " · ".join(said)
 
 
 def _days(axes: Axes, view: dict[str, Any]) -> None:
-    """Spent and planned, added up from the month's start to the end of each day."""
+    """Spent and planned, from the month's start to the end of each day, each signal alone."""
     zone = ZoneInfo(view["timezone"])
     starts = [each["start"] for each in view["days"]]
     last = min(view["end"], view["at"])
     at: Any = [datetime.fromisoformat(each).astimezone(zone) for each in (*starts, last)]
-    spent = [0, *accumulate(each["carbon_ug"] for each in view["days"])]
-    size, unit = _unit(max(spent[-1], (view["limit_g"] or 0) * 1e6))
-    axes.plot(at, [each / size for each in spent], color=SPENT, linewidth=2.4, label="spent")
+    spent = {
+        signal: [0, *accumulate(_of(each, signal) for each in view["days"])]
+        for signal in _signals(view)
+    }
+    ends = [each[-1] for each in spent.values()]
+    size, unit = _unit(max([*ends, (view["limit_g"] or 0) * 1e6]))
+    for color, (signal, sums) in zip(cycle(SPENT), spent.items(), strict=False):
+        label = f"spent{_which(view, signal)}"
+        axes.plot(at, [each / size for each in sums], color=color, linewidth=2.4, label=label)
     planned = [each["planned_ug"] for each in view["days"]]
     if planned and None not in planned:
         curve = [each / size for each in (0, *accumulate(planned))]
@@ -81,7 +99,7 @@ def _days(axes: Axes, view: dict[str, Any]) -> None:
     if view["limit_g"]:
         limit = view["limit_g"] * 1e6 / size
         axes.axhline(limit, color=LIMIT, linewidth=1.0, linestyle="--", label="limit")
-    axes.set_ylabel(f"{unit} CO2 since the month began")
+    axes.set_ylabel(f"{marked(unit, view['flags'])} {_gas(view)} since the month began")
     axes.set_ylim(bottom=0)
     ticks: Any = dates  # matplotlib leaves these classes without types
     axes.xaxis.set_major_locator(ticks.DayLocator(bymonthday=(1, 8, 15, 22), tz=zone))
@@ -92,14 +110,20 @@ def _days(axes: Axes, view: dict[str, Any]) -> None:
 
 def _bars(axes: Axes, view: dict[str, Any]) -> None:
     """Who spent it: location-based, and embodied beside it."""
-    subjects = sorted(view["subjects"], key=lambda each: -each["carbon_ug"])
+    subjects = sorted(view["subjects"], key=lambda each: -each["energy_mj"])
     shown = subjects[:MOST_BARS]
     names = [each["subject"] for each in shown]
     places = list(range(len(shown)))
     embodied = [each["embodied_ug"] or 0 for each in shown]
-    size, unit = _unit(max([0, *embodied, *(each["carbon_ug"] for each in shown)]))
-    grams = [each["carbon_ug"] / size for each in shown]
-    axes.barh(places, grams, height=0.4, color=SPENT, label="location-based")
+    signals = _signals(view)
+    grams = {signal: [_of(each, signal) for each in shown] for signal in signals}
+    size, unit = _unit(max([0, *embodied, *(ug for each in grams.values() for ug in each)]))
+    height = 0.4 / len(signals)
+    for number, (color, signal) in enumerate(zip(cycle(SPENT), signals, strict=False)):
+        label = f"location-based{_which(view, signal)}"
+        at = [place + (number + 0.5) * height - 0.2 for place in places]
+        bars = [each / size for each in grams[signal]]
+        axes.barh(at, bars, height=height, color=color, label=label)
     if any(embodied):
         beside = [place + 0.36 for place in places]
         made = [each / size for each in embodied]
@@ -108,10 +132,31 @@ def _bars(axes: Axes, view: dict[str, Any]) -> None:
     axes.set_xlim(left=0)
     axes.invert_yaxis()
     rest = len(subjects) - len(shown)
-    axes.set_xlabel(f"{unit} CO2{f' ({rest} smaller ones are not shown)' if rest else ''}")
+    left_out = f" ({rest} smaller ones are not shown)" if rest else ""
+    axes.set_xlabel(f"{marked(unit, view['flags'])} {_gas(view)}{left_out}")
     axes.set_axisbelow(True)
     axes.grid(axis="x", color=FAINT, linewidth=0.8)
     axes.legend(frameon=False, loc="lower right")
+
+
+def _signals(view: dict[str, Any]) -> list[str]:
+    """Name the signals that there are grams in; that of the settings where there are none."""
+    return [each["signal"] for each in view["carbon"]] or [view["signal"]]
+
+
+def _of(entry: dict[str, Any], signal: str) -> int:
+    """Give the micrograms of a day or a subject in one signal."""
+    return sum(each["carbon_ug"] for each in entry["carbon"] if each["signal"] == signal)
+
+
+def _which(view: dict[str, Any], signal: str) -> str:
+    """Name a signal where there are several."""
+    return f", {signal}" if len(view["carbon"]) > 1 else ""
+
+
+def _gas(view: dict[str, Any]) -> str:
+    """Name the gases that are counted."""
+    return " or ".join(sorted({each.split(":")[-1] or "CO2" for each in _signals(view)}))
 
 
 def _unit(most_ug: float) -> tuple[float, str]:

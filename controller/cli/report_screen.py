@@ -1,17 +1,18 @@
 """What `wattmesh report` looks like: the month, its scenarios side by side, who spent it. Pure.
 
-Invariant: every figure names its scenario, signal and boundary; unpriced joules stand beside the
-grams; nothing is netted, and a total is shown only within one scenario and signal.
+Invariant: every figure names its scenario, signal and boundary, and has its flags beside it;
+unpriced joules stand beside the grams; nothing is netted, and a total is shown only within one
+scenario and signal.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from rich.text import Text
 
 from wattmesh.controller.cli import words
-from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
+from wattmesh.controller.cli.output import DIM, STRONG, WARN, legend, styled
 from wattmesh.controller.cli.period_screen import period_name, scope, signal_words
 from wattmesh.controller.cli.tables import Column, table
 
@@ -47,19 +48,29 @@ def screen(view: Mapping[str, Any]) -> list[Text | str]:
         styled(("SCI        ", DIM), _sci(view)),
         styled(("           " + view["sci_boundary"], DIM)),
         styled(("quality    ", DIM), _qualities(view["qualities"])),
-        styled(("restated   ", DIM), _restated(view)),
+        *_restated(view["carbon"]),
+        *_budget(view),
     ]  # fmt: skip
-    if view["limit_g"]:
-        share = view["carbon_ug"] / 1e6 / view["limit_g"]
-        limit = f"{words.grams(view['limit_g'])}   {words.bar(share)}  {words.percent(share)} spent"
-        lines.append(styled(("budget     ", DIM), limit))
-    lines += ["", *table(COLUMNS, [_subject(each) for each in _sorted(view["subjects"])])]
+    rows = [row for each in _sorted(view["subjects"]) for row in _subject(each)]
+    lines += ["", *table(COLUMNS, rows)]
     if view["simulated"]:
         lines += ["", styled((f"simulated: {', '.join(view['simulated'])}", WARN))]
     if view["detail_of"] == "closing":
         what = "its slots are summed up: further scenarios are those of the day it was closed"
         lines += ["", styled((what, DIM))]
-    return lines
+    return [*lines, *legend(lines)]
+
+
+def _budget(view: Mapping[str, Any]) -> list[Text]:
+    """How much of the month's limit is spent, in the limit's own signal; more if it was dark."""
+    if not view["limit_g"]:
+        return []
+    spent = [each for each in view["carbon"] if each["signal"] == view["limit_signal"]]
+    share = sum(each["carbon_ug"] for each in spent) / 1e6 / view["limit_g"]
+    most = sum(each["carbon_ug"] + each["upper_ug"] for each in spent) / 1e6 / view["limit_g"]
+    limit = f"{words.grams(view['limit_g'])}   {words.bar(share)}  {words.percent(share)} spent"
+    limit += f", {words.percent(most)} at most" if most > share else ""
+    return [styled(("limit of   ", DIM), limit)]
 
 
 def _state(view: Mapping[str, Any]) -> str:
@@ -71,14 +82,15 @@ def _state(view: Mapping[str, Any]) -> str:
 
 def _energy(view: Mapping[str, Any]) -> str:
     """Both boundaries, and the PUE between them."""
-    machines = f"IT {words.joules(view['energy_mj'] / 1e3)}"
+    machines = f"IT {words.joules(view['energy_mj'] / 1e3, view['flags'])}"
     if view["pue"] is None:
         return f"{machines} · facility - (no PUE is set)"
-    return f"{machines} · facility {words.joules(view['facility_mj'] / 1e3)} (PUE {view['pue']:g})"
+    facility = words.joules(view["facility_mj"] / 1e3, view["flags"])
+    return f"{machines} · facility {facility} (PUE {view['pue']:g})"
 
 
 def _totals(totals: Sequence[Mapping[str, Any]]) -> list[Text]:
-    """One line for each scenario and signal; what is Scope 2 is called so."""
+    """One line for each scenario and signal, and for what stands in for one."""
     lines = []
     for number, total in enumerate(totals):
         head = "carbon     " if number == 0 else "           "
@@ -86,11 +98,21 @@ def _totals(totals: Sequence[Mapping[str, Any]]) -> list[Text]:
         if total["scenario"] == "location":
             name += scope(total["signal"])
         known = total["energy_mj"] != total["unpriced_mj"] or not total["energy_mj"]
-        grams = words.micrograms(total["carbon_ug"]) if known else words.UNKNOWN
+        flags = total["flags"]
+        grams = words.micrograms(total["carbon_ug"], flags) if known else words.UNKNOWN
         lines.append(
             styled((head, DIM), f"{name:<24}", (f"{grams:>10}", STRONG), f"   {_of(total)}")
         )
+        lines += [_stand_in(each) for each in total["stand_ins"]]
     return lines
+
+
+def _stand_in(part: Mapping[str, Any]) -> Text:
+    """What of the total above a fallback told the intensity of; it is in that total."""
+    grams = words.micrograms(part["carbon_ug"], part["flags"])
+    energy = words.joules(part["energy_mj"] / 1e3, part["flags"])
+    by = f"{part['signal']}{', ' if part['model'] else ''}{part['model']}"
+    return styled((f"{'':<11}{'  of it':<24}{grams:>10}   by {by}, for {energy}", DIM))
 
 
 def _of(total: Mapping[str, Any]) -> str:
@@ -98,18 +120,26 @@ def _of(total: Mapping[str, Any]) -> str:
     signal = total["signal"]
     said = f"{signal_words(signal)}, {signal}" if signal.count(":") == 4 else signal
     if total["scenario"] == "market":
-        said += f", {words.joules(total['energy_mj'] / 1e3)}"
+        said += f", {words.joules(total['energy_mj'] / 1e3, total['flags'])}"
     if not total["unpriced_mj"]:
         return said
     hours = f", {words.figures(total['unpriced_h'])} h" if total["unpriced_h"] else ""
-    return f"{said} ({words.joules(total['unpriced_mj'] / 1e3)}{hours} without a price)"
+    unpriced = words.joules(total["unpriced_mj"] / 1e3, total["flags"])
+    return f"{said} ({unpriced}{hours} without a price)"
 
 
 def _sci(view: Mapping[str, Any]) -> str:
     """Grams per 10^9 tokens of everything."""
+    if view["sci_g"] is None and len(view["carbon"]) > 1:
+        return f"- (its grams are in {len(view['carbon'])} signals, which are never added)"
     if view["sci_g"] is None:
         return "- (a run's embodied carbon or tokens, or a price, is not known)"
-    return f"{words.grams(view['sci_g'])} per 10^9 tokens, idle GPUs included"
+    return f"{words.grams(view['sci_g'], _embodied(view))} per 10^9 tokens, idle GPUs included"
+
+
+def _embodied(entry: Mapping[str, Any]) -> list[str]:
+    """Give the flags of a figure with embodied grams in it: those are declared, an estimate."""
+    return [*entry["flags"], "estimated"]
 
 
 def _qualities(shares: Mapping[str, float]) -> str:
@@ -118,52 +148,73 @@ def _qualities(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {words.percent(share, 1)}" for name, share in said) or words.UNKNOWN
 
 
-def _restated(view: Mapping[str, Any]) -> str:
-    """What was revised since it was first told."""
-    said = [f"{_signed(view['carbon_ug'] - view['first_carbon_ug'])} since first reported"]
-    if view["closed_carbon_ug"] is not None:
-        said.append(f"{_signed(view['carbon_ug'] - view['closed_carbon_ug'])} since closed")
-    return " · ".join(said)
+def _restated(carbon: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+    """What was revised since it was first told, in each signal."""
+    for each in carbon:
+        since = _signed(each["carbon_ug"] - each["first_carbon_ug"], each["flags"])
+        said = [f"{since} since first reported"]
+        if each["closed_carbon_ug"] is not None:
+            since = _signed(each["carbon_ug"] - each["closed_carbon_ug"], each["flags"])
+            said.append(f"{since} since closed")
+        signal = f"   {each['signal']}" if len(carbon) > 1 else ""
+        yield styled(("restated   ", DIM), " · ".join(said), signal)
 
 
-def _signed(carbon_ug: int) -> str:
+def _signed(carbon_ug: int, flags: Sequence[str]) -> str:
     """Write a difference with its sign."""
-    return f"{'+' if carbon_ug > 0 else ''}{words.micrograms(carbon_ug)}"
+    return f"{'+' if carbon_ug > 0 else ''}{words.micrograms(carbon_ug, flags)}"
 
 
 def _sorted(subjects: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Runs first, the largest first; then the lines."""
-    return sorted(subjects, key=lambda each: (each["kind"] != "run", -each["carbon_ug"]))
+    """Runs first, those of the most joules first; then the lines."""
+    return sorted(subjects, key=lambda each: (each["kind"] != "run", -each["energy_mj"]))
 
 
-def _subject(each: Mapping[str, Any]) -> Sequence[str | Text]:
-    """One row."""
+def _subject(each: Mapping[str, Any]) -> Iterator[Sequence[str | Text]]:
+    """One row, and one more for each further signal."""
+    flags = each["flags"]
     priced = each["energy_mj"] != each["unpriced_mj"] or not each["energy_mj"]
     facility, tokens = each["facility_mj"], each["tokens"]
     name = LINES.get(each["subject"], each["subject"])
-    return (
+    first, *rest = each["carbon"] or [{"carbon_ug": each["carbon_ug"], "flags": flags}]
+    yield (
         Text(name, style=STRONG if each["kind"] == "run" else ""),
-        words.joules(each["energy_mj"] / 1e3),
-        words.UNKNOWN if facility is None else words.joules(facility / 1e3),
-        words.micrograms(each["carbon_ug"]) if priced else words.UNKNOWN,
-        words.micrograms(each["embodied_ug"]),
+        words.joules(each["energy_mj"] / 1e3, flags),
+        words.UNKNOWN if facility is None else words.joules(facility / 1e3, flags),
+        words.micrograms(first["carbon_ug"], first["flags"]) if priced else words.UNKNOWN,
+        words.micrograms(each["embodied_ug"], _embodied(each)),
         words.figures(each["gpu_hours"]) if each["kind"] == "run" else "",
         words.UNKNOWN if tokens is None else words.figures(tokens / 1e9),
-        words.grams(each["sci_g"]),
-        _notes(each),
+        words.grams(each["sci_g"], _embodied(each)),
+        _notes(each, first["signal"] if rest else ""),
     )
+    for of in rest:
+        grams = words.micrograms(of["carbon_ug"], of["flags"])
+        yield ("", "", "", grams, "", "", "", "", f"in {of['signal']}")
 
 
-def _notes(each: Mapping[str, Any]) -> Text:
-    """What must be known to read the numbers right."""
-    notes = []
+def _notes(each: Mapping[str, Any], signal: str) -> Text:
+    """What must be known to read the numbers right; `signal`: of the grams, where it has two."""
+    flags = each["flags"]
+    notes = [f"in {signal}"] if signal else []
     if each["unpriced_mj"]:
-        notes.append(f"{words.joules(each['unpriced_mj'] / 1e3)} without a price")
+        notes.append(f"{words.joules(each['unpriced_mj'] / 1e3, flags)} without a price")
     if each["unobserved_ms"]:
-        most = words.joules(each["upper_mj"] / 1e3)
-        notes.append(f"{words.duration(each['unobserved_ms'] / 1e3)} unobserved (at most {most})")
+        notes.append(f"{words.duration(each['unobserved_ms'] / 1e3)} unobserved{_most(each)}")
     if each["kind"] == "run" and each["embodied_ug"] is None:
         notes.append("embodied carbon not in its catalogue")
     if each["simulated"]:
         notes.append(f"simulated: {', '.join(each['simulated'])}")
     return Text(", ".join(notes), style=WARN if each["simulated"] else "")
+
+
+def _most(each: Mapping[str, Any]) -> str:
+    """Say the most that was drawn and emitted while nobody measured."""
+    flags = [*each["flags"], "estimated"]
+    grams = [
+        words.micrograms(of["upper_ug"], flags)
+        + (f" in {of['signal']}" if len(each["carbon"]) > 1 else "")
+        for of in each["carbon"]
+        if of["upper_ug"]
+    ]
+    return f" (at most {', '.join([words.joules(each['upper_mj'] / 1e3, flags), *grams])} more)"

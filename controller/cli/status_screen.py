@@ -11,8 +11,9 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh.controller.cli import words
-from wattmesh.controller.cli.output import DIM, GOOD, STRONG, WARN, styled, trouble
+from wattmesh.controller.cli.output import DIM, GOOD, STRONG, WARN, legend, styled, trouble
 from wattmesh.controller.cli.tables import Column, table
+from wattmesh.controller.marks import marked
 
 DOING = {"act": "acting", "advise": "advising", "observe": "observing"}
 SHOWN_FORECAST = timedelta(hours=24)
@@ -47,7 +48,7 @@ def screen(view: Mapping[str, Any]) -> list[Text | str]:
     lines += ["", *_sentences(view)]
     if view["simulated"]:
         lines += ["", styled((f"simulated: {', '.join(view['simulated'])}", WARN))]
-    return lines
+    return [*lines, *legend(lines)]
 
 
 def _head(view: Mapping[str, Any]) -> Text:
@@ -152,9 +153,8 @@ def _power(power: Mapping[str, Any]) -> Text:
     hosts_w = power.get("hosts_w")
     parts: list[str | tuple[str, str]] = [
         "power  GPUs ",
-        (words.watts(power["total_w"]), STRONG),
-        f" + processors {words.watts(hosts_w)}" if hosts_w is not None else "",
-        (" simulated" if power["simulated"] else "", WARN),
+        (words.watts(power["total_w"], power["flags"]), STRONG),
+        f" + processors {words.watts(hosts_w, power['flags'])}" if hosts_w is not None else "",
         " · ",
         (f"{power['gpus']} of {power['expected']} read", "" if whole else WARN),
         *_covered(power),
@@ -171,8 +171,8 @@ def _covered(power: Mapping[str, Any]) -> list[str | tuple[str, str]]:
     covered, expected = power.get("covered", 0), power.get("to_cover", 0)
     if covered >= expected:
         return []
-    said = f" · coverage {covered} of {expected} GPUs: savings are estimated, no clock is changed"
-    return [(said, WARN)]
+    seen = f" · coverage {covered} of {expected} GPUs"
+    return [(f"{seen}: savings are estimated, no clock is changed", WARN)]
 
 
 def _clocks(power: Mapping[str, Any]) -> list[str | tuple[str, str]]:
@@ -204,7 +204,7 @@ def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
         gpus,
         words.UNKNOWN if run["clock_mhz"] is None else f"{run['clock_mhz']} MHz",
         words.rate(run["tokens_per_s"]),
-        words.UNKNOWN if joules is None else words.figures(joules),
+        words.UNKNOWN if joules is None else marked(words.figures(joules), run["flags"]),
         _deadline(run),
         _state(run),
     )
@@ -235,11 +235,18 @@ def _state(run: Mapping[str, Any]) -> Text:
     return Text(activity, style=GOOD if activity in CALM else WARN)
 
 
+def _waits_for(run: Mapping[str, Any]) -> str:
+    """What a run that takes no step waits for; "" where it trains as usual."""
+    waits_for = run.get("waits_for", "")
+    return f"{waits_for[:1].upper()}{waits_for[1:]}." if waits_for else ""
+
+
 def _sentences(view: Mapping[str, Any]) -> list[Text | str]:
-    """Each run's newest reason; without runs, the cycle's own sentence."""
+    """What each run waits for and its newest reason; without runs, the cycle's own sentence."""
     said = [
-        styled((f"{run['name']}: ", STRONG), run["sentence"])
+        styled((f"{run['name']}: ", STRONG), text)
         for run in view["runs"]
-        if run["sentence"]
+        for text in (_waits_for(run), run["sentence"])
+        if text
     ]
     return list(said) or [view["cycle"]["sentence"] or "No cycle has ended yet."]

@@ -9,8 +9,8 @@ from rich.text import Text
 from wattmesh.controller.cli import options, words
 from wattmesh.controller.cli.answers import ask
 from wattmesh.controller.cli.client import segment
-from wattmesh.controller.cli.output import DIM, print_json, print_lines, styled
-from wattmesh.controller.cli.why_screen import around, brief, story
+from wattmesh.controller.cli.output import DIM, legend, print_json, print_lines, styled
+from wattmesh.controller.cli.why_screen import around, basis, brief, story
 from wattmesh.errors import InputInvalid
 
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many decisions.")]
@@ -37,6 +37,9 @@ def why(
     entries = story(answer["decisions"], answer["switches"])
     shown, left_out = brief(entries) if moment is None else (around(entries, moment), 0)
     lines: list[Text | str] = [line for entry in shown for line in entry.lines]
+    rows = [*answer["decisions"], *answer["switches"]]
+    baseline = next((each["baseline"] for each in rows), "")
+    lines += [*legend(lines), *basis(rows, baseline)] if lines else []
     print_lines(lines or [f"nothing has been decided about {run} yet"])
     if shown:
         less = f"{words.plural(left_out, 'reason')} of one cycle left out; " if left_out else ""
@@ -56,7 +59,9 @@ def decisions(
         print_json(answer)
         return
     entries = story(answer["decisions"], ())
-    print_lines([line for entry in entries for line in entry.lines] or ["no decision yet"])
+    lines: list[Text | str] = [line for entry in entries for line in entry.lines]
+    lines += [*legend(lines), *basis(answer["decisions"])] if lines else []
+    print_lines(lines or ["no decision yet"])
 
 
 def time_of_day(text: str, now: datetime) -> datetime:

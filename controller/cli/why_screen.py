@@ -54,6 +54,19 @@ def story(
     return sorted(entries, key=lambda each: each.at, reverse=True)
 
 
+def basis(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> list[Text]:
+    """Say what the grams in a story are: of which signals and boundary, and against what."""
+    signals = sorted({each["signal"] for each in rows if each["signal"]})
+    boundaries = sorted({each["boundary"] for each in rows})
+    if not rows:
+        return []
+    said = [f"grams expected in {' or '.join(signals) or 'no known signal'}", *boundaries]
+    said.append("what a switch saves is against staying")
+    if baseline:
+        said.append(f"submitted at {baseline}, the baseline of `wattmesh budget`")
+    return [styled((" · ".join(said), DIM))]
+
+
 def brief(entries: Sequence[Entry]) -> tuple[list[Entry], int]:
     """Leave out fleeting holds, the newest entry excepted; give the rest and how many were left."""
     kept = [each for index, each in enumerate(entries) if index == 0 or not each.fleeting]
@@ -137,9 +150,9 @@ def _predicted(row: Mapping[str, Any]) -> list[str]:
     """What was expected of the switch when it was ordered."""
     said = []
     if row["predicted_ug"] is not None:
-        said.append(f"expected to save {words.micrograms(row['predicted_ug'])}")
+        said.append(f"expected to save {words.micrograms(row['predicted_ug'], row['flags'])}")
     if row["switch_cost_ug"] is not None:
-        said.append(f"to cost {words.micrograms(row['switch_cost_ug'])}")
+        said.append(f"to cost {words.micrograms(row['switch_cost_ug'], row['flags'])}")
     return said
 
 

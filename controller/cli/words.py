@@ -1,19 +1,23 @@
 """Numbers, times and grams as people read them. Pure.
 
 Invariant: what is not known is shown as `-`, never as 0; three significant figures are enough for
-a screen, `--json` has the rest.
+a screen, `--json` has the rest. A joule, a watt or a gram is written with its flags.
 """
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
+
+from wattmesh.controller.marks import marked
 
 UNKNOWN = "-"
 BARS = "▁▂▃▄▅▆▇█"
 
 _SECONDS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
 _GRAMS = ((1e6, "t"), (1e3, "kg"), (1.0, "g"), (1e-3, "mg"))
+_JOULES = ((3.6e9, 3.6e9, "MWh"), (3.6e5, 3.6e6, "kWh"), (1e3, 1e3, "kJ"), (0.0, 1.0, "J"))
+"""From so many joules on, joules of a unit, and its name."""
 _WATTS = ((1e6, "MW"), (1e3, "kW"), (1.0, "W"))
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _COUNTS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -48,28 +52,31 @@ def _short(amount: float, unit: str) -> str:
     return f"{amount:.1f}".removesuffix(".0")
 
 
-def grams(value: float | None) -> str:
-    """Write a mass: 41 mg, 4.8 g, 0.41 kg is 410 g, 3.41 t."""
-    return _scaled(value, _GRAMS)
+def grams(value: float | None, flags: Iterable[str] = ()) -> str:
+    """Write a mass: 41 mg, 4.8 g, 0.41 kg is 410 g, 3.41 t; flagged `4.8 g est+sim`."""
+    return _marked(_scaled(value, _GRAMS), flags)
 
 
-def micrograms(value: int | None) -> str:
+def micrograms(value: int | None, flags: Iterable[str] = ()) -> str:
     """Write a mass that the ledger keeps in whole micrograms."""
-    return grams(None if value is None else value / 1e6)
+    return grams(None if value is None else value / 1e6, flags)
 
 
-def joules(energy_j: float) -> str:
+def joules(energy_j: float, flags: Iterable[str] = ()) -> str:
     """Write an energy: 410 J, 90 kJ, 41.2 kWh, 12.3 MWh."""
-    if abs(energy_j) >= 3.6e9:
-        return f"{figures(energy_j / 3.6e9)} MWh"
-    if abs(energy_j) >= 3.6e5:
-        return f"{figures(energy_j / 3.6e6)} kWh"
-    return f"{figures(energy_j / 1e3)} kJ" if abs(energy_j) >= 1e3 else f"{energy_j:.0f} J"
+    _, size, unit = next(each for each in _JOULES if abs(energy_j) >= each[0])
+    text = f"{energy_j:.0f}" if unit == "J" else figures(energy_j / size)
+    return marked(f"{text} {unit}", flags)
 
 
-def watts(value: float | None) -> str:
+def watts(value: float | None, flags: Iterable[str] = ()) -> str:
     """Write a power: 96 W, 41.2 kW."""
-    return _scaled(value, _WATTS)
+    return _marked(_scaled(value, _WATTS), flags)
+
+
+def _marked(text: str, flags: Iterable[str]) -> str:
+    """Write the flags behind what is known."""
+    return text if text == UNKNOWN else marked(text, flags)
 
 
 def size(nbytes: float | None) -> str:

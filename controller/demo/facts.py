@@ -46,6 +46,11 @@ def wait_until_settled(daemon: DemoDaemon, *, bound: bool) -> None:
             runs = _budget(journal).runs
             if not runs or runs[0].finished_at is None or not runs[0].settled:
                 return False
+            booked_to = min(
+                (until for _, until in journal.coverage.covered().values()), default=None
+            )
+            if runs[0].unpriced_j or booked_to is None or booked_to < runs[0].finished_at:
+                return False
             return runs[0].bound_g is not None or not bound
 
         wait_for(
@@ -122,14 +127,15 @@ def _facts(
 ) -> RunFacts:
     """Read the run's ledgers to the microgram."""
     audit = budget.audit(journal, row, str(load(TRACE).signal))
-    if audit.reference_ug is None or not audit.settled or row.deadline is None:
+    if audit.reference_ug is None or audit.saved_ug is None or row.deadline is None:
         raise DemoFailed(f"The ledger of {row.name} is not settled; its baseline has no grams yet.")
     finished_at = row.finished_at or row.last_seen_at
     return RunFacts(
         steps=steps,
         switches=switches,
-        carbon_ug=audit.actual_ug,
+        carbon_ug=audit.actual_ug or 0,
         baseline_ug=audit.reference_ug,
+        saved_ug=audit.saved_ug,
         energy_mj=sum(each.energy_mj or 0 for each in audit.energy),
         unobserved_s=sum(each.unobserved_ms for each in audit.energy) / 1e3,
         deadline_met=finished_at <= row.deadline,

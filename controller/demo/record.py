@@ -33,12 +33,16 @@ class SwitchFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What one run did, read back from its step log and its journal."""
+    """What one run did, read back from its step log and its journal.
+
+    `saved_ug`: as `wattmesh budget` tells it; of a run that nothing touched it is 0.
+    """
 
     steps: tuple[StepRow, ...]
     switches: tuple[SwitchFact, ...]
     carbon_ug: int
     baseline_ug: int
+    saved_ug: int
     energy_mj: int
     unobserved_s: float
     deadline_met: bool

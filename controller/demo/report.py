@@ -67,8 +67,9 @@ def compose(demo: Demo) -> dict[str, Any]:
         "learning_rate": demo.training["learning_rate"],
         "clip": demo.training["clip"],
         "dtype": demo.training["dtype"],
-        "saved_g": baseline_g - carbon_g,
-        "saving_share": 1 - carbon_g / baseline_g,
+        "saved_g": main.saved_ug * G_PER_UG,
+        "saving_share": main.saved_ug / main.baseline_ug,
+        "control_saved_g": control.saved_ug * G_PER_UG,
         "bound_saving_share": None if bound_g is None else 1 - bound_g / baseline_g,
         "deadline_slack_s": round(main.deadline_slack_s, 3),
         "energy_j": main.energy_mj / 1e3,
@@ -105,8 +106,13 @@ def notes(demo: Demo) -> list[str]:
     if abs(apart) > BASELINE_TOLERANCE:
         more = "more" if apart > 0 else "less"
         found.append(
-            f"the modelled baseline is {words.percent(abs(apart))} {more} than the control run "
-            "was booked with"
+            f"the baseline is {words.percent(abs(apart))} {more} than the control run was booked "
+            "with"
+        )
+    if demo.control.saved_ug:
+        found.append(
+            "the control run was never touched and yet saved "
+            f"{words.grams(demo.control.saved_ug * G_PER_UG)}: please report this"
         )
     if not demo.main.deadline_met:
         found.append(f"the deadline was missed by {words.duration(-demo.main.deadline_slack_s)}")

@@ -83,7 +83,8 @@ def _carbon(report: Mapping[str, Any]) -> str:
     deadline = "deadline met" if report["deadline_met"] else "DEADLINE MISSED"
     return (
         f"{words.grams(report['carbon_g'])} against {words.grams(report['baseline_carbon_g'])} "
-        f"for the submitted point ({words.percent(abs(saving))} {better}{best}), {deadline}"
+        f"for the submitted point ({words.percent(abs(saving))} {better}{best}), {deadline}; "
+        f"the control, never touched, saved {words.grams(report['control_saved_g'])}"
     )
 
 

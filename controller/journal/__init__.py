@@ -7,12 +7,16 @@ The map:
     tables.py            every table
     values.py            exact times, JSON text, upserts
     runs.py              runs, their incarnations, owners, freezes and operator's wishes
+    liveness.py          which of them live: their newest signs of life, in memory
+    signs.py             hearing these, and writing them down now and then
     introduced.py        what an introduction puts into them (pure)
     nodes.py             GPU nodes, what their agents delivered, each batch once
     frozen_catalogue.py  a run's catalogue as it was when it was registered
     switches.py          switches (the intent row is the order) and their transitions
     decisions.py         decisions, one row per change of mind
     caps.py              power caps that operators ordered: append-only
+    stays.py             where each run was when, and its launches
+    coverage.py          which time of each GPU is booked, and who held it
     outages.py           how much of its time a run stood in outages nobody ordered
     forecasts.py         forecasts as they were issued, and the skill of their sources
     carbon.py            what was observed of the grid, append-only, and how its polls went

@@ -26,6 +26,7 @@ class PlanRow:
     Attributes:
         name: of the budget: `cluster`, or a run's. `period`: `2026-11`.
         why: one sentence: what it rests on, and for whom it was made anew.
+        signal: the grams it is in; "" where no signal was set.
     """
 
     name: str
@@ -33,6 +34,7 @@ class PlanRow:
     made_at: datetime
     curve: Curve
     why: str
+    signal: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,7 @@ class BudgetStore:
             "limit_ug": curve.limit_ug,
             "hours_ug": to_text([after - before for before, after in pairwise(curve.sums_ug)]),
             "why": plan.why,
+            "signal": plan.signal,
         }
         with self._database.writing() as connection:
             connection.execute(insert(BUDGET_PLANS).values(**row))
@@ -123,5 +126,10 @@ def _plan(row: Row[Any]) -> PlanRow:
         sums_ug=(0, *accumulate(json.loads(row.hours_ug))),
     )
     return PlanRow(
-        name=row.name, period=row.period, made_at=from_us(row.made_at), curve=curve, why=row.why
+        name=row.name,
+        period=row.period,
+        made_at=from_us(row.made_at),
+        curve=curve,
+        why=row.why,
+        signal=row.signal,
     )

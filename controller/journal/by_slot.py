@@ -4,22 +4,39 @@ Invariant: it only reads; what it gives of a stretch of time adds up to what `Le
 gives of it, days that were rolled up included where a method says so.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, func, select
+from sqlalchemy import ColumnElement, Row, and_, case, func, or_, select
 
 from wattmesh.controller.journal.engine import Database
-from wattmesh.controller.journal.spent import ACTUAL, SpentSlots
+from wattmesh.controller.journal.spent import ACTUAL, UNPRICED, SpentSlots
 from wattmesh.controller.journal.tables import EMISSIONS, ENERGY
 from wattmesh.controller.journal.values import from_us, to_us
 from wattmesh.policies.budget import Spent
-from wattmesh.telemetry.readings import Quality
+from wattmesh.telemetry.carbon import signal_quality
+from wattmesh.telemetry.readings import Component, Quality, component_of, merged_quality
+from wattmesh.telemetry.unobserved import UNOBSERVED
 
 OTHER_COMPONENTS = ("cpu:%", "dram:%", "node:%")
 """Devices that are no GPUs, by how their names begin (wattmesh.telemetry.readings)."""
+
+_SUMMED = (
+    "slot_start",
+    "slot_end",
+    "run",
+    "line",
+    "pue_milli",
+    "signal",
+    "stand_in",
+    "model",
+    "quality",
+    "energy_quality",
+)
+"""What rows of one `SlotSum` have in common."""
 
 ROWS_AT_ONCE = 2000
 """A month of many runs is streamed, so that the daemon stays small."""
@@ -27,11 +44,12 @@ ROWS_AT_ONCE = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSum:
-    """One slot of one run and line, all devices together.
+    """One slot of one run and line, all devices together; rows priced otherwise apart.
 
     Attributes:
         energy_mj: of rows that the accounts have seen. `unpriced_mj`: of these, without grams.
-        pue_milli: as its rows were priced; rows of another one are a sum of their own.
+        pue_milli, signal, stand_in, model: as its rows were priced.
+        quality: of the intensity. `energy_quality`: of the joules.
     """
 
     slot_start: datetime
@@ -39,9 +57,53 @@ class SlotSum:
     run: str
     line: str
     pue_milli: int
+    signal: str
+    stand_in: str
+    model: str
+    quality: str
+    energy_quality: str
     energy_mj: int
     carbon_ug: int
     unpriced_mj: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPower:
+    """What all devices of one run drew in one slot.
+
+    Attributes:
+        upper_mj: the most they drew beyond that while nobody measured.
+        gpus: how many GPUs that is of, unread ones included. `quality`: of the joules.
+    """
+
+    energy_mj: int
+    upper_mj: int
+    gpus: int
+    quality: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioSlot:
+    """One slot of one run in one scenario, all devices together.
+
+    Attributes:
+        kind: of a scenario that is not the run itself: as_run, modelled, assumed; "" of the run.
+        carbon_ug: None: some of its joules have no price. `upper_ug`: likewise of the most that
+            was drawn unobserved.
+        read: joules of some GPU were measured. `host`: some are of processors or memory.
+        signals: what its grams are accounted in. `qualities`: of intensity and joules.
+    """
+
+    slot_start: datetime
+    scenario: str
+    kind: str
+    tokens: int
+    carbon_ug: int | None
+    upper_ug: int | None
+    read: bool
+    host: bool
+    signals: frozenset[str]
+    qualities: frozenset[str]
 
 
 class BySlot:
@@ -58,7 +120,7 @@ class BySlot:
         What was rolled up is not in it: its slots are gone.
         """
         table = EMISSIONS.c
-        key = (table.slot_start, table.slot_end, table.run, table.line, table.pue_milli)
+        key = (*(table[name] for name in _SUMMED),)
         query = (
             select(*key, *_amounts())
             .where(_actual(start, end))
@@ -74,17 +136,113 @@ class BySlot:
                     run=row.run,
                     line=row.line,
                     pue_milli=row.pue_milli,
+                    signal=row.signal,
+                    stand_in=row.stand_in,
+                    model=row.model,
+                    quality=row.quality,
+                    energy_quality=row.energy_quality,
                     energy_mj=int(row.energy_mj),
                     carbon_ug=int(row.carbon_ug),
                     unpriced_mj=int(row.unpriced_mj),
                 )
 
-    def spent(self, start: datetime, end: datetime, run: str | None = None) -> tuple[Spent, ...]:
-        """Give what was spent in [start, end), of one run or of all, in time order.
+    def spent(
+        self, start: datetime, end: datetime, run: str | None = None
+    ) -> dict[str, tuple[Spent, ...]]:
+        """Give what was spent in [start, end), of one run or of all, by signal, in time order.
 
         A rolled up day is one stretch. A slot that is not over ends at `end`.
         """
         return self._spent.read(start, end, run)
+
+    def gpus_read(self, run: str) -> int:
+        """Count the GPUs whose joules were ever booked to a run."""
+        table = ENERGY.c
+        gpus = and_(*(table.gpu_uuid.not_like(each) for each in OTHER_COMPONENTS))
+        query = (
+            select(func.count(table.gpu_uuid.distinct()))
+            .where(table.run == run, table.line == "run", table.energy_mj.is_not(None))
+            .where(gpus)
+        )
+        with self._database.reading() as connection:
+            return int(connection.execute(query).scalar() or 0)
+
+    def reads_hosts(self, run: str) -> bool:
+        """Whether joules of processors or memory were booked to a run, beside those of its GPUs."""
+        table = ENERGY.c
+        hosts = or_(*(table.gpu_uuid.like(each) for each in OTHER_COMPONENTS))
+        query = select(table.run).where(table.run == run, table.line == "run", hosts).limit(1)
+        with self._database.reading() as connection:
+            return connection.execute(query).first() is not None
+
+    def unobserved_s(self, start: datetime, end: datetime, run: str | None = None) -> float:
+        """Sum the time that nobody measured in single slots that begin in [start, end)."""
+        table = ENERGY.c
+        query = (
+            select(func.sum(table.unobserved_ms))
+            .where(table.unobserved_ms > 0)  # by the index of such rows: few are
+            .where(table.slot_start.between(to_us(start), to_us(end) - 1))
+        )
+        if run is not None:
+            query = query.where(table.run == run)
+        with self._database.reading() as connection:
+            return int(connection.execute(query).scalar() or 0) / 1000
+
+    def powers(self, run: str, start: datetime, end: datetime) -> dict[datetime, SlotPower]:
+        """Give what a run drew in slots that begin in [start, end), by their start."""
+        table = ENERGY.c
+        query = (
+            select(table.slot_start, table.gpu_uuid, table.energy_mj, table.upper_mj, table.quality)
+            .where(table.run == run, table.slot_start.between(to_us(start), to_us(end) - 1))
+            .order_by(table.slot_start)
+        )
+        found: dict[datetime, SlotPower] = {}
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
+        for start_us, group in groupby(rows, key=lambda row: int(row.slot_start)):
+            parts = list(group)
+            gpus = {row.gpu_uuid for row in parts if component_of(row.gpu_uuid) is Component.GPU}
+            found[from_us(start_us)] = SlotPower(
+                energy_mj=sum(row.energy_mj or 0 for row in parts),
+                upper_mj=sum(row.upper_mj for row in parts),
+                gpus=len(gpus),
+                quality=merged_quality(row.quality for row in parts if row.energy_mj is not None),
+            )
+        return found
+
+    def scenarios(self, run: str) -> tuple[ScenarioSlot, ...]:
+        """Give a run's slots in every scenario, in time order."""
+        table = EMISSIONS.c
+        priced = table.g_milli_per_kwh.is_not(None)
+        key = (
+            table.slot_start,
+            table.scenario,
+            table.signal,
+            table.quality,
+            table.energy_quality,
+        )
+        kind = case((table.scenario == ACTUAL, ""), else_=table.line)
+        hosts = or_(*(table.gpu_uuid.like(each) for each in OTHER_COMPONENTS))
+        query = (
+            select(
+                *key,
+                func.max(kind).label("kind"),
+                func.sum(table.tokens).label("tokens"),
+                func.count(case((hosts, None), else_=table.energy_mj)).label("read"),
+                func.max(case((hosts, 1), else_=0)).label("host"),
+                func.coalesce(func.sum(table.carbon_ug), 0).label("carbon_ug"),
+                func.coalesce(func.sum(table.upper_ug), 0).label("upper_ug"),
+                func.sum(case((priced, 0), else_=func.coalesce(table.energy_mj, 0))).label("bare"),
+                func.sum(case((priced, 0), else_=table.upper_mj)).label("bare_upper"),
+            )
+            .where(table.run == run)
+            .group_by(*key)
+            .order_by(table.slot_start, table.scenario)
+        )
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
+        together = groupby(rows, key=lambda row: (int(row.slot_start), row.scenario))
+        return tuple(_scenario_slot(*place, list(group)) for place, group in together)
 
     def changed(self, slot_starts_us: Iterable[int]) -> None:
         """Hear that rows of these slots were written by this process."""
@@ -127,7 +285,7 @@ class BySlot:
         )
         query = (
             select(rows.c.run, rows.c.shared, func.sum(rows.c.length_us).label("length_us"))
-            .where(rows.c.line == "run")
+            .where(rows.c.line.in_(("run", UNOBSERVED)), rows.c.run != "")
             .group_by(rows.c.run, rows.c.shared)
         )
         found: dict[str, float] = {}
@@ -146,6 +304,31 @@ class BySlot:
         )
         with self._database.reading() as connection:
             return int(connection.execute(query).scalar() or 0)
+
+
+_GRAMS = ("carbon_ug", "upper_ug")
+
+
+def _scenario_slot(start_us: int, scenario: str, rows: Sequence[Row[Any]]) -> ScenarioSlot:
+    """Put the sums of one slot together."""
+    parts = [row._mapping for row in rows]
+    carbon_ug, upper_ug = (sum(int(row[name]) for row in parts) for name in _GRAMS)
+    return ScenarioSlot(
+        slot_start=from_us(start_us),
+        scenario=scenario,
+        kind=max(row.kind for row in rows),
+        tokens=sum(int(row.tokens) for row in rows),
+        carbon_ug=None if any(row.bare for row in rows) else carbon_ug,
+        upper_ug=None if any(row.bare_upper for row in rows) else upper_ug,
+        read=any(row.read for row in rows),
+        host=any(row.host for row in rows),
+        signals=frozenset(row.signal for row in rows if row.quality not in ("", UNPRICED)),
+        qualities=frozenset(
+            word
+            for row in rows
+            for word in (row.quality, row.energy_quality, signal_quality(row.signal))
+        ),
+    )
 
 
 def _actual(start: datetime, end: datetime) -> ColumnElement[bool]:

@@ -5,7 +5,7 @@ decision keeps the id of the one it rested on, and that row outlives the decisio
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -97,6 +97,13 @@ class ForecastStore:
         with self._database.reading() as connection:
             row = connection.execute(query).one_or_none()
         return _forecast(row) if row else None
+
+    def signals(self, ids: Collection[int]) -> dict[int, str]:
+        """Name the signal of each of these issues that is still known."""
+        table = CARBON_FORECASTS.c
+        with self._database.reading() as connection:
+            rows = connection.execute(select(table.id, table.signal).where(table.id.in_(ids))).all()
+        return {row.id: row.signal for row in rows}
 
     def made(self, signal: Signal, since: datetime) -> tuple[Forecast, ...]:
         """List our own issues made since then, oldest first."""

@@ -12,6 +12,8 @@ from wattmesh.reconfig.catalogue import (
     Evidence,
     OperatingPoint,
     PairCost,
+    PowerScope,
+    ProbeEvidence,
     Release,
     SwitchCost,
 )
@@ -30,8 +32,17 @@ def from_text(text: str) -> Catalogue:
     points = tuple(_point(each) for each in data.pop("points"))
     switch = _switch(data.pop("switch"))
     release = Release(data.pop("release"))
+    # Catalogues frozen by an earlier version say nothing of their scope: the default held.
+    scope = PowerScope(data.pop("power_scope", PowerScope.GPU))
     simulated = tuple(data.pop("simulated"))
-    return Catalogue(points=points, switch=switch, release=release, simulated=simulated, **data)
+    return Catalogue(
+        points=points,
+        switch=switch,
+        release=release,
+        simulated=simulated,
+        power_scope=scope,
+        **data,
+    )
 
 
 def _switch(data: dict[str, Any]) -> SwitchCost:
@@ -41,11 +52,18 @@ def _switch(data: dict[str, Any]) -> SwitchCost:
 
 
 def _point(data: dict[str, Any]) -> OperatingPoint:
-    """Read one operating point."""
+    """Read one operating point; what the probe did came with a later version than the rest."""
+    probe = data.pop("probe", None)
     layout = Layout.from_dict(data.pop("layout"))
     equivalence = Equivalence(data.pop("equivalence"))
     evidence = Evidence(data.pop("evidence"))
-    return OperatingPoint(layout=layout, equivalence=equivalence, evidence=evidence, **data)
+    return OperatingPoint(
+        layout=layout,
+        equivalence=equivalence,
+        evidence=evidence,
+        probe=ProbeEvidence(**probe) if probe else None,
+        **data,
+    )
 
 
 def point_rows(run: str, catalogue: Catalogue) -> list[dict[str, Any]]:

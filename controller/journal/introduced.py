@@ -14,7 +14,6 @@ def first_mark(message: Register, now: datetime) -> dict[str, Any]:
         "slot_start": 0,
         "slot_end": to_us(now),
         "tokens": message.tokens,
-        "speed": 1.0,
         "at": to_us(now),
     }
 
@@ -37,6 +36,7 @@ def registered(message: Register, now: datetime) -> dict[str, Any]:
         "boundary_every": message.boundary_every,
         "checkpoint_digest": message.checkpoint_digest,
         "phase": "registered",
+        "trouble": "",
         "last_seen_at": to_us(now),
         "incarnation_at": to_us(now),
         "finished_at": None,
@@ -45,6 +45,9 @@ def registered(message: Register, now: datetime) -> dict[str, Any]:
         "host": message.host,
         "pid": message.pid,
         "scheduler_key": message.scheduler_key,
+        "protocol": message.protocol,
+        "progress_at": None,
+        "pause_share": 0.0,
     }
 
 
@@ -57,4 +60,5 @@ def incarnation_row(message: Register, now: datetime) -> dict[str, Any]:
         "started_at": to_us(now),
         "last_seen_at": to_us(now),
         "end_reason": "",
+        "gpus": to_text(message.gpus),
     }

@@ -7,6 +7,7 @@ from wattmesh.controller.journal.budgets import BudgetStore
 from wattmesh.controller.journal.by_slot import BySlot
 from wattmesh.controller.journal.caps import CapStore
 from wattmesh.controller.journal.carbon import CarbonStore
+from wattmesh.controller.journal.coverage import CoverageStore
 from wattmesh.controller.journal.decisions import DecisionStore
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.events import EventStore
@@ -17,6 +18,8 @@ from wattmesh.controller.journal.nodes import NodeStore
 from wattmesh.controller.journal.outages import OutageStore
 from wattmesh.controller.journal.retention import Retention
 from wattmesh.controller.journal.runs import RunStore
+from wattmesh.controller.journal.signs import SignStore
+from wattmesh.controller.journal.stays import StayStore
 from wattmesh.controller.journal.switches import SwitchStore
 from wattmesh.errors import FixInput
 
@@ -28,12 +31,15 @@ class Journal:
         """Put a store over every group of tables."""
         self.database = database
         self.runs = RunStore(database)
+        self.signs = SignStore(database, self.runs.liveness)
         self.switches = SwitchStore(database)
         self.decisions = DecisionStore(database)
         self.forecasts = ForecastStore(database)
         self.carbon = CarbonStore(database, self.forecasts)
         self.by_slot = BySlot(database)
         self.ledger = LedgerStore(database, self.by_slot.changed)
+        self.coverage = CoverageStore(database, self.ledger.added)
+        self.stays = StayStore(database)
         self.budgets = BudgetStore(database)
         self.caps = CapStore(database)
         self.nodes = NodeStore(database, self.ledger.added)

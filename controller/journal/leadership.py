@@ -70,7 +70,8 @@ class Leadership:
         """Let the lease expire now (a clean stop)."""
         with self._database.writing() as connection:
             mine = (LEADERSHIP.c.holder == holder) & (LEADERSHIP.c.epoch == epoch)
-            connection.execute(update(LEADERSHIP).where(mine).values(expires_at=0))
+            now_us = _clock_us(connection)
+            connection.execute(update(LEADERSHIP).where(mine).values(expires_at=now_us))
 
     def current(self) -> LeaderRow | None:
         """Read the lease; None before anybody led."""

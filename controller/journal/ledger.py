@@ -4,28 +4,31 @@ Invariant: rows are absolute and replaced whole, in one transaction with the cou
 computed from; so a repeat counts nothing twice, and a crash loses nothing that was acknowledged.
 """
 
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
 from typing import Any
 
-from sqlalchemy import Row, func, or_, select
+from sqlalchemy import Row, delete, func, or_, select
 
+from wattmesh.controller.journal.coverage import extend
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.sums import Sums, TotalRow, same_slot
 from wattmesh.controller.journal.tables import (
+    CLOSED_RUNS,
     COUNTERS,
     EMISSIONS,
     ENERGY,
-    ROLLUPS,
     TOKEN_MARKS,
 )
-from wattmesh.controller.journal.values import columns, from_us, to_us, upsert
+from wattmesh.controller.journal.values import columns, from_us, to_text, to_us, upsert
 from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
 
 __all__ = ["EmissionRow", "Intensity", "LedgerStore", "TokenMark", "TotalRow"]
 
+ACTUAL = "actual"
 _MARK_TIMES = ("slot_start", "slot_end", "at")
 
 MOST_NAMED = 200
@@ -37,12 +40,20 @@ class EmissionRow:
     """Grams of one slot. `carbon_ug` None: the slot has no price yet (never zero).
 
     Attributes:
-        scenario: actual | baseline. `gpu_uuid`: "" in the baseline, which has no devices.
-        line: of the energy row it was computed from; "" in the baseline.
+        scenario: actual | baseline | best_single. `gpu_uuid`: "" in the latter two, which have no
+            devices.
+        line: of the energy row it was computed from; in the other scenarios `as_run` (what the run
+            itself drew in this slot: the row has no joules of its own), `modelled`, or `assumed`
+            (modelled before anything was measured).
+        signal: what it is accounted in. `stand_in`: the declared fallback whose value, scaled,
+            stands for it; "" when its own does.
+        quality: of its intensity. `energy_quality`: of its joules.
         pue_milli: joules of the facility for 1000 of its machines, as the settings had it when the
             row was first priced; 1000 within the boundary `it`.
         first_carbon_ug: as first reported, before any revision.
-        tokens: trained in the slot (baseline rows only; 0 in actual rows).
+        upper_mj: the most that was drawn beyond `energy_mj` while nobody measured. `upper_ug`: its
+            grams; None while it has no price.
+        tokens: trained in the slot (0 in actual rows).
         model: what made an intensity that the signal did not measure; "" when it did.
     """
 
@@ -61,6 +72,10 @@ class EmissionRow:
     line: str = ""
     pue_milli: int = 1000
     model: str = ""
+    stand_in: str = ""
+    energy_quality: str = ""
+    upper_mj: int = 0
+    upper_ug: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,21 +88,16 @@ class Intensity:
     quality: str
     g_milli_per_kwh: int | None
     model: str = ""
+    stand_in: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenMark:
-    """How far a run was when a slot ended (or when it was last looked at in it).
-
-    Attributes:
-        speed: measured tokens/s over the catalogue's, at the point it ran at.
-        at: up to when its baseline has been reckoned.
-    """
+    """How far a run was when it was last looked at in a slot, at `at`."""
 
     slot_start: datetime
     slot_end: datetime
     tokens: int
-    speed: float
     at: datetime
 
 
@@ -105,10 +115,12 @@ class LedgerStore:
     def book(self, rows: Iterable[EnergyRow], baselines: Iterable[CounterBaseline]) -> None:
         """Replace rows and the counters they came from, in one transaction."""
         energy = [_times(columns(row), "slot_start", "slot_end") for row in rows]
-        counters = [_times(columns(each), "at") for each in baselines]
+        advanced = tuple(baselines)
+        counters = [_times(columns(each), "at") for each in advanced]
         with self._database.writing() as connection:
             upsert(connection, ENERGY, energy)
             upsert(connection, COUNTERS, counters)
+            extend(connection, advanced)
         self._written(energy)
         self._booked(row["slot_start"] for row in energy)
 
@@ -161,15 +173,28 @@ class LedgerStore:
                 for row in connection.execute(query)
             )
 
-    def mark(self, run: str, marks: Iterable[TokenMark], rows: Iterable[EmissionRow]) -> None:
-        """Remember how far a run and its baseline are, in one transaction.
+    def mark(
+        self, run: str, marks: Iterable[TokenMark], since: datetime, rows: Iterable[EmissionRow]
+    ) -> None:
+        """Remember how far a run is, and replace its other scenarios, in one transaction.
 
-        The newest mark of a slot stands; `rows` are the baseline's, as in `emit`.
+        Args:
+            run: whose.
+            marks: the newest of a slot stands.
+            since: rows of the other scenarios in slots that begin from here on are replaced.
+            rows: by these.
         """
-        values = [{"run": run, **_times(columns(mark), *_MARK_TIMES)} for mark in marks]
         emissions = [_times(columns(row), "slot_start", "slot_end") for row in rows]
+        values = [{"run": run, **_times(columns(mark), *_MARK_TIMES)} for mark in marks]
         with self._database.writing() as connection:
             upsert(connection, TOKEN_MARKS, values)
+            connection.execute(
+                delete(EMISSIONS).where(
+                    EMISSIONS.c.run == run,
+                    EMISSIONS.c.scenario != ACTUAL,
+                    EMISSIONS.c.slot_start >= to_us(since),
+                )
+            )
             upsert(connection, EMISSIONS, emissions)
         self._written(emissions)
 
@@ -183,29 +208,35 @@ class LedgerStore:
 
     def first_mark(self, run: str) -> TokenMark | None:
         """Give how far a run was when it first registered."""
-        return self._mark(run, TOKEN_MARKS.c.slot_start)
+        return next(iter(self._marks(run, TOKEN_MARKS.c.slot_start, 1)), None)
 
-    def newest_mark(self, run: str) -> TokenMark | None:
-        """Give a run's newest mark."""
-        return self._mark(run, TOKEN_MARKS.c.at.desc())
+    def newest_marks(self, run: str, count: int = 1) -> tuple[TokenMark, ...]:
+        """Give a run's newest marks in time order."""
+        return tuple(reversed(self._marks(run, TOKEN_MARKS.c.slot_start.desc(), count)))
 
-    def _mark(self, run: str, order: Any) -> TokenMark | None:
+    def _marks(self, run: str, order: Any, count: int) -> tuple[TokenMark, ...]:
         """Give the first of a run's marks in an order."""
-        query = select(TOKEN_MARKS).where(TOKEN_MARKS.c.run == run).order_by(order).limit(1)
+        query = select(TOKEN_MARKS).where(TOKEN_MARKS.c.run == run).order_by(order).limit(count)
         with self._database.reading() as connection:
-            row = connection.execute(query).one_or_none()
-        return _token_mark(row) if row else None
+            return tuple(map(_token_mark, connection.execute(query)))
 
-    def trained(self, run: str, scenario: str) -> int:
-        """Sum the tokens of a scenario, those of rolled up slots too."""
-        query = [
-            select(func.sum(table.c.tokens))
-            .where(table.c.scenario == scenario)
-            .where(table.c.run == run)
-            for table in (EMISSIONS, ROLLUPS)
-        ]
+    def trained(self, run: str, scenario: str, before: datetime) -> int:
+        """Sum the tokens that a scenario trained in slots that begin before a moment."""
+        query = (
+            select(func.sum(EMISSIONS.c.tokens))
+            .where(EMISSIONS.c.scenario == scenario, EMISSIONS.c.run == run)
+            .where(EMISSIONS.c.slot_start < to_us(before))
+        )
         with self._database.reading() as connection:
-            return sum(int(connection.execute(each).scalar() or 0) for each in query)
+            return int(connection.execute(query).scalar() or 0)
+
+    def first_slot_of_kind(self, run: str, kind: str) -> datetime | None:
+        """Give the first slot that the other scenarios have of a kind; None: none."""
+        query = select(func.min(EMISSIONS.c.slot_start)).where(
+            EMISSIONS.c.scenario != ACTUAL, EMISSIONS.c.run == run, EMISSIONS.c.line == kind
+        )
+        with self._database.reading() as connection:
+            return from_us(connection.execute(query).scalar())
 
     def unemitted(self, since: datetime | None, scenario: str) -> tuple[EnergyRow, ...]:
         """List energy rows of slots from `since` whose emission row lacks or has other joules."""
@@ -216,6 +247,8 @@ class LedgerStore:
                 or_(
                     EMISSIONS.c.run.is_(None),
                     EMISSIONS.c.energy_mj.is_distinct_from(ENERGY.c.energy_mj),
+                    EMISSIONS.c.upper_mj != ENERGY.c.upper_mj,
+                    EMISSIONS.c.energy_quality != ENERGY.c.quality,
                 )
             )
             .order_by(ENERGY.c.slot_start, ENERGY.c.gpu_uuid, ENERGY.c.run)
@@ -237,10 +270,11 @@ class LedgerStore:
             table.quality,
             table.g_milli_per_kwh,
             table.model,
+            table.stand_in,
         )
         query: Any = (
             select(*columns)
-            .where(table.energy_mj.is_not(None))
+            .where(or_(table.energy_mj.is_not(None), table.upper_mj > 0))
             .distinct()
             .order_by(table.slot_start)
         )
@@ -257,15 +291,40 @@ class LedgerStore:
         """Sum everything ever booked: single slots and what was rolled up."""
         return self._sums.totals()
 
-    def rolled_up(self, run: str) -> tuple[TotalRow, ...]:
-        """Sum what was rolled up of one run: its single slots are gone."""
-        return self._sums.rolled_up(run)
-
     def between(
         self, start: datetime, end: datetime, run: str | None = None
     ) -> tuple[TotalRow, ...]:
         """Sum slots that begin in [start, end), of one run or of all; rolled up days too."""
         return self._sums.between(to_us(start), to_us(end), run)
+
+    def closed_runs(self) -> dict[str, dict[str, Any]]:
+        """Give the figures of runs whose slots were summed up, by run."""
+        with self._database.reading() as connection:
+            rows = connection.execute(select(CLOSED_RUNS)).all()
+        return {row.run: json.loads(row.figures) for row in rows}
+
+    def close_run(self, run: str, figures: Mapping[str, Any], now: datetime) -> None:
+        """Keep what a run came to; from now on its slots may be summed up."""
+        row = {"run": run, "closed_at": to_us(now), "figures": to_text(dict(figures))}
+        with self._database.writing() as connection:
+            upsert(connection, CLOSED_RUNS, [row])
+
+    def newest_energy(self, run: str) -> datetime | None:
+        """Give the start of the newest slot in which joules or unread time were booked to a run."""
+        query = select(func.max(ENERGY.c.slot_start)).where(ENERGY.c.run == run)
+        with self._database.reading() as connection:
+            return from_us(connection.execute(query).scalar())
+
+    def newest_slot(self, run: str) -> datetime | None:
+        """Give the start of the newest slot that has a row of a run in any scenario."""
+        with self._database.reading() as connection:
+            newest = [
+                connection.execute(
+                    select(func.max(table.c.slot_start)).where(table.c.run == run)
+                ).scalar()
+                for table in (ENERGY, EMISSIONS)
+            ]
+        return from_us(max((each for each in newest if each is not None), default=None))
 
     def first_slot(self, since: datetime, run: str | None = None) -> datetime | None:
         """Give the first slot from `since` of which anything was booked, to one run or at all."""
@@ -309,7 +368,6 @@ def _token_mark(row: Row[Any]) -> TokenMark:
         slot_start=from_us(row.slot_start),
         slot_end=from_us(row.slot_end),
         tokens=row.tokens,
-        speed=row.speed,
         at=from_us(row.at),
     )
 

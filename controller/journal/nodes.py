@@ -30,6 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
+from wattmesh.controller.journal.coverage import extend
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.tables import DELIVERIES, ENERGY, NODE_COUNTERS, NODES
 from wattmesh.controller.journal.values import (
@@ -43,7 +44,7 @@ from wattmesh.controller.journal.values import (
 from wattmesh.errors import InputInvalid
 from wattmesh.telemetry.delivery import Batch, Report
 from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
-from wattmesh.telemetry.readings import Quality
+from wattmesh.telemetry.readings import Quality, merged_quality
 
 log = logging.getLogger(__name__)
 
@@ -262,9 +263,14 @@ def _addition(dialect: str) -> Any:
     """Make the statement that adds a change to a row (once: that takes longer than to run it)."""
     statement = (sqlite_insert if dialect == "sqlite" else postgresql_insert)(ENERGY)
     old, new = ENERGY.c, statement.excluded
+    simulated, estimated = (
+        or_(old.quality.contains(word), new.quality.contains(word))
+        for word in (str(Quality.SIMULATED), str(Quality.ESTIMATED))
+    )
     either = [
-        (or_(old.quality == weak, new.quality == weak), weak)
-        for weak in (str(Quality.SIMULATED), str(Quality.ESTIMATED))
+        (and_(simulated, estimated), merged_quality((Quality.SIMULATED, Quality.ESTIMATED))),
+        (simulated, str(Quality.SIMULATED)),
+        (estimated, str(Quality.ESTIMATED)),
     ]
     total_mj = func.coalesce(old.energy_mj, 0) + func.coalesce(new.energy_mj, 0)
     unknown = and_(old.energy_mj.is_(None), new.energy_mj.is_(None))
@@ -289,6 +295,7 @@ def _count(connection: Connection, node: str, batch: Batch) -> None:
         connection.execute(delete(NODE_COUNTERS).where(mine))
     counters = [{"node": node, **columns(each), "at": to_us(each.at)} for each in batch.baselines]
     upsert(connection, NODE_COUNTERS, counters)
+    extend(connection, batch.baselines)
 
 
 def _remember(

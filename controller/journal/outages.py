@@ -1,4 +1,4 @@
-"""How much of its time a run stood in outages that nobody ordered, from its own launches.
+"""Outages that nobody ordered, from a run's own launches: how much of its time it stood in them.
 
 Invariant: a restart that we asked for is no outage; a history of less than a day counts as a day,
 so that the first outage of a young run does not pass for its habit.
@@ -10,7 +10,7 @@ from itertools import pairwise
 from sqlalchemy import bindparam, select
 
 from wattmesh.controller.journal.engine import Database
-from wattmesh.controller.journal.runs import RESTART
+from wattmesh.controller.journal.stays import RESTART
 from wattmesh.controller.journal.tables import INCARNATIONS
 from wattmesh.controller.journal.values import to_us
 
@@ -19,7 +19,12 @@ MOST = 0.5
 """A run that stands more often than not needs a person, and no better estimate."""
 
 _LAUNCHES = (
-    select(INCARNATIONS.c.started_at, INCARNATIONS.c.ended_at, INCARNATIONS.c.end_reason)
+    select(
+        INCARNATIONS.c.attempt,
+        INCARNATIONS.c.started_at,
+        INCARNATIONS.c.ended_at,
+        INCARNATIONS.c.end_reason,
+    )
     .where(INCARNATIONS.c.run == bindparam("which"))
     .order_by(INCARNATIONS.c.started_at)
 )
@@ -31,6 +36,15 @@ class OutageStore:
     def __init__(self, database: Database) -> None:
         """Keep the database."""
         self._database = database
+
+    def last(self, run: str) -> int:
+        """Give the attempt of the newest launch that nobody of us ordered; 0: there was none."""
+        with self._database.reading() as connection:
+            launches = connection.execute(_LAUNCHES, {"which": run}).all()
+        after = (
+            each.attempt for before, each in pairwise(launches) if before.end_reason != RESTART
+        )
+        return max(after, default=0)
 
     def share(self, run: str, now: datetime) -> float:
         """Give the share of its time that a run stood between two launches, in [0, 0.5]."""

@@ -1,7 +1,7 @@
 """Roll-up and retention: single slots become daily sums, and old detail goes.
 
 Invariant: what `LedgerStore.totals` gives is the same before and after: a slot leaves its table in
-the very transaction that adds it to the sums. Runs that are not finished keep every slot. A batch
+the very transaction that adds it to the sums. Runs that are not closed keep every slot. A batch
 that was counted is never counted again, though its watermark is gone.
 """
 
@@ -19,6 +19,7 @@ from sqlalchemy import (
     delete,
     func,
     literal,
+    or_,
     select,
     true,
     update,
@@ -30,6 +31,7 @@ from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.sums import AMOUNTS, KEY, emission_sums, energy_sums
 from wattmesh.controller.journal.tables import (
     CARBON_POINTS,
+    CLOSED_RUNS,
     DECISIONS,
     DELIVERIES,
     EMISSIONS,
@@ -53,16 +55,17 @@ class Retention:
         self._database = database
 
     def roll_up(self, before: datetime, timezone: str = "UTC") -> int:
-        """Sum up slots that ended before `before`, of finished runs and of nobody; count them.
+        """Sum up slots that ended before `before`, of closed runs and of nobody; count them.
 
         Args:
             before: nothing newer is touched.
             timezone: the site's, whose days are summed up: no sum lies in two of its months.
         """
         with self._database.writing() as connection:
-            unfinished = select(RUNS.c.run).where(RUNS.c.finished_at.is_(None))
+            closed = select(CLOSED_RUNS.c.run)
             old = {
-                table: (table.c.slot_end < to_us(before)) & table.c.run.not_in(unfinished)
+                table: (table.c.slot_end < to_us(before))
+                & or_(table.c.run == "", table.c.run.in_(closed))
                 for table in (ENERGY, EMISSIONS)
             }
             for start_us, end_us in _days(connection, old, to_us(before), timezone):

@@ -16,6 +16,8 @@ from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.frozen_catalogue import from_text, point_rows, to_stored
 from wattmesh.controller.journal.introduced import first_mark, incarnation_row, registered
 from wattmesh.controller.journal.leadership import check_epoch
+from wattmesh.controller.journal.liveness import Known, Liveness, Sign
+from wattmesh.controller.journal.stays import RESTART, note_stay
 from wattmesh.controller.journal.tables import (
     FREEZE,
     INCARNATIONS,
@@ -26,12 +28,14 @@ from wattmesh.controller.journal.tables import (
 from wattmesh.controller.journal.values import (
     from_us,
     insert_new,
+    one_line,
     to_layout,
     to_text,
     to_us,
     upsert,
 )
 from wattmesh.errors import Fenced, InputInvalid, Refused
+from wattmesh.policies.best_single import best_single
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Finish, Progress, Register, Registered
@@ -47,11 +51,8 @@ _HELD = select(RUNS).where(RUNS.c.run == bindparam("which")).with_for_update()
 _CHANGE = update(RUNS).where(RUNS.c.run == bindparam("which"))
 _SPEAKER = update(INCARNATIONS).where(INCARNATIONS.c.incarnation == bindparam("which"))
 
-LIVE_S = 15.0
-"""A run that has not reported for this long is lost, until it reports again."""
-
-RESTART = "restart"
-"""How a run ends an incarnation that we asked to restart: no outage, but part of a switch."""
+TROUBLE_LENGTH = 500
+"""Characters that are kept of a run's own sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +70,16 @@ class RunRow:
     """One run as it last reported. `state`: live, lost or finished.
 
     Attributes:
+        last_seen_at: its newest sign of life, `phase`: what it was doing then. `progress_at`: its
+            newest report of a step of this launch; None before the first.
+        trouble: why its newest save step left no checkpoint, as it says; "" when all is well.
         released: GPUs it gave back when it was started again on fewer of them.
         incarnation_at: when the newest launch registered. `outage_from`: since when the one before
             had been silent, when we did not cause that; None when we did, or there was none.
         clock_mhz: lock that is wished for its GPUs, since `clock_at`; None: none.
+        protocol: of its hook. `pause_share`: of its time, what it is to be counted with for long
+            pauses between two steps.
+        speeds: what was measured of points (`wattmesh.controller.measured_speeds`), as text.
     """
 
     run: str
@@ -95,6 +102,7 @@ class RunRow:
     checkpoint_step: int
     checkpoint_digest: str
     phase: str
+    trouble: str
     registered_at: datetime
     last_seen_at: datetime
     incarnation_at: datetime
@@ -103,6 +111,7 @@ class RunRow:
     finish_reason: str
     catalogue: Catalogue | None
     baseline: str
+    best_single: str
     deadline: datetime | None
     frozen: str
     ordered_point: str
@@ -114,20 +123,31 @@ class RunRow:
     pid: int
     scheduler_key: str
     released: tuple[str, ...] = ()
+    protocol: int = 1
+    progress_at: datetime | None = None
+    pause_share: float = 0.0
+    speeds: str = ""
 
     @property
     def point(self) -> OperatingPoint | None:
         """The catalogue's point it is at: its own layout, and the lock wished for its GPUs."""
         return self.catalogue.find(self.layout, self.clock_mhz) if self.catalogue else None
 
+    @property
+    def step_s(self) -> float | None:
+        """Usual seconds of a step, as it reports them; None until it has trained a few."""
+        if not self.tokens_per_s or not self.step or not self.tokens:
+            return None
+        return self.tokens / self.step / self.tokens_per_s
+
 
 class RunStore:
     """The runs table and its incarnations."""
 
-    def __init__(self, database: Database, *, live_s: float = LIVE_S) -> None:
-        """Keep the database."""
+    def __init__(self, database: Database) -> None:
+        """Keep the database; who lives is known from here on."""
         self._database = database
-        self._live = timedelta(seconds=live_s)
+        self.liveness = Liveness()
 
     def register(
         self, message: Register, *, owner_uid: int, now: datetime, epoch: int, plan: RunPlan
@@ -149,10 +169,13 @@ class RunStore:
                 assert row is not None  # it could not be inserted
                 self._check_newer(row, message, owner_uid, now)
                 if row.incarnation != message.incarnation:
-                    _succeed(connection, row, message, now)
+                    seen_at, _ = self.liveness.seen(Known.of(row))
+                    _succeed(connection, row, message, now, to_us(seen_at))
                 elif not row.finish_reason:
                     _change(connection, message.run, attempt=max(row.attempt, message.attempt))
                     _seen(connection, message, now)
+            note_stay(connection, message.run, now)
+        self.liveness.hear(message.run, Sign.of(message, owner_uid, now, "registered"))
         return Registered(
             run=message.run, incarnation=message.incarnation, attempt=message.attempt, epoch=epoch
         )
@@ -183,9 +206,15 @@ class RunStore:
                 checkpoint_step=message.checkpoint_step,
                 checkpoint_digest=message.checkpoint_digest,
                 phase=message.phase,
+                trouble=one_line(message.trouble, TROUBLE_LENGTH),
                 last_seen_at=to_us(now),
+                progress_at=to_us(now),
+                pause_share=min(max(message.pause_share, 0.0), 1.0),
             )
             _spoke(connection, message, now)
+            if to_text(message.layout.to_dict()) != row.layout:
+                note_stay(connection, message.run, now)
+        self.liveness.hear(message.run, Sign.of(message, owner_uid, now, message.phase))
 
     def finish(self, message: Finish, *, owner_uid: int, now: datetime) -> None:
         """Take in the end of a run ("done") or of one incarnation (anything else); once.
@@ -211,6 +240,7 @@ class RunStore:
                 .where(INCARNATIONS.c.incarnation == message.incarnation)
                 .values(ended_at=to_us(now), end_reason=message.reason)
             )
+        self.liveness.forget(message.run)
 
     def all(self, now: datetime) -> tuple[RunRow, ...]:
         """List every run, oldest first, as it stands at `now`."""
@@ -267,6 +297,17 @@ class RunStore:
         with self._database.writing() as connection:
             check_epoch(connection, epoch)
             _change(connection, run, clock_mhz=clock_mhz, clock_at=to_us(now))
+            note_stay(connection, run, now)
+
+    def note_speeds(self, run: str, speeds: str, *, epoch: int) -> None:
+        """Remember what was measured of a run's points.
+
+        Raises:
+            Fenced: another daemon leads by now; nothing was written.
+        """
+        with self._database.writing() as connection:
+            check_epoch(connection, epoch)
+            _change(connection, run, speeds=speeds)
 
     def _check_newer(self, row: Row[Any], message: Register, owner_uid: int, now: datetime) -> None:
         """Let a launch in only when it is the newest and its predecessor is gone."""
@@ -282,24 +323,27 @@ class RunStore:
                 f"run {row.name}: attempt {message.attempt} is not newer than attempt "
                 f"{row.attempt}, which is known; claim a higher one"
             )
-        age = now - from_us(row.last_seen_at)
-        ended = row.finish_reason != "" or row.finished_at is not None
-        if message.supersedes != row.incarnation and age < self._live and not ended:
+        known = Known.of(row)
+        if message.supersedes == row.incarnation or known.ended or known.finished:
+            return
+        if self.liveness.state(known, now) == "live":
+            seen_at, phase = self.liveness.seen(known)
             raise Fenced(
-                f"run {row.name}: attempt {row.attempt} on {row.host} is alive (seen "
-                f"{age.total_seconds():.1f} s ago); end it before launching another"
+                f"run {row.name}: attempt {row.attempt} on {row.host} is alive (heard "
+                f"{(now - seen_at).total_seconds():.1f} s ago, {phase}); end it before launching "
+                "another"
             )
 
     def _row(self, row: Row[Any], now: datetime) -> RunRow:
         """Read one row."""
-        last_seen_at = from_us(row.last_seen_at)
-        lost = now - last_seen_at > self._live
-        state = "finished" if row.finished_at is not None else "lost" if lost else "live"
+        known = Known.of(row)
+        last_seen_at, phase = self.liveness.seen(known)
         values: dict[str, Any] = {
             each: getattr(row, each) for each in RunRow.__dataclass_fields__ if hasattr(row, each)
         }
         values |= {
-            "state": state,
+            "state": self.liveness.state(known, now),
+            "phase": phase,
             "layout": to_layout(row.layout),
             "ranks": tuple(json.loads(row.ranks)),
             "gpus": tuple(json.loads(row.gpus)),
@@ -307,6 +351,7 @@ class RunStore:
             "capabilities": tuple(json.loads(row.capabilities)),
             "registered_at": from_us(row.registered_at),
             "last_seen_at": last_seen_at,
+            "progress_at": from_us(row.progress_at),
             "incarnation_at": from_us(row.incarnation_at),
             "outage_from": from_us(row.outage_from),
             "finished_at": from_us(row.finished_at),
@@ -323,7 +368,11 @@ def speaker(connection: Connection, message: Any, owner_uid: int) -> Row[Any]:
     Raises:
         InputInvalid: no such run. Refused: another owner. Fenced: an older incarnation.
     """
-    row = _find(connection, message.run)
+    return speaking(_find(connection, message.run), message, owner_uid)
+
+
+def speaking(row: Row[Any] | None, message: Any, owner_uid: int) -> Row[Any]:
+    """Check that what is said of a run, as it stands in `row`, is said by whom `speaker` names."""
     if row is None:
         raise InputInvalid(f"run {message.run} is not known; register it first")
     if row.owner_uid != owner_uid:
@@ -355,6 +404,7 @@ def _first(message: Register, owner_uid: int, now: datetime, plan: RunPlan) -> M
     catalogue, deadline = plan.catalogue, plan.deadline
     if deadline is None and plan.deadline_after_s is not None:
         deadline = now + timedelta(seconds=plan.deadline_after_s)
+    baseline = plan.baseline or (catalogue.reference if catalogue else "")
     return {
         **registered(message, now),
         "run": message.run,
@@ -362,17 +412,39 @@ def _first(message: Register, owner_uid: int, now: datetime, plan: RunPlan) -> M
         "registered_at": to_us(now),
         "catalogue": to_stored(catalogue) if catalogue else None,
         "catalogue_digest": catalogue.digest if catalogue else "",
-        "baseline": plan.baseline or (catalogue.reference if catalogue else ""),
+        "baseline": baseline,
+        "best_single": _best_single(catalogue, baseline, message, now, deadline),
         "deadline": to_us(deadline),
     }
 
 
-def _succeed(connection: Connection, row: Row[Any], message: Register, now: datetime) -> None:
+def _best_single(
+    catalogue: Catalogue | None,
+    baseline: str,
+    message: Register,
+    now: datetime,
+    deadline: datetime | None,
+) -> str:
+    """Choose what a saving is parted by; "" where there is none to tell."""
+    if catalogue is None or baseline not in {point.id for point in catalogue.points}:
+        return ""
+    return best_single(
+        catalogue,
+        baseline,
+        tokens=(message.tokens_total or catalogue.tokens_total) - message.tokens,
+        world_size=message.world_size,
+        seconds=None if deadline is None else (deadline - now).total_seconds(),
+    )
+
+
+def _succeed(
+    connection: Connection, row: Row[Any], message: Register, now: datetime, seen_us: int
+) -> None:
     """Let a launch take the place of the one before, which ended when it was last seen."""
     ours = row.finish_reason == RESTART
     values = {
         **registered(message, now),
-        "outage_from": None if ours else row.last_seen_at,
+        "outage_from": None if ours else seen_us,
         "released": to_text(_given_back(row, message) if ours else ()),
     }
     connection.execute(update(RUNS).where(RUNS.c.run == message.run).values(**values))
@@ -380,7 +452,7 @@ def _succeed(connection: Connection, row: Row[Any], message: Register, now: date
         update(INCARNATIONS)
         .where(INCARNATIONS.c.incarnation == row.incarnation)
         .where(INCARNATIONS.c.ended_at.is_(None))
-        .values(ended_at=row.last_seen_at, end_reason="superseded")
+        .values(ended_at=seen_us, end_reason="superseded")
     )
     upsert(connection, INCARNATIONS, [incarnation_row(message, now)])
 

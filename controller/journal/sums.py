@@ -14,9 +14,18 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, func, literal, se
 
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.tables import EMISSIONS, ENERGY, ROLLUPS
+from wattmesh.telemetry.carbon import signal_quality
 
-KEY = ("scenario", "run", "line", "signal", "quality")
-AMOUNTS = ("energy_mj", "unobserved_ms", "upper_mj", "carbon_ug", "first_carbon_ug", "tokens")
+KEY = ("scenario", "run", "line", "signal", "stand_in", "quality", "energy_quality")
+AMOUNTS = (
+    "energy_mj",
+    "unobserved_ms",
+    "upper_mj",
+    "upper_ug",
+    "carbon_ug",
+    "first_carbon_ug",
+    "tokens",
+)
 
 Key = tuple[str, ...]
 Amounts = tuple[int, ...]
@@ -32,22 +41,36 @@ READINGS_KEPT = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TotalRow:
-    """Sums since the beginning. `scenario` "energy": joules; `line` is "" in the baseline.
+    """Sums since the beginning; two signals are two rows.
 
-    `first_carbon_ug`: as first reported, before any intensity was revised.
+    Attributes:
+        scenario: `energy`: joules as they were booked; else as `EmissionRow` has it.
+        signal: what grams are accounted in; of joules, the source that measured them.
+        quality: of the intensity. `energy_quality`: of the joules.
+        unobserved_ms: time that nobody measured (`energy` only).
+        upper_mj, upper_ug: the most drawn in it, and its grams as far as they have a price.
+        first_carbon_ug: as first reported, before any intensity was revised.
     """
 
     scenario: str
     run: str
     line: str
     signal: str
+    stand_in: str
     quality: str
+    energy_quality: str
     energy_mj: int
     unobserved_ms: int
     upper_mj: int
+    upper_ug: int
     carbon_ug: int
     first_carbon_ug: int
     tokens: int
+
+    @property
+    def qualities(self) -> tuple[str, ...]:
+        """Give what its amounts are beside measured: by intensity, by joules, by signal."""
+        return self.quality, self.energy_quality, signal_quality(self.signal)
 
 
 @dataclass(slots=True)
@@ -90,11 +113,6 @@ class Sums:
                 emission_sums(EMISSIONS.c.slot_start >= kept.end_us),
             )
         return _rows(_merged(kept.sums, recent))
-
-    def rolled_up(self, run: str) -> tuple[TotalRow, ...]:
-        """Sum what was rolled up of one run: its single slots are gone."""
-        with self._database.reading() as connection:
-            return _rows(_add_up(connection, rolled_sums().where(ROLLUPS.c.run == run)))
 
     def between(self, start_us: int, end_us: int, run: str | None = None) -> tuple[TotalRow, ...]:
         """Sum slots that begin in [start, end), of one run or of all; rolled up days too."""
@@ -150,33 +168,39 @@ def same_slot(scenario: str) -> ColumnElement[bool]:
 def energy_sums(which: ColumnElement[bool], *by: ColumnElement[int]) -> Any:
     """Sum joules per key (and `by`) of the rows that `which` names."""
     table = ENERGY.c
-    key = (table.run, table.line, table.source, table.quality, *by)
+    key = (table.run, table.line, table.source)
+    words = (literal("").label("stand_in"), literal("").label("price_quality"))
     return (
         select(
             literal("energy"),
             *key,
+            *words,
+            table.quality,
+            *by,
             _sum(table.energy_mj),
             _sum(table.unobserved_ms),
             _sum(table.upper_mj),
             literal(0),
             literal(0),
             literal(0),
+            literal(0),
         )
         .where(which)
-        .group_by(*key)
+        .group_by(*key, table.quality, *by)
     )
 
 
 def emission_sums(which: ColumnElement[bool], *by: ColumnElement[int]) -> Any:
     """Sum grams per key (and `by`) of the rows that `which` names."""
     table = EMISSIONS.c
-    key = (table.scenario, table.run, table.line, table.signal, table.quality, *by)
+    key = (*(table[name] for name in KEY), *by)
     return (
         select(
             *key,
             _sum(table.energy_mj),
             literal(0),
-            literal(0),
+            _sum(table.upper_mj),
+            _sum(table.upper_ug),
             _sum(table.carbon_ug),
             _sum(table.first_carbon_ug),
             _sum(table.tokens),

@@ -2,7 +2,8 @@
 
 Invariant: a run has at most one open switch (a unique column holds it while it is open); the row is
 committed, under the leader's epoch, before anybody can fetch it as an order; a report moves it
-forwards or changes nothing.
+forwards or changes nothing, but that the run may add to its last word how long it took to be at its
+pace.
 """
 
 import itertools
@@ -10,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import isfinite
 from typing import Any
 
 from sqlalchemy import Connection, Row, select, update
@@ -17,10 +19,11 @@ from sqlalchemy import Connection, Row, select, update
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.leadership import check_epoch
 from wattmesh.controller.journal.runs import speaker
+from wattmesh.controller.journal.stays import note_stay
 from wattmesh.controller.journal.tables import RUNS, SWITCHES, TRANSITIONS
 from wattmesh.controller.journal.values import from_us, insert_new, to_text, to_us
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.switch import FINAL, SwitchState, advance, position
+from wattmesh.reconfig.switch import AT_PACE, FINAL, SwitchState, advance, position
 from wattmesh.reconfig.wire import Order, Transition
 
 UG = 1_000_000
@@ -28,7 +31,7 @@ UG = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchRow:
-    """One switch. `total_s`: from the boundary to confirmed, as the run measured it."""
+    """One switch, with what the run measured: seconds in `evidence`, from the boundary on."""
 
     plan: str
     run: str
@@ -49,9 +52,13 @@ class SwitchRow:
 
     @property
     def total_s(self) -> float | None:
-        """Seconds the whole switch took; None before it is known."""
-        value = self.evidence.get("total_s")
-        return float(value) if isinstance(value, int | float) else None
+        """Seconds until the layout stood; None before it is known."""
+        return _seconds(self.evidence.get("total_s"))
+
+    @property
+    def at_pace_s(self) -> float | None:
+        """Seconds until the first step at normal pace had ended; None: nobody saw that."""
+        return _seconds(self.evidence.get(AT_PACE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +172,10 @@ class SwitchStore:
                 }
                 _update(connection, transition.plan, values)
                 _follow(connection, transition)
+                note_stay(connection, transition.run, now)
+            elif _adds_pace(row, transition):
+                evidence = {**json.loads(row.evidence), AT_PACE: transition.evidence[AT_PACE]}
+                _update(connection, transition.plan, {"evidence": to_text(evidence)})
             return _row(connection.execute(_one(transition.plan)).one())
 
     def close(
@@ -181,6 +192,7 @@ class SwitchStore:
             if row is None or not advance(SwitchState(row.state), state):
                 return False
             _update(connection, plan, {"detail": detail, **_moved(state, row.run, now)})
+            note_stay(connection, row.run, now)
             return True
 
     def failures_in_a_row(self, run: str) -> int:
@@ -204,6 +216,20 @@ class SwitchStore:
             rows,
         )
         return sum(1 for _ in since)
+
+
+def _seconds(value: object) -> float | None:
+    """Read seconds that a run reported; None where it is no such number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if isfinite(value) and value > 0 else None
+
+
+def _adds_pace(row: Row[Any], transition: Transition) -> bool:
+    """Say whether a run repeats its last word on a switch, and adds when it was at its pace."""
+    if transition.state not in FINAL or transition.state != row.state:
+        return False
+    return _seconds(transition.evidence.get(AT_PACE)) is not None
 
 
 def _lived(row: SwitchRow) -> tuple[int, int, datetime]:

@@ -4,7 +4,18 @@ Times are whole microseconds since 1970 (UTC), exact and sortable on every datab
 whole millijoules, carbon whole micrograms; layouts and other structures are JSON text.
 """
 
-from sqlalchemy import BigInteger, Column, Float, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    text,
+)
 
 METADATA = MetaData()
 
@@ -31,6 +42,7 @@ RUNS = Table(
     Column("checkpoint_step", BigInteger, nullable=False, default=0),
     Column("checkpoint_digest", String(128), nullable=False, default=""),
     Column("phase", String(64), nullable=False, default=""),
+    Column("trouble", Text, nullable=False, default=""),
     Column("registered_at", BigInteger, nullable=False),
     Column("last_seen_at", BigInteger, nullable=False),
     Column("incarnation_at", BigInteger, nullable=False),
@@ -40,6 +52,7 @@ RUNS = Table(
     Column("catalogue", Text),
     Column("catalogue_digest", String(64), nullable=False, default=""),
     Column("baseline", String(64), nullable=False, default=""),
+    Column("best_single", String(64), nullable=False, default=""),
     Column("deadline", BigInteger),
     Column("frozen", Text, nullable=False, default=""),
     Column("thawed_at", BigInteger),
@@ -52,6 +65,10 @@ RUNS = Table(
     Column("pid", Integer, nullable=False, default=0),
     Column("scheduler_key", String(255), nullable=False, default=""),
     Column("released", Text, nullable=False, default="[]"),
+    Column("protocol", Integer, nullable=False, default=1),
+    Column("progress_at", BigInteger),
+    Column("pause_share", Float, nullable=False, default=0.0),
+    Column("speeds", Text, nullable=False, default=""),
 )
 
 INCARNATIONS = Table(
@@ -64,6 +81,18 @@ INCARNATIONS = Table(
     Column("last_seen_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
     Column("end_reason", Text, nullable=False, default=""),
+    Column("gpus", Text, nullable=False, default="[]"),
+)
+
+STAYS = Table(
+    "stays",
+    METADATA,
+    Column("run", String(64), primary_key=True),
+    Column("at", BigInteger, primary_key=True, autoincrement=False),
+    Column("layout", Text, nullable=False),
+    Column("clock_mhz", Integer),
+    Column("switching", Integer, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
 )
 
 POINTS = Table(
@@ -148,9 +177,15 @@ ENERGY = Table(
     Column("unobserved_ms", BigInteger, nullable=False),
     Column("upper_mj", BigInteger, nullable=False),
     Column("source", String(32), nullable=False),
-    Column("quality", String(16), nullable=False),
+    Column("quality", String(64), nullable=False),
     Column("line", String(32), primary_key=True),
     Index("energy_by_start", "slot_start"),
+    Index(
+        "energy_unobserved",
+        "slot_start",
+        sqlite_where=text("unobserved_ms > 0"),
+        postgresql_where=text("unobserved_ms > 0"),
+    ),
 )
 
 EMISSIONS = Table(
@@ -163,12 +198,16 @@ EMISSIONS = Table(
     Column("line", String(32), primary_key=True),
     Column("slot_end", BigInteger, nullable=False),
     Column("signal", String(200), nullable=False),
+    Column("stand_in", String(200), nullable=False, default=""),
     Column("quality", String(16), nullable=False),
+    Column("energy_quality", String(64), nullable=False, default=""),
     Column("energy_mj", BigInteger),
     Column("g_milli_per_kwh", BigInteger),
     Column("pue_milli", Integer, nullable=False),
     Column("carbon_ug", BigInteger),
     Column("first_carbon_ug", BigInteger),
+    Column("upper_mj", BigInteger, nullable=False, default=0),
+    Column("upper_ug", BigInteger),
     Column("tokens", BigInteger, nullable=False),
     Column("model", String(64), nullable=False, default=""),
     Index("emissions_by_start", "slot_start"),
@@ -181,11 +220,14 @@ ROLLUPS = Table(
     Column("run", String(64), primary_key=True),
     Column("line", String(32), primary_key=True),
     Column("signal", String(200), primary_key=True),
+    Column("stand_in", String(200), primary_key=True),
     Column("quality", String(16), primary_key=True),
+    Column("energy_quality", String(64), primary_key=True),
     Column("day", BigInteger, primary_key=True, autoincrement=False),
     Column("energy_mj", BigInteger, nullable=False),
     Column("unobserved_ms", BigInteger, nullable=False),
     Column("upper_mj", BigInteger, nullable=False),
+    Column("upper_ug", BigInteger, nullable=False),
     Column("carbon_ug", BigInteger, nullable=False),
     Column("tokens", BigInteger, nullable=False),
     Column("first_carbon_ug", BigInteger, nullable=False),
@@ -203,6 +245,7 @@ BUDGET_PLANS = Table(
     Column("limit_ug", BigInteger, nullable=False),
     Column("hours_ug", Text, nullable=False),
     Column("why", Text, nullable=False),
+    Column("signal", String(200), nullable=False, default=""),
     Index("budget_plans_by_period", "name", "start_at"),
 )
 
@@ -245,6 +288,14 @@ COUNTERS = Table(
     Column("recovered_ms", BigInteger, nullable=False),
 )
 
+COVERAGE = Table(
+    "coverage",
+    METADATA,
+    Column("gpu_uuid", String(64), primary_key=True),
+    Column("from_at", BigInteger, nullable=False),
+    Column("until_at", BigInteger, nullable=False),
+)
+
 NODES = Table(
     "nodes",
     METADATA,
@@ -283,8 +334,15 @@ TOKEN_MARKS = Table(
     Column("slot_start", BigInteger, primary_key=True, autoincrement=False),
     Column("slot_end", BigInteger, nullable=False),
     Column("tokens", BigInteger, nullable=False),
-    Column("speed", Float, nullable=False),
     Column("at", BigInteger, nullable=False),
+)
+
+CLOSED_RUNS = Table(
+    "closed_runs",
+    METADATA,
+    Column("run", String(64), primary_key=True),
+    Column("closed_at", BigInteger, nullable=False),
+    Column("figures", Text, nullable=False),
 )
 
 DECISIONS = Table(

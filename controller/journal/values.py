@@ -83,3 +83,8 @@ def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> 
     key = next(iter(table.primary_key))
     inserted = connection.execute(statement.on_conflict_do_nothing().returning(key))
     return inserted.first() is not None
+
+
+def one_line(text: str, length: int) -> str:
+    """What somebody else wrote, as one line that a screen bears, of at most `length` characters."""
+    return "".join(each if each.isprintable() else " " for each in text[:length])

@@ -33,22 +33,22 @@ def _runs(pulse: Pulse, planning: Planning) -> Iterator[Metric]:
     age = GaugeMetricFamily(
         "wattmesh_plan_age_seconds",
         "Since the observation that the newest plan was made from.",
-        labels=["run"],
+        labels=["run", "run_id"],
     )
     gap = GaugeMetricFamily(
         "wattmesh_plan_gap_ratio",
         "Most that a better plan could save under the same forecast, as a share of the bound.",
-        labels=["run"],
+        labels=["run", "run_id"],
     )
     solve = GaugeMetricFamily(
-        "wattmesh_plan_solve_seconds", "What the newest plan took.", labels=["run"]
+        "wattmesh_plan_solve_seconds", "What the newest plan took.", labels=["run", "run_id"]
     )
     report = pulse.turned.report if pulse.turned else None
     for run in report.observation.runs if report and report.observation else ():
-        state = planning.runs.get(run.run)
+        state, labels = planning.runs.get(run.run), [run.name, run.run]
         if run.plan is not None:
-            age.add_metric([run.name], (pulse.clock.now() - run.plan.made_at).total_seconds())
-            gap.add_metric([run.name], run.plan.gap)
+            age.add_metric(labels, (pulse.clock.now() - run.plan.made_at).total_seconds())
+            gap.add_metric(labels, run.plan.gap)
         if state is not None and state.solve_s is not None:
-            solve.add_metric([run.name], state.solve_s)
+            solve.add_metric(labels, state.solve_s)
     yield from (age, gap, solve)

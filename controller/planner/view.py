@@ -10,13 +10,21 @@ from datetime import datetime
 from itertools import pairwise
 from math import isfinite
 
+from wattmesh.controller import marks
 from wattmesh.controller.planner.asking import PlanState, why_none
 from wattmesh.policies.decision import IntensitySlot, Observation, PlanView, RunView
 from wattmesh.policies.follow import FRESH
 from wattmesh.policies.horizon import to_end
 from wattmesh.policies.hull import lower_hull
 from wattmesh.policies.words import duration, moment, watts
+from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.telemetry.readings import J_PER_KWH
+
+
+def expected_boundary(catalogue: Catalogue | None) -> str:
+    """Give the energy boundary of grams that are expected: that of the catalogue's watts."""
+    scope = f" ({catalogue.power_scope})" if catalogue else ""
+    return f"power_w of the catalogue{scope}, without PUE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +70,10 @@ class PlanLine:
         level, budget: what is not kept of the service level and of the budget, each as a clause; ""
             when all is, or when there is none.
         cap: what the operator's power cap does to the plan, as a clause; "" when none is in force.
+        flags: of its grams, which are expected: estimated, and simulated where the catalogue or the
+            signal is. `signal`, `boundary`: what they are grams of.
+        slots, options: how many slots, and what to be at in each (points, or asleep), it was chosen
+            from.
     """
 
     made_at: datetime
@@ -81,6 +93,11 @@ class PlanLine:
     level: str = ""
     budget: str = ""
     cap: str = ""
+    flags: tuple[str, ...] = ()
+    signal: str = ""
+    boundary: str = ""
+    slots: int = 0
+    options: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +110,7 @@ class PlanAnswer:
         decision: what the newest cycle decided, in its own words.
         extended: how the grid beyond the forecast was filled; "" when the forecast reaches the end.
         solve_s: what the newest plan took. `failures`: of planning, in a row; `trouble`: why.
-        simulated: what of it is not the real thing.
+        simulated: what of it is not the real thing. `flags`: of the grams in `decision`.
     """
 
     at: datetime | None
@@ -111,6 +128,7 @@ class PlanAnswer:
     failures: int = 0
     trouble: str = ""
     simulated: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 def plan_answer(seen: Observation, run: RunView, state: PlanState, decision: str) -> PlanAnswer:
@@ -126,6 +144,7 @@ def plan_answer(seen: Observation, run: RunView, state: PlanState, decision: str
     ends = [each for each in (run.deadline, plan.finish_at if plan else None) if each]
     carbon = seen.carbon
     horizon = to_end(carbon.slots, seen.now, max(ends), carbon.usual) if ends else None
+    flags = marks.expected_flags(run.catalogue, carbon.signal)
     return PlanAnswer(
         at=seen.now,
         run=run.run,
@@ -134,14 +153,15 @@ def plan_answer(seen: Observation, run: RunView, state: PlanState, decision: str
         deadline=run.deadline,
         signal=carbon.signal,
         sentence=_sentence(seen, run, state),
-        decision=decision,
-        plan=_plan_line(seen, run, plan) if plan else None,
+        decision=marks.sentence(decision, flags),
+        plan=_plan_line(seen, run, plan, flags) if plan else None,
         grid=tuple(_grid_line(each) for each in (horizon.slots if horizon else carbon.slots)),
         extended=horizon.extended if horizon else "",
         solve_s=state.solve_s,
         failures=state.failures,
         trouble=state.trouble,
         simulated=run.catalogue.simulated if run.catalogue else (),
+        flags=flags,
     )
 
 
@@ -174,8 +194,8 @@ def _none_yet(run: RunView, missing: str, trouble: str) -> str:
     return f"{run.name} has no plan yet: it is being made, ask again in a moment."
 
 
-def _plan_line(seen: Observation, run: RunView, plan: PlanView) -> PlanLine:
-    """Show the plan."""
+def _plan_line(seen: Observation, run: RunView, plan: PlanView, flags: tuple[str, ...]) -> PlanLine:
+    """Show the plan; `flags`: of its grams."""
     changes = list(_changes(run, plan))
     points = {each.id: each for each in run.catalogue.points} if run.catalogue else {}
     return PlanLine(
@@ -202,9 +222,14 @@ def _plan_line(seen: Observation, run: RunView, plan: PlanView) -> PlanLine:
         layout_switches=changes.count("layout"),
         clock_changes=changes.count("clock"),
         sleeps=changes.count("sleep"),
-        level=plan.level,
-        budget=plan.budget,
+        level=marks.sentence(plan.level, flags),
+        budget=marks.sentence(plan.budget, flags),
         cap=_cap(seen, run),
+        flags=flags,
+        signal=seen.carbon.signal,
+        boundary=expected_boundary(run.catalogue),
+        slots=plan.slots,
+        options=plan.options,
     )
 
 

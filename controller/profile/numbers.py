@@ -7,13 +7,17 @@ saves more often than the job does, and may not be charged for that.
 Invariant: a layout with too few steps to measure has no numbers, rather than doubtful ones.
 """
 
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
+from typing import Any
 
 from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.profile.meter import Counter, MemoryReading
+from wattmesh.reconfig.catalogue import ProbeEvidence
 from wattmesh.reconfig.step_log import StepRow
 
 Gap = tuple[StepRow, StepRow]
@@ -94,6 +98,26 @@ def idle_power_w(watched: Watched) -> float:
     end_s = first.monotonic_s - first.elapsed_s
     seconds = max(1e-9, end_s - watched.began_s)
     return fmean(each.joules(watched.began_s, end_s) for each in watched.counters) / seconds
+
+
+def probe_evidence(told: Mapping[str, Any]) -> ProbeEvidence | None:
+    """Give what the probe did at a switch; None where the job did not tell, or told nonsense."""
+    names = ("probe_before", "probe_after", "probe_allowed")
+    if not all(_is_finite(told.get(name)) for name in names):
+        return None
+    before, after, allowed = (float(told[name]) for name in names)
+    measured = _is_finite(told.get("probe_noise"))
+    return ProbeEvidence(
+        moved=abs(after - before) / max(abs(before), sys.float_info.min),
+        allowed=allowed,
+        noise=float(told["probe_noise"]) if measured else None,
+        orders=int(told.get("probe_orders", 0)) if measured else 0,
+        computed_in=str(told.get("computed_in", "")) if measured else "",
+    )
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,15 +11,22 @@ paced by simulated GPUs has simulated speed and power, however real its switches
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from wattmesh.controller.demo.process import Child, Children, wait_for
 from wattmesh.controller.profile.job import ProfileJob, fill
 from wattmesh.controller.profile.meter import Meter
-from wattmesh.controller.profile.numbers import Measured, Watched, idle_power_w, measure
+from wattmesh.controller.profile.numbers import (
+    Measured,
+    Watched,
+    idle_power_w,
+    measure,
+    probe_evidence,
+)
 from wattmesh.controller.profile.walk import Walk, WalkServer
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import step_log
@@ -81,7 +88,9 @@ def profile(job: ProfileJob, folder: Path, tell: Tell = lambda _: None) -> Profi
     measured = measure(job, watched)
     unproven = _unproven(job, walk, measured)
     return Profile(
-        catalogue=_catalogue(job, measured, unproven, idle_power_w(watched)),
+        catalogue=_with_probes(
+            _catalogue(job, measured, unproven, idle_power_w(watched)), walk.evidence
+        ),
         measured=measured,
         unproven=unproven,
         wall_s=time.monotonic() - began_s,
@@ -220,6 +229,14 @@ def _catalogue(
         else SwitchCost(),
         simulated=SIMULATED,
     )
+
+
+def _with_probes(catalogue: Catalogue, told: Mapping[str, Mapping[str, Any]]) -> Catalogue:
+    """Keep with each point what the probe did at the switch to it."""
+    points = tuple(
+        replace(each, probe=probe_evidence(told.get(each.id, {}))) for each in catalogue.points
+    )
+    return replace(catalogue, points=points)
 
 
 def _point(job: ProfileJob, one: Measured, proven: bool) -> OperatingPoint:

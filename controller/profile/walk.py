@@ -37,6 +37,7 @@ class Walk:
     Attributes:
         started: step at which each point that was reached began, by id.
         refused: why a point was not reached, by id.
+        evidence: what the job told of the switch to each point that was reached, by id.
     """
 
     def __init__(self, job: ProfileJob, tell: Callable[[str], None]) -> None:
@@ -49,6 +50,7 @@ class Walk:
         self._begins_at = 0
         self.started: dict[str, int] = {}
         self.refused: dict[str, str] = {}
+        self.evidence: dict[str, dict[str, Any]] = {}
 
     def register(self, message: Register) -> Registered:
         """Take the job in.
@@ -101,6 +103,7 @@ class Walk:
             self._begins_at = message.step
             if message.state is SwitchState.CONFIRMED:
                 self.started[target.id] = message.step
+                self.evidence[target.id] = message.evidence
                 words = f"{target.id} ({target.layout}) trains"
             else:
                 self.refused[target.id] = message.detail or str(message.state)

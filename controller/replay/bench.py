@@ -208,6 +208,7 @@ def _scene(asked: Asked, grid: Grid, cell: Cell, slack: float) -> Scene:
         tokens=asked.tokens,
         first=asked.catalogue.reference,
         boundary_every=asked.boundary_every,
+        margin=asked.limits.guard_margin,
         noise=replace(asked.noise, salt=f"{grid.name} {cell.start.isoformat()}"),
     )
 

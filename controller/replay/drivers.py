@@ -18,7 +18,7 @@ from wattmesh.controller.replay.forecasts import Forecast
 from wattmesh.controller.replay.views import now_of, observation
 from wattmesh.controller.replay.world import Scene, State
 from wattmesh.controller.think import Plans, think
-from wattmesh.policies.case import Case, examine, switch_s
+from wattmesh.policies.case import Case, examine
 from wattmesh.policies.decision import (
     Action,
     IntensitySlot,
@@ -175,11 +175,11 @@ class Rival:
 
     def _look(self, scene: Scene, case: Case, here: str) -> Look:
         """Show the rule what it may see."""
-        seen, guard, run = case.seen, case.guard, case.run
+        seen, guard = case.seen, case.guard
         catalogue = scene.catalogue
         assert guard is not None
         # The time that one switch back to full speed takes is nobody's to spend.
-        time_left_s = guard.time_left_s - switch_s(run, catalogue)
+        time_left_s = guard.time_left_s - guard.times.longest_s(guard.fastest)
         end = seen.now + timedelta(seconds=max(1.0, time_left_s))
         horizon = to_end(seen.carbon.slots, seen.now, end)
         tokens = guard.tokens_left / guard.counted_on
@@ -231,7 +231,8 @@ def _guarded(case: Case, here: str, wish: str) -> str | None:
         woken = target.id if wish != SLEEP and guard.may_wake(target) else fastest
         return None if stays else woken
     if not guard.may_stay(current):
-        return fastest
+        refuge = guard.refuge(current)
+        return refuge.id if refuge else None
     if wish == SLEEP:
         return SLEEP if SUSPENDS in case.run.capabilities and guard.may_suspend(current) else None
     return target.id if wish != here and guard.may_go(current, target) else None

@@ -4,6 +4,7 @@ Invariant: nothing is in it that a daemon could not know at that moment; the gri
 the forecast alone, and only the running interval is what was recorded.
 """
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from wattmesh.controller.clocks import BACK_S
@@ -77,7 +78,7 @@ def _run(scene: Scene, state: State, frozen: str, pause: bool) -> RunView:
         open_switch = SwitchView(
             plan="replay",
             target=state.target or "sleep",
-            state="rebuilding" if state.busy_until_s is not None else "ordered",
+            state="rebuilding" if state.told_s is not None else "ordered",
             age_s=at_s - state.ordered_s,
         )
     changed_s, clock_s = state.changed_s, state.clock_s
@@ -100,6 +101,11 @@ def _run(scene: Scene, state: State, frozen: str, pause: bool) -> RunView:
         baseline=scene.first,
         deadline=scene.deadline,
         tokens_per_s=state.measured,
+        switches=tuple(
+            replace(each, ago_s=at_s - told_s)
+            for each, told_s in zip(state.switches, state.told_at_s, strict=True)
+        ),
+        speeds=state.watched.speeds,
         frozen=frozen,
         open_switch=open_switch,
         failed_switches=state.failed,

@@ -8,7 +8,8 @@ Invariant: every second from start to finish is charged, switches and waits incl
 given back, or lost, are charged to nobody here.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import inf
 from random import Random
@@ -16,8 +17,13 @@ from typing import Protocol
 
 from wattmesh.controller.replay.grid import Grid
 from wattmesh.policies.guard import FAILED_SWITCH
+from wattmesh.policies.speed import Watched, watch
+from wattmesh.policies.switch_time import SwitchKind, SwitchRecord, catalogued_s
 from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, Release
 from wattmesh.telemetry.readings import J_PER_KWH
+
+KEPT = 50
+"""Switches that are remembered, as in the journal."""
 
 TICK = 1e-6
 """Seconds within which two moments are one; tokens within which work is done, relatively."""
@@ -33,12 +39,17 @@ class Noise:
         switch_failure: chance that a switch fails.
         clock_late_s: most seconds until a clock that was changed is in force; until then the run
             is no faster than at the slowest clock of its layout.
+        slower: by point id, the share of its catalogue speed that it lacks on these machines.
+        told_share: share of a switch after which the run says that its new layout stands, before
+            the first step at normal pace.
         salt: of the run, so that runs do not all meet the same fate.
     """
 
     throughput: float = 0.0
     switch_failure: float = 0.0
     clock_late_s: float = 0.0
+    slower: Mapping[str, float] = field(default_factory=dict)
+    told_share: float = 1.0
     seed: int = 0
     salt: str = ""
 
@@ -49,6 +60,10 @@ class Noise:
         return (
             1.0 - self.throughput * Random(f"speed {self.seed} {self.salt} {at_s // 3600}").random()
         )
+
+    def takes(self, switch: int) -> float:
+        """Share of the catalogue's seconds, which are cold, that a run's n-th switch takes."""
+        return 1.0
 
     def fails(self, switch: int) -> bool:
         """Say whether a run's n-th switch fails."""
@@ -83,6 +98,7 @@ class Scene:
 
     Attributes:
         first: point id it begins at. `boundary_every`: steps from checkpoint to checkpoint.
+        margin: how far speed is said to go down and up by the hour (`policy.guard_margin`).
         loss: of nodes; None: none are lost.
     """
 
@@ -93,6 +109,7 @@ class Scene:
     tokens: float
     first: str
     boundary_every: int
+    margin: float = 0.02
     noise: Noise = field(default_factory=Noise)
     loss: Loss | None = None
 
@@ -114,7 +131,10 @@ class State:
     Attributes:
         point: where it trains, or trained before it went to sleep. `asleep`: it does not train.
         target: of the order it has, "" for sleep; None without one. `ordered_s`: since when.
-        busy_until_s: end of the switch under way; None: none. `fails`: it will fail.
+        busy_until_s: end of the switch under way; None: none. `fails`: it will fail. `told_s`: when
+            the run says that the new layout stands; None: it has said so.
+        switches: as they were measured, newest first. `told_at_s`: when each was told.
+        watched: speeds as they were measured.
         switched_s: begins of switches. `changed_s`: end of the last; `clock_s`: last clock change,
             in force from `clock_from_s` on.
         measured: tokens/s over the last whole boundary interval.
@@ -132,6 +152,7 @@ class State:
     target: str | None = None
     ordered_s: float = 0.0
     busy_until_s: float | None = None
+    told_s: float | None = None
     busy_w: float = 0.0
     fails: bool = False
     failed: int = 0
@@ -144,6 +165,9 @@ class State:
     boundary_tokens: float = 0.0
     interval_began: tuple[float, float] | None = None
     measured: float | None = None
+    switches: tuple[SwitchRecord, ...] = ()
+    told_at_s: tuple[float, ...] = ()
+    watched: Watched = field(default_factory=Watched)
 
 
 class Driver(Protocol):
@@ -181,6 +205,7 @@ class World:
             interval_began=(0.0, 0.0),
         )
         self._hourly = bool(scene.noise.throughput)
+        self._took_s = 0.0
 
     @property
     def done(self) -> bool:
@@ -190,7 +215,7 @@ class World:
     def order(self, wish: str) -> None:
         """Take an order: a clock and a wake-up at once, all else at the next boundary."""
         state = self.state
-        if state.busy_until_s is not None or self._out:
+        if (state.busy_until_s is not None and state.target is not None) or self._out:
             return
         if wish == ("" if state.asleep else state.point.id):
             return
@@ -212,7 +237,7 @@ class World:
         if self._out and state.out_until_s is not None:
             moments.append(state.out_until_s)
         elif state.busy_until_s is not None:
-            moments.append(state.busy_until_s)
+            moments.append(state.busy_until_s if state.told_s is None else state.told_s)
         elif not state.asleep:
             goal = min(state.boundary_tokens, self.scene.tokens)
             moments.append(state.at_s + max(0.0, goal - state.tokens) / self._speed())
@@ -227,8 +252,10 @@ class World:
         if loss is not None and state.out_until_s is None and to_s >= loss.at_s - TICK:
             self._lose(loss)
         elif state.busy_until_s is not None:
+            if state.told_s is not None and to_s >= state.told_s - TICK:
+                self._tell()
             if to_s >= state.busy_until_s - TICK:
-                self._end()
+                self._resume()
         elif not state.asleep and state.tokens >= state.boundary_tokens * (1 - 1e-12):
             self._boundary()
 
@@ -252,7 +279,8 @@ class World:
             points = self.scene.catalogue.points
             alike = [each.tokens_per_s for each in points if each.layout == state.point.layout]
             tokens_per_s = min(alike)
-        return tokens_per_s * self.scene.noise.speed(state.at_s)
+        share = 1.0 - self.scene.noise.slower.get(state.point.id, 0.0)
+        return tokens_per_s * share * self.scene.noise.speed(state.at_s)
 
     def _power_w(self) -> float:
         """Watts charged to the run now."""
@@ -276,13 +304,16 @@ class World:
 
     def _change_clock(self, target: OperatingPoint) -> None:
         """Lock another clock; it may cost seconds without a token."""
-        state, seconds = self.state, self.scene.catalogue.switch.clock_s
+        state, switch = self.state, self.scene.catalogue.switch
+        seconds = catalogued_s(switch, state.point.id, target.id, SwitchKind.CLOCK)
         state.target = None
         state.clock_changes += 1
         self._wish_clock()
+        state.watched = replace(state.watched, stay=None)
         if seconds:
             state.busy_w = self._power_w()
-            state.busy_until_s = state.at_s + seconds
+            ends_s = max(state.at_s, state.busy_until_s or 0.0) + seconds
+            state.busy_until_s = state.told_s = ends_s
             state.target = target.id
             state.fails = False
             return
@@ -301,6 +332,7 @@ class World:
         state.point = max(fit, key=lambda each: each.tokens_per_s)
         state.gpus, state.asleep, state.fails = loss.gpus, False, False
         state.target = state.busy_until_s = state.interval_began = state.measured = None
+        state.told_s, state.watched = None, Watched()
         state.out_until_s = state.at_s + loss.outage_s
         state.boundary_tokens = state.tokens + self.scene.interval_tokens
 
@@ -312,30 +344,55 @@ class World:
             state.measured = (state.tokens - tokens) / (state.at_s - began_s)
         state.interval_began = (state.at_s, state.tokens)
         state.boundary_tokens = state.tokens + self.scene.interval_tokens
+        self._watch()
         if state.target is not None:
             self._begin()
+
+    def _watch(self) -> None:
+        """Measure what a daemon measures: speeds of points, and switches that are complete now."""
+        state, scene = self.state, self.scene
+        if state.switches and not state.switches[0].complete:
+            newest = replace(state.switches[0], at_pace_s=self._took_s)
+            state.switches = (newest, *state.switches[1:])
+        if state.at_s < state.clock_from_s - TICK:
+            return
+        state.watched = watch(
+            state.watched,
+            point=state.point.id,
+            at_s=state.at_s,
+            tokens=state.tokens,
+            step=round(state.tokens / scene.interval_tokens * scene.boundary_every),
+            least_steps=scene.boundary_every,
+            margin=scene.margin,
+        )
 
     def _begin(self) -> None:
         """Stop training for a switch."""
         state = self.state
         origin = PAUSED if state.asleep else state.point.id
-        seconds, energy_j = self._cost(origin, state.target or PAUSED)
-        state.fails = self.scene.noise.fails(len(state.switched_s)) or self._lacks(state.target)
+        number = len(state.switched_s)
+        seconds, wait_s, energy_j = self._cost(origin, state.target or PAUSED)
+        seconds *= self.scene.noise.takes(number)
+        state.fails = self.scene.noise.fails(number) or self._lacks(state.target)
         state.switched_s = (*state.switched_s, state.at_s)
-        times = FAILED_SWITCH if state.fails else 1.0
-        state.busy_w = energy_j / seconds if seconds else 0.0
-        if not seconds:
+        state.busy_w = energy_j / (seconds + wait_s) if seconds + wait_s else 0.0
+        if not seconds + wait_s:
             index = self.scene.grid.index(self.scene.start + timedelta(seconds=state.at_s))
             state.energy_j += energy_j
             state.carbon_g += energy_j * self.scene.grid.values[index] / J_PER_KWH
-        state.busy_until_s = state.at_s + times * seconds
+        self._took_s = wait_s + seconds
+        told_s = self._took_s * self.scene.noise.told_share
+        if state.fails:
+            self._took_s = told_s = wait_s + FAILED_SWITCH * seconds
+        state.busy_until_s, state.told_s = state.at_s + self._took_s, state.at_s + told_s
+        state.watched = replace(state.watched, stay=None)
 
     def _lacks(self, target: str | None) -> bool:
         """Say whether a point needs GPUs that were lost."""
         return bool(target) and self.scene.catalogue.point(target or "").gpus > self.state.gpus
 
-    def _cost(self, origin: str, target: str) -> tuple[float, float]:
-        """Give seconds and joules of a switch, the wait for given-back GPUs included."""
+    def _cost(self, origin: str, target: str) -> tuple[float, float, float]:
+        """Give seconds of a switch, of the wait for given-back GPUs before it, and joules."""
         catalogue = self.scene.catalogue
         switch, before_w = catalogue.switch, self._power_w()
         pair = switch.between(origin, target)
@@ -347,14 +404,15 @@ class World:
             seconds = switch.layout_s
             energy_j = switch.layout_energy_j or thirsty_w * seconds
         used = [catalogue.point(each).gpus if each != PAUSED else 0 for each in (origin, target)]
+        wait_s = 0.0
         if catalogue.release is Release.RELEASED and used[1] > used[0]:
             wait_s = switch.reacquire_s or 0.0
-            seconds, energy_j = seconds + wait_s, energy_j + wait_s * before_w
-        return seconds, energy_j
+        return seconds, wait_s, energy_j + wait_s * before_w
 
-    def _end(self) -> None:
-        """Train on: at the new point, asleep, or as before."""
+    def _tell(self) -> None:
+        """Be at the new point, asleep, or where it was, and say so."""
         state = self.state
+        origin = PAUSED if state.asleep else state.point.id
         layout_changed = state.asleep or not state.target
         if state.target:
             target = self.scene.catalogue.point(state.target)
@@ -370,6 +428,24 @@ class World:
                 self._wish_clock()
         if layout_changed and not state.fails:
             state.failed, state.changed_s = 0, state.at_s
-        state.target = state.busy_until_s = state.interval_began = None
-        state.measured = None
-        state.boundary_tokens = state.tokens + self.scene.interval_tokens
+            self._record(origin, state.target or PAUSED)
+        state.target = state.told_s = state.interval_began = state.measured = None
+
+    def _record(self, origin: str, target: str) -> None:
+        """Note what the run says of a switch, which is not all of it before a step was made."""
+        state = self.state
+        asleep = PAUSED in (origin, target)
+        record = SwitchRecord(
+            origin=origin,
+            target=target,
+            kind=SwitchKind.RESTART if asleep else SwitchKind.IN_PLACE,
+            told_s=state.at_s - state.switched_s[-1],
+            at_pace_s=state.at_s - state.switched_s[-1] if target == PAUSED else None,
+        )
+        state.switches = (record, *state.switches)[:KEPT]
+        state.told_at_s = (state.at_s, *state.told_at_s)[:KEPT]
+
+    def _resume(self) -> None:
+        """Train on."""
+        self.state.busy_until_s = self.state.interval_began = None
+        self.state.boundary_tokens = self.state.tokens + self.scene.interval_tokens

@@ -3,6 +3,7 @@
 The map:
     closed.py    what a closed month still tells when retention has summed its slots up
     closing.py   closing a month
+    lines.py     every subject in every scenario and signal, and their totals
     month.py     the report of a month
     prices.py    further prices of a slot
     reported.py  what the settings and the signals say of budgets and reports

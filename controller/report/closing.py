@@ -11,7 +11,9 @@ from wattmesh.controller.books.periods import Period, period_before, period_of
 from wattmesh.controller.books.slot_prices import SETTLED_AFTER
 from wattmesh.controller.journal.budgets import ClosedRow
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.marks import marked
 from wattmesh.controller.report.month import Reported, report
+from wattmesh.controller.report.views import MonthReport
 from wattmesh.controller.views import as_json
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
@@ -61,13 +63,20 @@ def close(journal: Journal, site: Reported, now: datetime) -> tuple[str, ...]:
             figures=as_json(made),
         )
         if journal.budgets.close(row):
-            grams, kwh = made.carbon_ug / 1e6, made.energy_mj / 3.6e9
-            unpriced = made.unpriced_mj / 3.6e9
-            tail = f", {unpriced:.3f} kWh without grams" if made.unpriced_mj else ""
-            said.append(
-                f"Closed {month.name} ({site.timezone}): {grams:.1f} g for {kwh:.3f} kWh{tail}."
-            )
+            said.append(_sentence(made))
     return tuple(said)
+
+
+def _sentence(made: MonthReport) -> str:
+    """Say what a month was closed with; two signals are two figures."""
+    kwh = marked(f"{made.energy_mj / 3.6e9:.3f} kWh", made.flags)
+    grams = " and ".join(
+        marked(f"{each.carbon_ug / 1e6:.1f} g", each.flags) + f" in {each.signal}"
+        for each in made.carbon
+    )
+    unpriced = marked(f"{made.unpriced_mj / 3.6e9:.3f} kWh", made.flags)
+    tail = f", {unpriced} without grams" if made.unpriced_mj else ""
+    return f"Closed {made.month} ({made.timezone}): {grams or 'no grams'} for {kwh}{tail}."
 
 
 def _open(journal: Journal, timezone: str, now: datetime) -> list[Period]:

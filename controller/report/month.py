@@ -1,44 +1,41 @@
 """The report of a month: joules and grams by run and line, in every scenario, from the ledger.
 
 Invariant: location-based figures are sums of ledger rows, whole micrograms, and its subjects add up
-to the cluster exactly; every other scenario is the same joules, slot by slot, at another price, and
-joules without a price stay unpriced. Nothing is netted (docs/reports.md).
+to the cluster exactly; two signals are never added; every other scenario is the same joules, slot
+by slot, at another price, and joules without a price stay unpriced. Nothing is netted
+(docs/reports.md).
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from wattmesh.controller.books.accounts import ACTUAL, UNPRICED
 from wattmesh.controller.books.budget_plans import CLUSTER
 from wattmesh.controller.books.periods import Period
+from wattmesh.controller.journal.budgets import ClosedRow, PlanRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.sums import TotalRow
-from wattmesh.controller.report.closed import from_closing
-from wattmesh.controller.report.prices import Contract, Intensities, scenario_of
+from wattmesh.controller.report.closed import closed_carbon, from_closing
+from wattmesh.controller.report.lines import lines_of, totals_of
+from wattmesh.controller.report.prices import Contract, Intensities
 from wattmesh.controller.report.runs import embodied_ug, sci_g, tokens_between
 from wattmesh.controller.report.views import (
     BOUNDARY,
-    EMBODIED,
-    LOCATION,
-    MARKET,
-    NOT_COVERED,
     DayFigure,
     MonthReport,
-    ReportLine,
-    ScenarioTotal,
+    SignalCarbon,
     SubjectReport,
 )
-from wattmesh.controller.report.walk import Price, Subject, Walk, subject_of, walked
+from wattmesh.controller.report.walk import Day, Subject, Walk, subject_of, walked
 from wattmesh.telemetry.carbon import Signal
+from wattmesh.telemetry.readings import flags_of, merged_quality
 from wattmesh.telemetry.slots import local_day
 
 DAY = timedelta(days=1)
 ENERGY = "energy"
-PER_GPU_HOUR = "embodied_g_per_gpu_hour"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +55,7 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Month:
+class Month:
     """What was read of a month. `end`: up to when, not beyond now."""
 
     period: Period
@@ -73,28 +70,22 @@ class _Month:
         """The sums of grams."""
         return [row for row in self.totals if row.scenario == ACTUAL]
 
+    @property
+    def joules(self) -> list[TotalRow]:
+        """The sums of joules."""
+        return [row for row in self.totals if row.scenario == ENERGY]
+
     def energy(self) -> Counter[Subject]:
         """Add joules up by subject."""
         found: Counter[Subject] = Counter()
-        for row in self.totals:
-            if row.scenario == ENERGY:
-                found[subject_of(row.run, row.line)] += row.energy_mj
+        for row in self.joules:
+            found[subject_of(row.run, row.line)] += row.energy_mj
         return found
 
-    def line(self, subject: Subject, price: Price, amounts: tuple[int, int, int]) -> ReportLine:
-        """Make one line; `amounts`: joules, grams, joules without grams."""
-        kind, name = subject
-        run = self.runs.get(name) if kind == "run" else None
-        return ReportLine(
-            subject=run.name if run else name,
-            kind=kind,
-            run=name if kind == "run" else "",
-            scenario=price[0],
-            signal=price[1],
-            energy_mj=amounts[0],
-            carbon_ug=amounts[1],
-            unpriced_mj=amounts[2],
-        )
+    def name(self, subject: Subject) -> str:
+        """Give what a subject is called."""
+        run = self.runs.get(subject[1]) if subject[0] == "run" else None
+        return run.name if run else subject[1]
 
 
 def report(journal: Journal, period: Period, site: Reported, now: datetime) -> MonthReport:
@@ -111,9 +102,11 @@ def report(journal: Journal, period: Period, site: Reported, now: datetime) -> M
     """
     month = _read(journal, period, site, now)
     subjects = _subjects(journal, month)
-    lines = (*_location(month), *_further(month), *_market(month), *_embodied(month, subjects))
+    lines = lines_of(month, subjects)
     closed = journal.budgets.closed(period.name, site.timezone)
-    facility = [each.facility_mj for each in subjects]
+    carbon = _closed(_carbon(month.actual), closed)
+    first_ug = None if len(carbon) > 1 else sum(each.first_carbon_ug or 0 for each in carbon)
+    plan = _plan(journal, month)
     made = MonthReport(
         at=now,
         month=period.name,
@@ -126,26 +119,29 @@ def report(journal: Journal, period: Period, site: Reported, now: datetime) -> M
         pue=site.pue,
         signal=site.signal,
         energy_mj=sum(each.energy_mj for each in subjects),
-        facility_mj=None if site.pue is None else sum(each or 0 for each in facility),
-        carbon_ug=sum(each.carbon_ug for each in subjects),
+        facility_mj=(None if site.pue is None else sum(each.facility_mj or 0 for each in subjects)),
+        carbon_ug=_only(carbon),
         unpriced_mj=sum(each.unpriced_mj for each in subjects),
-        first_carbon_ug=sum(row.first_carbon_ug for row in month.actual),
-        closed_carbon_ug=int(closed.figures["carbon_ug"]) if closed else None,
-        totals=_totals(month, lines),
+        first_carbon_ug=first_ug,
+        closed_carbon_ug=carbon[0].closed_carbon_ug if len(carbon) == 1 else None,
+        totals=totals_of(month, lines),
         lines=lines,
         subjects=subjects,
         qualities=_qualities(month),
-        days=_days(journal, month),
+        days=_days(month, plan),
         sci_g=_cluster_sci(subjects),
         sci_boundary=_boundary(month),
         simulated=_simulated(month, subjects),
-        limit_g=_limit_g(journal, month),
+        limit_g=_limit_g(month, plan),
+        limit_signal=plan.signal or site.signal if plan else "",
+        carbon=carbon,
+        flags=_flags(month.totals),
     )
     gone = month.walk.energy_mj < sum(row.energy_mj for row in month.actual)
     return from_closing(made, closed.figures) if closed and gone else made
 
 
-def _read(journal: Journal, period: Period, site: Reported, now: datetime) -> _Month:
+def _read(journal: Journal, period: Period, site: Reported, now: datetime) -> Month:
     """Read everything of a month."""
     end = min(period.end, now)
     further = [
@@ -153,7 +149,7 @@ def _read(journal: Journal, period: Period, site: Reported, now: datetime) -> _M
         for each in site.further
     ]
     slots = journal.by_slot.sums(period.start, end)
-    return _Month(
+    return Month(
         period=period,
         end=end,
         site=site,
@@ -163,7 +159,45 @@ def _read(journal: Journal, period: Period, site: Reported, now: datetime) -> _M
     )
 
 
-def _subjects(journal: Journal, month: _Month) -> tuple[SubjectReport, ...]:
+def _carbon(rows: Sequence[TotalRow]) -> tuple[SignalCarbon, ...]:
+    """Give grams by signal."""
+    priced = [row for row in rows if row.quality != UNPRICED]
+    found = []
+    for signal in sorted({row.signal for row in priced}):
+        mine = [row for row in priced if row.signal == signal]
+        found.append(
+            SignalCarbon(
+                signal=signal,
+                carbon_ug=sum(row.carbon_ug for row in mine),
+                upper_ug=sum(row.upper_ug for row in mine),
+                first_carbon_ug=sum(row.first_carbon_ug for row in mine),
+                flags=_flags(mine),
+            )
+        )
+    return tuple(found)
+
+
+def _only(carbon: Sequence[SignalCarbon]) -> int | None:
+    """Give the grams of the only signal; None of several, which are never added."""
+    return None if len(carbon) > 1 else sum(each.carbon_ug for each in carbon)
+
+
+def _closed(carbon: Sequence[SignalCarbon], closed: ClosedRow | None) -> tuple[SignalCarbon, ...]:
+    """Put beside each signal's grams what they were when the month was closed."""
+    known = closed_carbon(closed.figures) if closed else {}
+    return tuple(
+        replace(each, closed_carbon_ug=known.get(each.signal, 0 if closed else None))
+        for each in carbon
+    )
+
+
+def _flags(rows: Sequence[TotalRow]) -> tuple[str, ...]:
+    """Give what any of these amounts is beside measured."""
+    told = (row for row in rows if row.scenario in (ACTUAL, ENERGY))
+    return flags_of(*(word for row in told for word in row.qualities))
+
+
+def _subjects(journal: Journal, month: Month) -> tuple[SubjectReport, ...]:
     """Add up runs and lines, location-based."""
     held_s = journal.by_slot.gpu_s(month.period.start, month.end)
     energy = month.energy()
@@ -174,16 +208,19 @@ def _subjects(journal: Journal, month: _Month) -> tuple[SubjectReport, ...]:
         priced_mj = sum(row.energy_mj for row in grams if row.quality != UNPRICED)
         joules = [row for row in rows if row.scenario == ENERGY]
         facility_mj = (month.walk.facility[subject] + 500) // 1000
+        carbon = _carbon(grams)
         made = SubjectReport(
             subject=subject[1],
             kind=subject[0],
             run=subject[1] if subject[0] == "run" else "",
             energy_mj=energy[subject],
             facility_mj=None if month.site.pue is None else facility_mj,
-            carbon_ug=sum(row.carbon_ug for row in grams),
+            carbon_ug=_only(carbon),
             unpriced_mj=energy[subject] - priced_mj,
             unobserved_ms=sum(row.unobserved_ms for row in joules),
             upper_mj=sum(row.upper_mj for row in joules),
+            carbon=carbon,
+            flags=_flags(rows),
         )
         run = month.runs.get(made.run)
         found.append(_of_run(journal, month, made, run, held_s) if run else made)
@@ -192,7 +229,7 @@ def _subjects(journal: Journal, month: _Month) -> tuple[SubjectReport, ...]:
 
 def _of_run(
     journal: Journal,
-    month: _Month,
+    month: Month,
     made: SubjectReport,
     run: RunRow,
     held_s: Mapping[str, float],
@@ -212,129 +249,61 @@ def _of_run(
     )
 
 
-def _location(month: _Month) -> list[ReportLine]:
-    """Give the location-based lines, those of a fallback in its own signal."""
-    places: dict[tuple[Subject, str], list[int]] = {}
-    left = month.energy()
-    for row in month.actual:
-        subject, unpriced = subject_of(row.run, row.line), row.quality == UNPRICED
-        amounts = places.setdefault((subject, row.signal), [0, 0, 0])
-        amounts[0] += row.energy_mj
-        amounts[1] += row.carbon_ug
-        amounts[2] += row.energy_mj if unpriced else 0
-        left[subject] -= row.energy_mj
-    for subject, energy_mj in left.items():
-        if energy_mj:  # booked since the accounts looked last
-            amounts = places.setdefault((subject, month.site.signal), [0, 0, 0])
-            amounts[0] += energy_mj
-            amounts[2] += energy_mj
-    return [
-        month.line(subject, (LOCATION, signal), (amounts[0], amounts[1], amounts[2]))
-        for (subject, signal), amounts in sorted(places.items())
-    ]
-
-
-def _further(month: _Month) -> list[ReportLine]:
-    """Give every subject in every further signal."""
-    lines = []
-    for signal in month.site.further:
-        price = (scenario_of(signal), str(signal))
-        for subject, energy_mj in sorted(month.energy().items()):
-            priced_mj = month.walk.energy[price, subject]
-            carbon_ug = month.walk.carbon[price, subject]
-            lines.append(month.line(subject, price, (energy_mj, carbon_ug, energy_mj - priced_mj)))
-    return lines
-
-
-def _market(month: _Month) -> list[ReportLine]:
-    """Give what each contract covers, and what none does; nothing where there is no contract."""
-    if not month.site.contracts:
-        return []
-    lines, left = [], month.energy()
-    for (price, subject), energy_mj in sorted(month.walk.energy.items()):
-        if price[0] == MARKET:
-            carbon_ug = month.walk.carbon[price, subject]
-            lines.append(month.line(subject, price, (energy_mj, carbon_ug, 0)))
-            left[subject] -= energy_mj
-    rest = (MARKET, NOT_COVERED)
-    lines += [month.line(each, rest, (mj, 0, mj)) for each, mj in sorted(left.items()) if mj]
-    return lines
-
-
-def _embodied(month: _Month, subjects: Sequence[SubjectReport]) -> list[ReportLine]:
-    """Give what making the GPUs emitted, by the hours that runs held them."""
-    return [
-        month.line(("run", each.run), (EMBODIED, PER_GPU_HOUR), (0, each.embodied_ug, 0))
-        for each in subjects
-        if each.embodied_ug is not None
-    ]
-
-
-def _totals(month: _Month, lines: Sequence[ReportLine]) -> tuple[ScenarioTotal, ...]:
-    """Add the lines up by scenario and signal, in the order they stand in."""
-    found: dict[Price, list[int]] = {}
-    for line in lines:
-        amounts = found.setdefault((line.scenario, line.signal), [0, 0, 0])
-        amounts[0] += line.energy_mj
-        amounts[1] += line.carbon_ug
-        amounts[2] += line.unpriced_mj
-    return tuple(
-        ScenarioTotal(
-            scenario=price[0],
-            signal=price[1],
-            energy_mj=amounts[0],
-            carbon_ug=amounts[1],
-            unpriced_mj=amounts[2],
-            unpriced_h=month.walk.blind_s.get(price, 0.0) / 3600,
-        )
-        for price, amounts in found.items()
-    )
-
-
-def _qualities(month: _Month) -> dict[str, float]:
+def _qualities(month: Month) -> dict[str, float]:
     """Give the share of all joules by the quality of their grams."""
     joules: Counter[str] = Counter()
     for row in month.actual:
-        joules[row.quality] += row.energy_mj
+        quality = row.quality if row.quality == UNPRICED else merged_quality(row.qualities)
+        joules[quality] += row.energy_mj
     joules[UNPRICED] += month.energy().total() - joules.total()
     whole = joules.total()
     return {quality: mj / whole for quality, mj in sorted(joules.items()) if mj}
 
 
-def _days(journal: Journal, month: _Month) -> tuple[DayFigure, ...]:
+def _days(month: Month, plan: PlanRow | None) -> tuple[DayFigure, ...]:
     """Give the days of the month so far, with what the cluster's budget planned for each."""
-    plan = next(iter(_plans(journal, month)), None)
     days, at = [], month.period.start
     while at < month.end:
         start, end = local_day(at, month.site.timezone)
-        energy_mj, carbon_ug = month.walk.days.get(start, (0, 0))
         until = min(end, month.end)
-        planned = None if plan is None else round(plan.by(until) - plan.by(start))
-        days.append(
-            DayFigure(start=start, energy_mj=energy_mj, carbon_ug=carbon_ug, planned_ug=planned)
-        )
+        planned = None if plan is None else round(plan.curve.by(until) - plan.curve.by(start))
+        days.append(_day(start, month.walk.days.get(start, Day()), planned))
         at = end
     return tuple(days)
 
 
-def _plans(journal: Journal, month: _Month) -> list[Any]:
-    """Give the curve of the cluster's newest plan that reaches over the whole month, if any."""
+def _day(start: datetime, day: Day, planned: int | None) -> DayFigure:
+    """Give one day."""
+    carbon = tuple(
+        SignalCarbon(signal=signal, carbon_ug=carbon_ug, flags=flags_of(*day.words[signal]))
+        for signal, carbon_ug in sorted(day.carbon.items())
+    )
+    words = {word for each in day.words.values() for word in each}
+    return DayFigure(
+        start=start,
+        energy_mj=day.energy_mj,
+        carbon_ug=_only(carbon),
+        planned_ug=planned,
+        carbon=carbon,
+        flags=flags_of(*words, *day.energy_words),
+    )
+
+
+def _plan(journal: Journal, month: Month) -> PlanRow | None:
+    """Give the cluster's newest plan that reaches over the whole month; None without one."""
     period = month.period
-    plans = journal.budgets.plans(CLUSTER, period.start)
-    return [
-        each.curve
-        for each in reversed(plans)
-        if each.curve.start <= period.start and each.curve.end >= period.end
-    ]
-
-
-def _limit_g(journal: Journal, month: _Month) -> float | None:
-    """Give the cluster's limit of this very month; None where its budget has other periods."""
-    for curve in _plans(journal, month):
-        if (curve.start, curve.end) == (month.period.start, month.period.end):
-            limit_g: float = curve.limit_ug / 1e6
-            return limit_g
+    for each in reversed(journal.budgets.plans(CLUSTER, period.start)):
+        if each.curve.start <= period.start and each.curve.end >= period.end:
+            return each
     return None
+
+
+def _limit_g(month: Month, plan: PlanRow | None) -> float | None:
+    """Give the cluster's limit of this very month; None where its budget has other periods."""
+    period = month.period
+    if plan is None or (plan.curve.start, plan.curve.end) != (period.start, period.end):
+        return None
+    return plan.curve.limit_ug / 1e6
 
 
 def _cluster_sci(subjects: Sequence[SubjectReport]) -> float | None:
@@ -342,24 +311,28 @@ def _cluster_sci(subjects: Sequence[SubjectReport]) -> float | None:
     runs = [each for each in subjects if each.kind == "run"]
     if not runs or any(each.embodied_ug is None or each.tokens is None for each in runs):
         return None
+    carbon: Counter[str] = Counter()
+    for each in subjects:
+        carbon.update({of.signal: of.carbon_ug for of in each.carbon})
     return sci_g(
-        sum(each.carbon_ug for each in subjects),
+        None if len(carbon) > 1 else carbon.total(),
         sum(each.embodied_ug or 0 for each in runs),
         sum(each.tokens or 0 for each in runs),
         sum(each.unpriced_mj for each in subjects),
     )
 
 
-def _boundary(month: _Month) -> str:
+def _boundary(month: Month) -> str:
     """Say what the grams per token are of."""
     priced = {row.signal for row in month.actual if row.quality != UNPRICED}
     pue = "" if month.site.pue is None else f", x PUE {month.site.pue:g}"
-    signal = " + ".join(sorted(priced)) or month.site.signal or "(no signal is set)"
+    signal = " or ".join(sorted(priced)) or month.site.signal or "(no signal is set)"
     return BOUNDARY.format(pue=pue, signal=signal)
 
 
-def _simulated(month: _Month, subjects: Sequence[SubjectReport]) -> tuple[str, ...]:
+def _simulated(month: Month, subjects: Sequence[SubjectReport]) -> tuple[str, ...]:
     """Name what is simulated."""
     names = {name for each in subjects for name in each.simulated}
-    names |= {"power_w" for row in month.totals if row.signal == "simulated"}
+    if "simulated" in flags_of(*(row.energy_quality for row in month.joules)):
+        names.add("power_w")
     return tuple(sorted(names))

@@ -71,17 +71,21 @@ class Intensities:
             (each for each in points if each.quality in FINAL), key=lambda each: each.start
         )
         self._starts = [each.start for each in self._points]
-        self._known: dict[datetime, int | None] = {}
+        self._known: dict[datetime, tuple[int | None, frozenset[str]]] = {}
 
     def g_milli(self, start: datetime, end: datetime) -> int | None:
         """Give milligrams per kilowatt-hour, rounded; None where a part of the slot has none."""
         if start not in self._known:
             self._known[start] = self._mean(start, end)
-        return self._known[start]
+        return self._known[start][0]
 
-    def _mean(self, start: datetime, end: datetime) -> int | None:
+    def qualities(self, start: datetime) -> frozenset[str]:
+        """Give the qualities of what a slot was priced with."""
+        return self._known[start][1] if start in self._known else frozenset()
+
+    def _mean(self, start: datetime, end: datetime) -> tuple[int | None, frozenset[str]]:
         """Average over [start, end)."""
-        covered, weighted = timedelta(), 0.0
+        covered, weighted, words = timedelta(), 0.0, set[str]()
         for point in self._points[max(0, bisect_right(self._starts, start) - 1) :]:
             if point.start >= end:
                 break
@@ -89,9 +93,10 @@ class Intensities:
             if inside > timedelta():
                 covered += inside
                 weighted += point.g_per_kwh * (inside / MICROSECOND)
+                words.add(str(point.quality))
         if covered != end - start:
-            return None
-        return round(weighted / (covered / MICROSECOND) * 1000)
+            return None, frozenset()
+        return round(weighted / (covered / MICROSECOND) * 1000), frozenset(words)
 
 
 def scenario_of(signal: Signal) -> str:

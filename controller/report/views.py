@@ -1,8 +1,9 @@
 """What the report of a month says, as facts: `GET /v1/report`.
 
 Whole millijoules and micrograms, so that lines add up exactly. Invariant: scenarios stand beside
-each other and are never netted; each line names its signal (or label), and what has no price is in
-`unpriced_mj`, never zero grams.
+each other and are never netted; two signals are never added: where there are several, `carbon_ug`
+is None and `carbon` has each; each line names its signal (or label), and what has no price is in
+`unpriced_mj`, never zero grams. `flags`: what joules and grams are beside measured.
 """
 
 from dataclasses import dataclass
@@ -25,13 +26,47 @@ BOUNDARY = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SignalCarbon:
+    """Location-based grams in one signal.
+
+    Attributes:
+        carbon_ug: of joules that were read. `upper_ug`: the most beyond that, while nobody did.
+        first_carbon_ug: as first reported; None where that is not told.
+        closed_carbon_ug: as the month was first closed; None before, or where it is not told.
+    """
+
+    signal: str
+    carbon_ug: int
+    upper_ug: int = 0
+    first_carbon_ug: int | None = None
+    closed_carbon_ug: int | None = None
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandIn:
+    """What part of a total a declared fallback stands for; its grams are the total's.
+
+    Attributes:
+        signal: the fallback. `model`: what its values were multiplied by; "" where not known.
+    """
+
+    signal: str
+    model: str
+    energy_mj: int
+    carbon_ug: int
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportLine:
-    """One run or line of the cluster, in one scenario and signal.
+    """One run or line of the cluster, in one scenario and signal, by one source of intensities.
 
     Attributes:
         subject: name of the run, or the line (idle, unattributed, idle_after_release, profiling).
         kind: "run" or "line". `run`: its id; "" of a line.
-        scenario: see this module. `signal`: priced in, or the label of a contract.
+        scenario: see this module. `signal`: accounted in, or the label of a contract.
+        stand_in: the declared fallback that told the intensity; "" where the signal did itself.
         energy_mj: joules that it is of (of a contract: those it covers).
         carbon_ug: grams of those that have a price.
         unpriced_mj: the others.
@@ -45,11 +80,18 @@ class ReportLine:
     energy_mj: int
     carbon_ug: int
     unpriced_mj: int = 0
+    stand_in: str = ""
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioTotal:
-    """All lines of one scenario and signal. `unpriced_h`: hours that had joules and no price."""
+    """All lines of one scenario and signal.
+
+    Attributes:
+        unpriced_h: hours that had joules and no price.
+        stand_ins: what of it declared fallbacks stand for; it is in the amounts.
+    """
 
     scenario: str
     signal: str
@@ -57,6 +99,8 @@ class ScenarioTotal:
     carbon_ug: int
     unpriced_mj: int
     unpriced_h: float
+    stand_ins: tuple[StandIn, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +110,7 @@ class SubjectReport:
     Attributes:
         run: id; "" of a line.
         facility_mj: joules times the PUE its slots were priced with; None where none is set.
+        carbon: its grams by signal; `carbon_ug`: the same where there is one.
         unobserved_ms, upper_mj: time that nobody measured, and the most drawn in it.
         gpu_hours: that a run held GPUs, in slots. `embodied_ug`: of these; None: its catalogue
             does not say.
@@ -79,25 +124,34 @@ class SubjectReport:
     run: str
     energy_mj: int
     facility_mj: int | None
-    carbon_ug: int
+    carbon_ug: int | None
     unpriced_mj: int
     unobserved_ms: int
     upper_mj: int
+    carbon: tuple[SignalCarbon, ...] = ()
     gpu_hours: float = 0.0
     embodied_ug: int | None = None
     tokens: int | None = None
     sci_g: float | None = None
     simulated: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayFigure:
-    """One day of the site. `planned_ug`: of the cluster's budget; None without one."""
+    """One day of the site.
+
+    Attributes:
+        carbon: its grams by signal; `carbon_ug`: the same where there is one.
+        planned_ug: of the cluster's budget, in that one's signal; None without one.
+    """
 
     start: datetime
     energy_mj: int
-    carbon_ug: int
+    carbon_ug: int | None
     planned_ug: int | None = None
+    carbon: tuple[SignalCarbon, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +163,15 @@ class MonthReport:
         closed_at: when it was closed; None: not yet.
         boundary: "it" (the machines as measured) or "facility" (x PUE); `pue` None: not set.
         energy_mj, facility_mj: of the whole cluster, both boundaries; the latter None without PUE.
-        carbon_ug: location-based, in all signals together.
-        first_carbon_ug: as first reported. `closed_carbon_ug`: as first closed; None before.
+        signal: that of the settings.
+        carbon: location-based, by signal. `carbon_ug`, `first_carbon_ug` (as first reported),
+            `closed_carbon_ug` (as first closed; None before): the same where there is one signal.
         totals: each scenario and signal. `lines`: what they are made of.
         subjects: runs and lines; joules and location-based grams add up to the cluster exactly.
         qualities: share of the location-based joules per quality, and of unpriced ones.
-        sci_g: of the cluster: all its lines, idle ones too, over the tokens of all runs.
+        sci_g: of the cluster: all its lines, idle ones too, over the tokens of all runs; None in
+            several signals.
+        limit_g: of the cluster's budget for this month, in `limit_signal`; None without one.
         detail_of: "slots", or "closing" where retention has summed the slots up: further scenarios
             are then those of the day it was closed.
     """
@@ -131,9 +188,9 @@ class MonthReport:
     signal: str
     energy_mj: int
     facility_mj: int | None
-    carbon_ug: int
+    carbon_ug: int | None
     unpriced_mj: int
-    first_carbon_ug: int
+    first_carbon_ug: int | None
     closed_carbon_ug: int | None
     totals: tuple[ScenarioTotal, ...]
     lines: tuple[ReportLine, ...]
@@ -145,3 +202,6 @@ class MonthReport:
     simulated: tuple[str, ...] = ()
     detail_of: str = "slots"
     limit_g: float | None = None
+    limit_signal: str = ""
+    carbon: tuple[SignalCarbon, ...] = ()
+    flags: tuple[str, ...] = ()

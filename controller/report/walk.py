@@ -10,12 +10,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from wattmesh.controller.journal.by_slot import SlotSum
+from wattmesh.controller.journal.spent import UNPRICED
 from wattmesh.controller.report.prices import Contract, Intensities, covered, scenario_of
 from wattmesh.controller.report.views import MARKET, NOT_COVERED
 from wattmesh.policies.baseline import price_ug
+from wattmesh.telemetry.carbon import signal_quality
 from wattmesh.telemetry.slots import local_day
+from wattmesh.telemetry.unobserved import UNOBSERVED
 
-RUN_LINE = "run"
+OF_RUNS = ("run", UNOBSERVED)
+"""Lines of the ledger that are a run's own: what it drew, and when nobody saw what it drew."""
 
 Subject = tuple[str, str]
 """("run", its id) or ("line", its name)."""
@@ -26,7 +30,26 @@ Price = tuple[str, str]
 
 def subject_of(run: str, line: str) -> Subject:
     """Say whom a ledger row belongs to in a report."""
-    return ("run", run) if line == RUN_LINE else ("line", line)
+    return ("run", run) if run and line in OF_RUNS else ("line", line)
+
+
+@dataclass(slots=True)
+class Day:
+    """One day of the site: joules, and location-based grams by signal with their qualities."""
+
+    energy_mj: int = 0
+    carbon: Counter[str] = field(default_factory=Counter)
+    words: dict[str, set[str]] = field(default_factory=dict)
+    energy_words: set[str] = field(default_factory=set)
+
+    def take(self, slot: SlotSum) -> None:
+        """Add a slot."""
+        self.energy_mj += slot.energy_mj
+        self.energy_words.add(slot.energy_quality)
+        if slot.quality != UNPRICED:
+            self.carbon[slot.signal] += slot.carbon_ug
+            words = (slot.quality, slot.energy_quality, signal_quality(slot.signal))
+            self.words.setdefault(slot.signal, set()).update(words)
 
 
 @dataclass(slots=True)
@@ -37,7 +60,9 @@ class Walk:
         energy_mj: of all slots. `facility`: millijoules times PUE in thousandths, by subject.
         energy, carbon: millijoules and micrograms that have a price, by price and subject.
         blind_s: by price, seconds of slots that have joules and no price.
-        days: by the moment a day of the site begins: millijoules and location-based micrograms.
+        words: by price and subject, what its grams are: qualities of joules and intensities.
+        days: by the moment a day of the site begins.
+        models: by fallback, what its values were multiplied by.
     """
 
     energy_mj: int = 0
@@ -45,7 +70,9 @@ class Walk:
     energy: Counter[tuple[Price, Subject]] = field(default_factory=Counter)
     carbon: Counter[tuple[Price, Subject]] = field(default_factory=Counter)
     blind_s: dict[Price, float] = field(default_factory=dict)
-    days: dict[datetime, tuple[int, int]] = field(default_factory=dict)
+    words: dict[tuple[Price, Subject], set[str]] = field(default_factory=dict)
+    days: dict[datetime, Day] = field(default_factory=dict)
+    models: dict[str, set[str]] = field(default_factory=dict)
     blind_at: dict[Price, datetime] = field(default_factory=dict)
 
 
@@ -68,8 +95,9 @@ def walked(
         walk.energy_mj += slot.energy_mj
         walk.facility[subject_of(slot.run, slot.line)] += slot.energy_mj * slot.pue_milli
         day = local_day(slot.slot_start, timezone)[0]
-        energy_mj, carbon_ug = walk.days.get(day, (0, 0))
-        walk.days[day] = (energy_mj + slot.energy_mj, carbon_ug + slot.carbon_ug)
+        walk.days.setdefault(day, Day()).take(slot)
+        if slot.stand_in:
+            walk.models.setdefault(slot.stand_in, set()).add(slot.model)
         for prices in further:
             _price(walk, prices, slot)
         if contracts:
@@ -87,6 +115,8 @@ def _price(walk: Walk, prices: Intensities, slot: SlotSum) -> None:
     place = (price, subject_of(slot.run, slot.line))
     walk.energy[place] += slot.energy_mj
     walk.carbon[place] += price_ug(slot.energy_mj, g_milli, slot.pue_milli)
+    words = {slot.energy_quality, signal_quality(str(prices.signal))}
+    walk.words.setdefault(place, set()).update(words | prices.qualities(slot.slot_start))
 
 
 def _cover(walk: Walk, contracts: Sequence[Contract], slot: SlotSum) -> None:
@@ -96,6 +126,7 @@ def _cover(walk: Walk, contracts: Sequence[Contract], slot: SlotSum) -> None:
         place = ((MARKET, each.label), subject_of(slot.run, slot.line))
         walk.energy[place] += each.energy_mj
         walk.carbon[place] += each.carbon_ug
+        walk.words.setdefault(place, set()).add(slot.energy_quality)
     if sum(each.energy_mj for each in found) < slot.energy_mj:
         _blind(walk, (MARKET, NOT_COVERED), slot)
 

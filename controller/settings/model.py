@@ -75,6 +75,9 @@ class LoopsSection(Section):
     """Seconds between two power samples."""
     lease_s: float = Field(default=10.0, gt=0, le=60)
     """Seconds that leadership outlives its holder; renewed three times as often."""
+    live_s: float = Field(default=30.0, ge=2, le=600)
+    """Seconds without a heartbeat after which a run is lost and another launch of it is let in; its
+    hook is asked for one six times as often. Raise it where jobs hold Python's lock for longer."""
 
 
 class PrometheusSection(Section):

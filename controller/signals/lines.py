@@ -8,14 +8,13 @@ from datetime import datetime
 
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.observe import SignalFacts, carbon_view, running_point
-from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.signals.forecaster import Forecaster
 from wattmesh.controller.views import BandSlot, CarbonLine, ForecastSlot, ForecastView, SkillLine
 from wattmesh.policies.decision import CarbonView, IntensitySlot
 from wattmesh.policies.forecast.skill import LEADS_H, Skill
 from wattmesh.policies.ladder import ACTS, NAMES
-from wattmesh.telemetry.carbon import CarbonPoint, Series
-from wattmesh.telemetry.readings import Quality
+from wattmesh.telemetry.carbon import CarbonPoint, Series, signal_quality
+from wattmesh.telemetry.readings import Quality, flags_of
 
 SHOWN_SLOTS = 336
 """A week of half hours."""
@@ -27,7 +26,6 @@ UNKNOWN = "Too little is known of the last days of this signal to say what comes
 
 def carbon_line(
     journal: Journal,
-    pulse: Pulse,
     facts: SignalFacts | None,
     now: datetime,
     *,
@@ -37,7 +35,6 @@ def carbon_line(
 
     Args:
         journal: what is known of it.
-        pulse: names the signals that are replayed.
         facts: the signal.
         now: aware.
         decides: whether decisions rest on it; one that grams are booked with needs no forecast.
@@ -64,14 +61,21 @@ def carbon_line(
         trouble=view.trouble if decides else _unheard(facts, view),
         forecast=slots,
         low=min(slots, key=lambda each: each.g_per_kwh, default=None),
-        simulated=facts.signal.provider in pulse.signals.replayed,
+        simulated=bool(signal_quality(str(facts.signal))),
         rung=view.rung.value,
         source=view.source,
         issued_at=view.issued_at,
         note=view.note,
         state=fetch.state if fetch else "",
         detail=fetch.detail if fetch else "",
+        flags=intensity_flags(quality, str(facts.signal)),
     )
+
+
+def intensity_flags(quality: Quality, signal: str) -> tuple[str, ...]:
+    """Give what an intensity is; one that is forecast is an estimate."""
+    forecast = Quality.ESTIMATED if quality is Quality.FORECAST else ""
+    return flags_of(str(quality), str(forecast), signal_quality(signal))
 
 
 def _unheard(facts: SignalFacts, view: CarbonView) -> str:
@@ -108,6 +112,7 @@ def forecast_view(
         model=issue.model if issue else "",
         slots=_bands(view.slots, running_point(journal, facts, now)),
         skill=skill_lines(journal.forecasts.skill(facts.signal)),
+        flags=intensity_flags(Quality.FORECAST, str(facts.signal)),
     )
 
 
@@ -130,6 +135,7 @@ def preview(journal: Journal, facts: SignalFacts, now: datetime) -> ForecastView
         interval_s=facts.interval_s,
         model=made.model if made else "",
         slots=_bands(made.slots, None) if made else (),
+        flags=intensity_flags(Quality.FORECAST, str(facts.signal)),
     )
 
 

@@ -28,7 +28,7 @@ def _values(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
     grams = GaugeMetricFamily(
         "wattmesh_grid_carbon_intensity_grams_per_kilowatt_hour",
         "Intensity that holds now, by signal.",
-        labels=["signal", "zone", "quality"],
+        labels=["signal", "zone", "quality", "flags"],
     )
     age = GaugeMetricFamily(
         "wattmesh_grid_signal_age_seconds", "Since the provider last answered.", labels=["signal"]
@@ -39,7 +39,8 @@ def _values(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
     now = pulse.clock.now()
     for line in figures.signals:
         if line.g_per_kwh is not None and line.ends_at is not None and now < line.ends_at:
-            grams.add_metric([line.signal, line.zone, line.quality], line.g_per_kwh)
+            labels = [line.signal, line.zone, line.quality, "+".join(line.flags)]
+            grams.add_metric(labels, line.g_per_kwh)
         if line.heard_at is not None:
             age.add_metric([line.signal], (now - line.heard_at).total_seconds())
         if line.ahead:

@@ -5,7 +5,8 @@ the thirstier of both points trained on; GPUs that were given back come back onl
 catalogue says how long that takes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from wattmesh.policies.planner.problem import Option, Transition
 from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, Release, SwitchCost
@@ -39,6 +40,7 @@ def transitions(
     release: Release,
     dwell_s: float = 0.0,
     clock_dwell_s: float = 0.0,
+    seconds: Callable[[str, str], float] | None = None,
 ) -> Transitions:
     """Give what going from each option to each other takes, [from][to].
 
@@ -48,12 +50,18 @@ def transitions(
         release: with `released`, an option of more GPUs waits for them on top.
         dwell_s: least time from one layout change to the next.
         clock_dwell_s: the same for changes of the clock.
+        seconds: that a switch is counted at, by the names of two options; None: the catalogue's.
     """
     return tuple(
         tuple(
             None
             if origin is target
-            else _transition(switch, origin, target, release, (dwell_s, clock_dwell_s))
+            else _counted(
+                switch,
+                (origin, target),
+                _transition(switch, origin, target, release, (dwell_s, clock_dwell_s)),
+                seconds,
+            )
             for target in between
         )
         for origin in between
@@ -92,10 +100,10 @@ def _transition(
     if wait_s is None:
         return None
     measured = switch.between(origin.name, target.name)
-    seconds = switch.layout_s if other else switch.clock_s
+    seconds = _catalogued_s(switch, origin, target)
     energy_j = max(origin.power_w, target.power_w) * seconds
     if measured is not None:
-        seconds, energy_j = measured.seconds, measured.energy_j
+        energy_j = measured.energy_j
     elif other and switch.layout_energy_j:
         energy_j = switch.layout_energy_j
     return Transition(
@@ -104,3 +112,25 @@ def _transition(
         energy_j=energy_j + wait_s * origin.power_w,
         dwell_s=dwells_s[0] if other else dwells_s[1],
     )
+
+
+def _catalogued_s(switch: SwitchCost, origin: Option, target: Option) -> float:
+    """Give the catalogue's seconds of one transition, GPUs to wait for apart."""
+    pair = switch.between(origin.name, target.name)
+    if pair is not None:
+        return pair.seconds
+    return switch.layout_s if origin.layout != target.layout else switch.clock_s
+
+
+def _counted(
+    switch: SwitchCost,
+    ends: tuple[Option, Option],
+    way: Transition | None,
+    seconds: Callable[[str, str], float] | None,
+) -> Transition | None:
+    """Give a transition with what it is counted at; longer ones draw as the thirstier point."""
+    if way is None or seconds is None:
+        return way
+    longer_s = seconds(ends[0].name, ends[1].name) - _catalogued_s(switch, *ends)
+    longer_j = max(each.power_w for each in ends) * max(0.0, longer_s)
+    return replace(way, seconds=way.seconds + longer_s, energy_j=way.energy_j + longer_j)

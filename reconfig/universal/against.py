@@ -14,7 +14,8 @@ from wattmesh.reconfig.universal.staging import Progress, silent
 
 DIGEST = "digest"
 """Key in trainer.json: {"facts_xxh3_64": what the job's digest counts beside tensors, "beside":
-names of stored tensors that it does not count as tensors, because the facts hold them}."""
+names of stored tensors that it does not count as tensors, because the facts hold them, "values":
+whether it counts the plain values}."""
 
 
 def differences(
@@ -49,5 +50,6 @@ def matches_memory(
     found = logical.by_tensor(checkpoint.index, checkpoint.folder, jobs=jobs, progress=progress)
     for fqn in told["beside"]:
         found.pop(HOOK.entry_key(fqn), None)
-    total = logical.digest(found, int(told["facts_xxh3_64"], 16))
+    values = checkpoint.trainer["values"] if told.get("values") else None
+    total = logical.digest(found, int(told["facts_xxh3_64"], 16), values)
     return total == checkpoint.manifest.logical_digest

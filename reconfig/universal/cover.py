@@ -4,11 +4,13 @@ Boxes that lie inside the tensor, do not overlap, and whose volumes add up to it
 that is the whole proof. Two equal boxes are replicas and count once; any other overlap is an error.
 """
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal.box import Box
+from wattmesh.reconfig.universal.box import Box, Shape
 from wattmesh.reconfig.universal.index import Column, Entry, Index
 from wattmesh.reconfig.universal.planner import Planner
 
@@ -107,27 +109,49 @@ def _prove_boxes(index: Index, planner: Planner, row: int) -> None:
     """Prove one entry that has boxes."""
     entry = index.entries[row]
     table = planner.table(row)
-    shape = np.array(entry.shape, dtype=np.int64)
-    outside = ((table.start < 0) | (table.stop > shape) | (table.stop < table.start)).any(axis=1)
+    _prove_cover(str(entry), entry.shape, table.start, table.stop, table.dim)
+
+
+def prove_boxes(name: str, shape: Shape, boxes: Collection[Box]) -> None:
+    """Prove that boxes, no two of them equal, cover one tensor of `shape` exactly.
+
+    Raises:
+        InputInvalid: elements are in none of them, in two, or outside; the message begins with
+            `name` and tells a box.
+    """
+    start = np.array([each.start for each in boxes], dtype=np.int64).reshape(len(boxes), len(shape))
+    stop = np.array([each.stop for each in boxes], dtype=np.int64).reshape(len(boxes), len(shape))
+    if not shape:
+        _prove_cover(name, shape, start, stop, 0)
+        return
+    # Sorted along the dim that tells most of them apart, each is compared with few others.
+    dim = max(range(len(shape)), key=lambda at: len(np.unique(start[:, at])))
+    order = np.argsort(start[:, dim], kind="stable")
+    _prove_cover(name, shape, start[order], stop[order], dim)
+
+
+def _prove_cover(name: str, shape: Shape, start: Column, stop: Column, dim: int) -> None:
+    """Prove boxes that are sorted by their start along `dim`."""
+    limit = np.array(shape, dtype=np.int64)
+    outside = ((start < 0) | (stop > limit) | (stop < start)).any(axis=1)
     if outside.any():
         at = int(np.flatnonzero(outside)[0])
-        box = _box(table.start, table.stop, at)
-        raise InputInvalid(f"{entry}: {box} is outside {entry.shape}.")
-    holds = (table.stop > table.start).all(axis=1)
-    start, stop = table.start[holds], table.stop[holds]
-    _refuse_overlap(entry, start, stop, table.dim)
+        raise InputInvalid(f"{name}: {_box(start, stop, at)} is outside {shape}.")
+    holds = (stop > start).all(axis=1)
+    start, stop = start[holds], stop[holds]
+    _refuse_overlap(name, start, stop, dim)
     volume = int((stop - start).prod(axis=1).sum())
-    whole = Box.whole(entry.shape)
+    whole = Box.whole(shape)
     if volume != whole.count:
         raise InputInvalid(
-            f"{entry}: {_gap(whole, start, stop, whole.count - volume)} nowhere in the checkpoint; "
+            f"{name}: {_gap(whole, start, stop, whole.count - volume)} nowhere in the checkpoint; "
             "it is incomplete, or a layout rule is missing."
         )
 
 
-def _refuse_overlap(entry: Entry, start: Column, stop: Column, dim: int) -> None:
+def _refuse_overlap(name: str, start: Column, stop: Column, dim: int) -> None:
     """Compare each box with those that begin before it ends, along the dim they are sorted by."""
-    if len(start) < 2 or not entry.shape:
+    if len(start) < 2 or not start.shape[1]:
         return
     until = np.searchsorted(start[:, dim], stop[:, dim], side="left")
     for at in np.flatnonzero(until > np.arange(len(start)) + 1).tolist():
@@ -136,7 +160,7 @@ def _refuse_overlap(entry: Entry, start: Column, stop: Column, dim: int) -> None
         found = np.flatnonzero(meets.all(axis=1))
         if len(found):
             raise InputInvalid(
-                f"{entry}: {_box(start, stop, at)} and "
+                f"{name}: {_box(start, stop, at)} and "
                 f"{_box(start, stop, at + 1 + int(found[0]))} overlap and are no replicas; either "
                 "two parts share a name or a layout rule is missing."
             )

@@ -7,6 +7,7 @@ way than the one that made it, and a checkpoint against the training memory it w
 Invariant: replicas count once; the numbers equal those of `reconfig/digest.py` bit by bit.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -46,17 +47,30 @@ _BITS: dict[int, np.dtype[Any]] = {
 }
 
 
-def digest(values: Mapping[tuple[str, str], int], facts: int | None = None) -> str:
+def digest(
+    tensors: Mapping[tuple[str, str], int],
+    facts: int | None = None,
+    values: Mapping[str, Any] | None = None,
+) -> str:
     """Add up the tensors of a checkpoint to 16 hex digits.
 
     Args:
-        values: as `by_tensor` gives them.
+        tensors: as `by_tensor` gives them.
         facts: xxh3_64 of the text that the job's digest counts beside tensors.
+        values: what it counts by name.
     """
-    total = sum(values.values())
+    total = sum(tensors.values()) + digest_of_values(values or {})
     if facts is not None:
         total += (facts ^ _SIGN) - _SIGN
     return f"{total & MASK:016x}"
+
+
+def digest_of_values(values: Mapping[str, Any]) -> int:
+    """Digest JSON values by the trainer's names; the order does not count."""
+    return sum(
+        xxhash.xxh3_64_intdigest(f"{key}={json.dumps(value, sort_keys=True)}".encode())
+        for key, value in values.items()
+    )
 
 
 def by_tensor(

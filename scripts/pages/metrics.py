@@ -15,7 +15,9 @@ SUFFIX = {"CounterMetricFamily": "_total", "GaugeMetricFamily": "", "InfoMetricF
 
 INTRODUCTION = """Served at `metrics.listen` (default `http://127.0.0.1:9464/metrics`), read-only.
 Counters of energy, time and grams are absolute values from the journal: they survive a restart. A
-value that is unknown has no sample; it is never 0. Series of single devices (`gpu_uuid`, `zone`)
+value that is unknown has no sample; it is never 0. What joules, watts and grams are beside measured
+(estimated, provisional, simulated) stands in the label `flags`, or beside a counter in
+`wattmesh_*_flag` and `wattmesh_*_info`. Series of single devices (`gpu_uuid`, `zone`)
 are served where the devices are read: by `wattmesh agent` on its node (`agent.metrics`), or by the
 daemon when it reads the GPUs of its own machine. How to read them: [energy](../energy.md)."""
 
@@ -23,6 +25,7 @@ SOURCES = (
     ("wattmesh.controller", "metrics.py"),
     ("wattmesh.controller.agent", "metrics.py"),
     ("wattmesh.controller.books", "budget_metrics.py"),
+    ("wattmesh.controller.books", "ledger_metrics.py"),
     ("wattmesh.controller.cap", "metrics.py"),
     ("wattmesh.controller.planner", "metrics.py"),
     ("wattmesh.controller.signals", "metrics.py"),

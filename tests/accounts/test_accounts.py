@@ -6,9 +6,11 @@ from datetime import timedelta
 from tests.accounts.build import (
     SIGNAL,
     T0,
+    B,
     accounts,
     after,
     book,
+    counters,
     energy,
     finish,
     intensity,
@@ -17,6 +19,7 @@ from tests.accounts.build import (
     slot,
     trained,
 )
+from wattmesh.controller.books.closing_runs import close_runs
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow
 from wattmesh.policies.baseline import price_ug
@@ -27,16 +30,21 @@ NOW = after(95)
 
 
 def busy(journal: Journal, *, quality: Quality = Quality.MEASURED) -> None:
-    """A run that trained for 95 s, with joules and intensities of its first three slots."""
-    register(journal)
-    progress(journal, now=NOW, tokens=90_000)
+    """A run that trained for 95 s, with joules and intensities of its first three slots.
+
+    It is at B, so that its baseline has joules of its own.
+    """
+    counters(journal, T0)
+    register(journal, layout=B)
+    counters(journal, NOW)
+    progress(journal, now=NOW, tokens=90_000, layout=B)
     book(journal, *(energy(number, 40_000_000 + number) for number in range(4)))
     intensity(journal, (100.0, 200.5, 300.0), quality=quality)
 
 
 def rows(journal: Journal) -> tuple[EmissionRow, ...]:
-    """List every emission row."""
-    return journal.ledger.emissions()
+    """List every emission row that has joules of its own: B is the best single point too."""
+    return tuple(row for row in journal.ledger.emissions() if row.line != "as_run")
 
 
 def scenario(journal: Journal, name: str) -> list[EmissionRow]:
@@ -55,7 +63,7 @@ def wrong(found: tuple[EmissionRow, ...]) -> list[EmissionRow]:
             if row.energy_mj is None or row.g_milli_per_kwh is None
             else price_ug(row.energy_mj, row.g_milli_per_kwh)
         )
-        or (row.carbon_ug is None) != (row.quality == "unpriced")
+        or (row.g_milli_per_kwh is None) != (row.quality == "unpriced")
     ]
 
 
@@ -100,16 +108,17 @@ def test_a_slot_without_an_intensity_has_no_grams(journal: Journal) -> None:
 
 
 def test_joules_that_nobody_measured_stay_unknown(journal: Journal) -> None:
-    """None has no grams, even where the intensity is known; nor is it ever asked for again."""
+    """None has no grams, even where the intensity is known; the most it can have been has."""
     register(journal)
     intensity(journal, (100.0,))
     book(journal, energy(0, None, unobserved_ms=30_000, upper_mj=9_000_000))
     accounts(journal).price(NOW)
     (row,) = scenario(journal, "actual")
-    assert (row.energy_mj, row.carbon_ug, row.quality) == (None, None, "unpriced")
+    assert (row.energy_mj, row.carbon_ug, row.upper_ug) == (None, None, 250_000)
     book(journal, energy(0, 3_600_000))
     accounts(journal).price(NOW)
-    assert scenario(journal, "actual")[0].carbon_ug == 100_000
+    (row,) = scenario(journal, "actual")
+    assert (row.carbon_ug, row.upper_ug) == (100_000, 0)
 
 
 def test_a_measured_intensity_replaces_a_provisional_one_in_both_scenarios(
@@ -157,12 +166,13 @@ def test_the_first_report_is_about_intensities_only(journal: Journal) -> None:
 
 
 def test_simulated_joules_stay_simulated(journal: Journal) -> None:
-    """The weaker of the two qualities is the row's."""
+    """Whatever the intensity is: each has a word of its own, and neither displaces the other."""
     register(journal)
-    intensity(journal, (100.0,))
-    book(journal, energy(0, 5, quality="simulated"))
+    intensity(journal, (100.0,), quality=Quality.ESTIMATED)
+    book(journal, energy(0, 5, quality="estimated+simulated"))
     accounts(journal).price(NOW)
-    assert scenario(journal, "actual")[0].quality == "simulated"
+    (row,) = scenario(journal, "actual")
+    assert (row.quality, row.energy_quality) == ("estimated", "estimated+simulated")
 
 
 def test_another_signal_never_takes_the_place_of_the_one_a_slot_was_priced_in(
@@ -233,14 +243,16 @@ def test_a_finished_run_whose_slots_were_rolled_up_is_left_alone(journal: Journa
     finish(journal, now=NOW, tokens=90_000)
     later = NOW + timedelta(days=100)
     accounts(journal).price(NOW + timedelta(seconds=60))
-    totals, tokens = journal.ledger.totals(), trained(journal)
-    assert tokens == 90_000
+    totals = journal.ledger.totals()
+    assert trained(journal) == 90_000
+    assert journal.retention.roll_up(later) == 0
+    assert close_runs(journal, later, later) == ("r",)
+    assert close_runs(journal, later, later) == ()
     journal.retention.roll_up(later)
     journal.retention.prune(later)
     assert rows(journal) == ()
     accounts(journal).price(later + timedelta(days=1))
     assert rows(journal) == ()
-    assert trained(journal) == tokens
     assert journal.ledger.totals() == totals
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def booked(
 
 def cluster(journal: Journal, now: datetime, limit: Limit | None = None) -> PeriodLine:
     """Give the cluster's line."""
-    (line,) = spending(journal, {"cluster": limit or Limit()}, "UTC", now)
+    (line,) = spending(journal, {"cluster": limit or Limit()}, "UTC", now, signal=str(SIGNAL))
     return line
 
 
@@ -117,7 +118,9 @@ def test_deadlines_that_do_not_fit_are_said_at_once(journal: Journal) -> None:
     booked(journal, MONTH, 7.0)
     limits, now = {"cluster": Limit(), "llm": Limit(grams=9000.0)}, MONTH + timedelta(days=1)
     bounds = {"r": 2_995.0}
-    cluster_line, run_line = spending(journal, limits, "UTC", now, bounds=bounds)
+    cluster_line, run_line = spending(
+        journal, limits, "UTC", now, bounds=bounds, signal=str(SIGNAL)
+    )
     assert (
         "even the cheapest plans that keep the deadlines end above 3000.0 g" in cluster_line.alert
     )
@@ -145,7 +148,7 @@ def test_a_runs_budget_counts_its_own_slots(journal: Journal) -> None:
     booked(journal, MONTH, 7.0)
     booked(journal, MONTH, 5.0, run="other")
     limits = {"llm": Limit(), "never": Limit()}
-    lines = spending(journal, limits, "UTC", MONTH + timedelta(days=1))
+    lines = spending(journal, limits, "UTC", MONTH + timedelta(days=1), signal=str(SIGNAL))
     assert [(line.name, line.spent_g) for line in lines] == [("llm", 7.0), ("never", 0.0)]
 
 
@@ -154,7 +157,8 @@ def test_a_period_begins_at_midnight_of_the_site(journal: Journal) -> None:
     booked(journal, MONTH - timedelta(hours=6), 3.0)
     booked(journal, MONTH - timedelta(hours=5), 4.0)
     now = MONTH + HOUR
-    (line,) = spending(journal, {"cluster": Limit()}, "Asia/Kolkata", now)
+    limits = {"cluster": Limit()}
+    (line,) = spending(journal, limits, "Asia/Kolkata", now, signal=str(SIGNAL))
     assert (line.start, line.spent_g) == (MONTH - timedelta(hours=5.5), 4.0)
 
 
@@ -165,3 +169,64 @@ def test_rolled_up_slots_still_count(journal: Journal) -> None:
     assert journal.retention.roll_up(MONTH + timedelta(days=5)) == 2
     after = cluster(journal, MONTH + timedelta(days=9), Limit(period="year"))
     assert (after.spent_g, after.period) == (before.spent_g, "2026") == (7.0, "2026")
+
+
+SIMULATED = ("simulated",)
+"""What is not told of the dark is: the grid of these tests is a recording."""
+
+
+def dark(journal: Journal, start: datetime, upper_g: float) -> None:
+    """Book an hour of one GPU that nobody read."""
+    end = start + HOUR
+    place: dict[str, Any] = {"gpu_uuid": "g9", "slot_start": start, "slot_end": end}
+    unread = replace(
+        ENERGY,
+        **place,
+        energy_mj=None,
+        unobserved_ms=3_600_000,
+        upper_mj=1,
+        line="unobserved",
+        quality="estimated",
+    )
+    journal.ledger.book([unread], [])
+    row = replace(
+        EMISSION,
+        **place,
+        signal=str(SIGNAL),
+        energy_mj=None,
+        carbon_ug=None,
+        first_carbon_ug=None,
+        upper_mj=1,
+        upper_ug=round(upper_g * G),
+        line="unobserved",
+        energy_quality="estimated",
+    )
+    journal.ledger.emit([row])
+
+
+def test_a_budget_sees_the_dark(journal: Journal) -> None:
+    """Little was read, and five times the limit may have been emitted by what was not.
+
+    What was spent is told as it was read; alerts burn on the most that it can have been.
+    """
+    booked(journal, MONTH, 0.44)
+    line = cluster(journal, MONTH + timedelta(hours=2), Limit(grams=5.0, period="day"))
+    assert (line.urgency, line.upper_g, line.unobserved_s, line.flags) == ("", 0.0, 0.0, SIMULATED)
+    dark(journal, MONTH, 27.6)
+    line = cluster(journal, MONTH + timedelta(hours=2), Limit(grams=5.0, period="day"))
+    assert (line.spent_g, line.upper_g, line.unobserved_s) == (0.44, 27.6, 3600.0)
+    assert line.urgency == "exhausted"
+    assert "28.0 g of 5.0 g are spent, 27.6 g of it at most emitted unobserved" in line.alert
+    assert line.residual_g == pytest.approx(5.0 - 28.04)
+    assert "estimated" in line.flags
+
+
+def test_a_budget_is_in_one_signal(journal: Journal) -> None:
+    """Grams of another one of the same period stand beside, and are never added."""
+    booked(journal, MONTH, 7.0)
+    other = "electricity_maps:GB:average:lifecycle:CO2eq"
+    (line,) = spending(
+        journal, {"cluster": Limit()}, "UTC", MONTH + timedelta(days=1), signal=other
+    )
+    assert (line.signal, line.spent_g) == (other, 0.0)
+    assert [(each.signal, each.carbon_g) for each in line.others] == [(str(SIGNAL), 7.0)]

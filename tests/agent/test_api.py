@@ -300,6 +300,8 @@ def test_a_relay_passes_on_the_calls_of_runs_alone(served: Served, tmp_path: Pat
         assert served.journal.runs.all(served.clock.wall)[0].owner_uid == os.geteuid()
         order = job.call("GET", f"/v1/runs/{facts.RUN}/order?wait=0", limit_s=10.0)
         assert order.json()["order"] is None
+        beat, lives = f"/v1/runs/{facts.RUN}/heartbeat", json.dumps(facts.heartbeat()).encode()
+        assert job.call("POST", beat, lives, limit_s=10.0).status == 200
         for method, wrong in (("GET", "/v1/status"), ("POST", "/v1/freeze"), ("GET", "/")):
             assert job.call(method, wrong, b"{}", limit_s=10.0).status == 404
         assert _head(tmp_path / "r.sock", target, "Content-Length: 1048577") == b"413"
@@ -311,6 +313,7 @@ def test_a_relay_passes_on_the_calls_of_runs_alone(served: Served, tmp_path: Pat
     try:
         job = Link(f"unix://{tmp_path}/s.sock")
         assert job.call("POST", target, body, limit_s=10.0).status == 503
+        assert job.call("POST", beat, lives, limit_s=10.0).status == 503, "nobody speaks for it"
     finally:
         away.stop()
 

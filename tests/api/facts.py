@@ -4,7 +4,7 @@ from typing import Any
 
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Finish, Progress, Register, Transition
+from wattmesh.reconfig.wire import Finish, Heartbeat, Progress, Register, Transition
 
 RUN = "6d1c9d0e-0000-4000-8000-000000000001"
 A, B = Layout(dp_shard=2, tp=2), Layout(tp=2)
@@ -74,6 +74,17 @@ def progress(**changes: Any) -> dict[str, Any]:
         "boundary_every": 10,
     }
     return Progress(**values | changes).to_json()
+
+
+def heartbeat(**changes: Any) -> dict[str, Any]:
+    """Say that the launch lives."""
+    values: dict[str, Any] = {
+        "run": RUN,
+        "incarnation": "incarnation-1",
+        "attempt": 1,
+        "phase": "training",
+    }
+    return Heartbeat(**values | changes).to_json()
 
 
 def transition(plan: str, epoch: int, state: SwitchState, **changes: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from tests.api import facts
 from tests.api.conftest import Served
 from tests.api.stranger import STRANGER, as_stranger, needs_root
-from tests.daemon.process import ask
+from tests.daemon.process import Answer, ask
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order
 
@@ -125,11 +125,65 @@ def test_wrong_messages_name_the_field(served: Served) -> None:
 
 
 def test_protocols_n_and_before_are_served(served: Served) -> None:
-    """A hook one version behind is welcome; one from the future is told what is spoken."""
-    assert served.register(protocol=0).status == 200
+    """A hook one version behind is welcome; older ones, and one from the future, are told."""
+    assert served.register(protocol=1).status == 200
+    assert served.register(protocol=0).status == 422
     answer = served.register(protocol=7)
     assert answer.status == 422
     assert "trains on unswitched" in answer.body["error"]
+
+
+def test_a_heartbeat_keeps_a_run_live_whatever_the_journal_does(served: Served) -> None:
+    """It is answered from memory with how often it is wanted; a stranger's is not."""
+    welcome = served.register().body["heartbeat_s"]
+    progressed = served.post(f"{RUN}/progress", facts.progress())
+    assert progressed.status == 200
+    for _ in range(30):
+        served.clock.pass_s(20.0)
+        assert beat(served).body == {"heartbeat_s": welcome}
+    row = served.journal.runs.find(facts.RUN, served.clock.wall)
+    assert row is not None
+    assert (row.state, row.phase) == ("live", "checkpointing")
+    (folder := served.folder / "journal.db").rename(served.folder / "away.db")
+    assert beat(served).status == 200
+    served.clock.pass_s(20.0)
+    assert served.post(f"{RUN}/progress", facts.progress(seq=9)).status == 503
+    assert beat(served).status == 200
+    (served.folder / "away.db").rename(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "words"),
+    [
+        ({"attempt": 0}, 409, "superseded"),
+        ({"incarnation": "incarnation-0"}, 409, "superseded"),
+        ({"phase": "Training; rm -rf"}, 422, "is no phase"),
+        ({"phase": "x" * 33}, 422, "is no phase"),
+        ({"phase": 7}, 422, "Heartbeat.phase: expected str"),
+        ({"run": "other"}, 422, "message names 'other'"),
+    ],
+)
+def test_a_heartbeat_that_is_not_the_newest_launchs_is_refused(
+    served: Served, changes: dict[str, Any], status: int, words: str
+) -> None:
+    """With a sentence, before and after the right one was heard; a newer hook's phase is taken."""
+    served.register()
+    for _ in range(2):
+        answer = beat(served, **changes)
+        assert (answer.status, words in answer.body["error"]) == (status, True), answer.body
+        assert beat(served, phase="defragmenting").status == 200
+
+
+@needs_root
+def test_a_strangers_heartbeat_is_refused(served: Served) -> None:
+    """Also while the owner's is remembered; and one of a run that nobody knows is a 404."""
+    served.register()
+    beat(served)
+    body = facts.heartbeat()
+    assert as_stranger(served.socket, "POST", f"{RUN}/heartbeat", body).status == 403
+    own = "6d1c9d0e-0000-4000-8000-0000000000ff"
+    answer = served.post(f"/v1/runs/{own}/heartbeat", facts.heartbeat(run=own))
+    assert (answer.status, answer.body["kind"]) == (404, "not_found")
 
 
 def test_a_loss_that_is_no_number_keeps_the_run_alive(served: Served) -> None:
@@ -163,6 +217,11 @@ def test_a_standby_takes_no_reports(served: Served) -> None:
     assert "head-2 leads" in answer.body["error"]
     assert served.get("/v1/status").body["leading"] is False
     assert served.pulse.outage is None
+
+
+def beat(served: Served, **changes: Any) -> Answer:
+    """Let the run say that it lives."""
+    return served.post(f"{RUN}/heartbeat", facts.heartbeat(phase="checkpointing") | changes)
 
 
 def put_order(served: Served) -> None:

@@ -12,10 +12,10 @@ TARGET = f"/v1/runs/{facts.RUN}/order"
 
 
 def test_no_order_is_an_answer(served: Served) -> None:
-    """Without an order the answer says none, with the epoch, and is read by the hook's own type."""
+    """Without an order it says none, with epoch and mode, and is read by the hook's own type."""
     served.register()
     found = served.get(TARGET)
-    assert Orders.from_json(found.body) == Orders(order=None, epoch=1, frozen=False)
+    assert Orders.from_json(found.body) == Orders(epoch=1, mode="act")
 
 
 def test_an_open_order_is_given_at_once(served: Served) -> None:

@@ -1,6 +1,7 @@
 """What anybody may read, with a journal that answers and with one that does not."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -84,11 +85,67 @@ def test_trouble_names_what_needs_a_human_and_what_to_do(served: Served) -> None
     for words in (
         "The cycle loop has not got on for 100 min",
         "csv was last heard 6000 s ago",
-        "llama-8b has not reported for 100 min (last at step 0)",
+        "llama-8b has not been heard for 100 min (last at step 0, registered)",
         "2 switches failed in a row. It trains on unswitched; read `wattmesh why llama-8b`",
         "llama-8b will miss its deadline by 2.0 h",
     ):
         assert any(words in each for each in said), (words, said)
+
+
+def test_a_run_that_takes_no_step_says_what_it_waits_for(served: Served) -> None:
+    """Since its last step, with when it was heard last and in which phase; no trouble for anybody.
+
+    The twin: a run that steps as usual has nothing to say, nor has one that is lost.
+    """
+    target = f"/v1/runs/{facts.RUN}"
+
+    def told(**beat: Any) -> tuple[str, str]:
+        if beat:
+            served.post(f"{target}/heartbeat", facts.heartbeat(**beat))
+        view = served.get("/v1/status").body
+        assert not any(
+            "llama-8b" in each for each in view["trouble"] if "not been heard" not in each
+        )
+        (run,) = view["runs"]
+        return run["state"], run["waits_for"]
+
+    served.register()
+    served.clock.pass_s(600.0)
+    assert told(phase="starting") == (
+        "live",
+        "no step since it was launched 10 min ago; the launch answered 0 s ago; phase: starting",
+    )
+    served.post(f"{target}/progress", facts.progress())
+    assert told() == ("live", "")
+    served.clock.pass_s(41 * 60.0 - 3.0)
+    served.post(f"{target}/heartbeat", facts.heartbeat(phase="training"))
+    served.clock.pass_s(3.0)
+    assert told() == (
+        "live",
+        "last step 41 min ago; the launch answered 3 s ago; phase: training",
+    )
+    served.clock.pass_s(100.0)
+    assert told() == ("lost", "")
+    slow = {"seq": 2, "step": 20, "tokens": 2_000, "tokens_per_s": 100 / 600}
+    served.post(f"{target}/progress", facts.progress(**slow))
+    served.clock.pass_s(1500.0)
+    assert told(phase="training") == ("live", "")
+
+
+def test_a_run_that_leaves_no_checkpoint_is_told_once_and_until_one_is_saved(
+    served: Served,
+) -> None:
+    """One sentence that ends in what to do, in a line that a screen bears."""
+    served.register()
+    why = "rank 1 could not write its part (OSError: \x1b[31m28)" + "x" * 1000
+    served.post(f"/v1/runs/{facts.RUN}/progress", facts.progress(trouble=why))
+    (said,) = [each for each in served.get("/v1/status").body["trouble"] if "rank 1" in each]
+    assert said.startswith("llama-8b has no new checkpoint (rank 1 could not write its part (OSErr")
+    assert said.endswith("its layout is not switched.")
+    assert "\x1b" not in said
+    assert len(said) < 700
+    served.post(f"/v1/runs/{facts.RUN}/progress", facts.progress(seq=2))
+    assert not [each for each in served.get("/v1/status").body["trouble"] if "rank 1" in each]
 
 
 def test_without_a_journal_the_last_known_state_is_shown_as_such(served: Served) -> None:

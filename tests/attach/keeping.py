@@ -7,12 +7,13 @@ from wattmesh.reconfig.digest import logical_digest
 from wattmesh.reconfig.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.state import Position, State
-from wattmesh.reconfig.tensors import name_all
+from wattmesh.reconfig.tensors import name_all, name_to_fill
 
 
 def digest_of(state: State) -> str:
     """What the hook compares before and after a switch."""
-    return logical_digest(name_all(state).tensors, facts_of(state))
+    named = name_all(state)
+    return logical_digest(named.tensors, facts_of(state), named.values)
 
 
 def through_a_checkpoint(folder: Path, first: State, second: State) -> str:
@@ -26,5 +27,5 @@ def through_a_checkpoint(folder: Path, first: State, second: State) -> str:
         digest=digest_of(first),
     )
     path = save(RunFolder(folder), name_all(first), first, header, lambda: None)
-    load(path, name_all(second), second)
+    load(path, name_to_fill(second), second)
     return header.digest

@@ -1,6 +1,5 @@
 """Averages of the parameters (EMA): moved with them through pipeline, tensor and data parallel."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +8,11 @@ import torch
 from torch import nn
 
 from tests.attach.keeping import digest_of, through_a_checkpoint
-from tests.hook.harness import Zygote
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.state import State
 from wattmesh.reconfig.tensors import name_all
 from wattmesh.reconfig.universal.folder import open_checkpoint
 from wattmesh.reconfig.universal.names import HOOK
-
-
-@pytest.fixture(scope="module")
-def moved(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What four ranks said of an EMA that went from pp2 tp2 to dp4, to dp2 tp2 and back."""
-    out = tmp_path_factory.mktemp("averages")
-    launch = zygote.start(4, {"OUT": str(out)}, out, "tests.attach.averages_job:main")
-    assert zygote.wait(launch) == 0, [path.read_text() for path in out.glob("*.log")]
-    said: dict[str, Any] = json.loads((out / "said.json").read_text())
-    return said
 
 
 def test_averages_move_with_their_parameters(moved: dict[str, Any]) -> None:

@@ -16,14 +16,15 @@ from tests.attach.running import UserRun
 from tests.hook.harness import Zygote, worst_difference
 from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig import foreign
-from wattmesh.reconfig.checkpoint import CheckpointNotSaved, Header, header_of, load
+from wattmesh.reconfig.checkpoint import Header, header_of, load
 from wattmesh.reconfig.folder import RunFolder
 from wattmesh.reconfig.foreign import Written
+from wattmesh.reconfig.in_step import CheckpointNotSaved
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.own_saves import OwnSaves
 from wattmesh.reconfig.start import newest_whole
 from wattmesh.reconfig.state import Position, State
-from wattmesh.reconfig.tensors import name_all
+from wattmesh.reconfig.tensors import name_all, name_to_fill
 from wattmesh.reconfig.universal.folder import Kind, read_manifest
 from wattmesh.reconfig.universal.record import VERIFIED
 
@@ -149,7 +150,7 @@ def test_what_is_beside_the_tensors_lies_in_our_index(own: Callable[..., Path]) 
     """Bytes and tensors of extra state; the whole state has memory's digest again."""
     state, fresh = trained(), build()
     path = own(state)
-    load(path, name_all(fresh), fresh)
+    load(path, name_to_fill(fresh), fresh)
     assert digest_of(fresh) == digest_of(state)
     note = fresh.extra["note"].state_dict()
     assert note["bytes"] == b"\x80abc"

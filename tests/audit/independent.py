@@ -3,14 +3,23 @@
     wattmesh budget --audit llama-8b --json | python tests/audit/independent.py
     python tests/audit/independent.py audit.json
 
-Uses nothing of wattmesh, only the formulas of docs/carbon-accounting.md. Prints what it found and
-exits 0 when every figure and every row agrees, 1 when one does not, 2 when it cannot read the file.
+Uses nothing of wattmesh, only the formulas of docs/carbon-accounting.md, in exact fractions: each
+token of a scenario has its share of its slot's grams. Prints what it found and exits 0 when every
+figure and every row agrees, 1 when one does not, 2 when it cannot read the file.
+
+What it cannot see: rows that are wrong and consistent. That a slot marked `as_run` was spent at the
+submitted point, and that a modelled one has the right tokens and joules, is not in the rows.
 """
 
 import json
 import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from fractions import Fraction
-from math import floor
+from itertools import pairwise
+from math import ceil, floor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +27,10 @@ Row = dict[str, Any]
 
 MJ_PER_KWH = 3_600_000_000
 MILLI_G_TO_UG = 1000
+AS_RUN = "as_run"
+KINDS = (AS_RUN, "modelled", "assumed")
+HOSTS = ("cpu", "dram", "node")
+SCENARIOS = {"reference": "baseline", "single": "best single"}
 
 
 def grams_ug(energy_mj: int, g_milli_per_kwh: int, pue_milli: int) -> int:
@@ -27,109 +40,258 @@ def grams_ug(energy_mj: int, g_milli_per_kwh: int, pue_milli: int) -> int:
     return floor(exact + Fraction(1, 2))
 
 
+def _place(row: Row) -> tuple[str, str, str]:
+    """Give what no two rows of a scenario share."""
+    return row["gpu_uuid"], row["slot_start"], row["line"]
+
+
 def check_rows(name: str, rows: list[Row]) -> list[str]:
     """Recompute the grams of every row; find rows that lie upon each other."""
     wrong, seen = [], set()
     for row in rows:
         where = f"{name} row {row['slot_start']} {row['gpu_uuid']}".rstrip()
-        place = (row["gpu_uuid"], row["slot_start"], row["line"])
-        if place in seen:
+        if _place(row) in seen:
             wrong.append(f"{where}: is there twice")
-        seen.add(place)
-        known = row["energy_mj"] is not None and row["g_milli_per_kwh"] is not None
-        priced = (row["energy_mj"], row["g_milli_per_kwh"], row["pue_milli"])
-        expected = grams_ug(*priced) if known else None
-        if row["carbon_ug"] != expected:
-            wrong.append(f"{where}: says {row['carbon_ug']} ug, is {expected} ug")
-        if (row["energy_mj"] or 0) < 0 or row["tokens"] < 0:
+        seen.add(_place(row))
+        rate = (row["g_milli_per_kwh"], row["pue_milli"])
+        priced = row["g_milli_per_kwh"] is not None
+        known = priced and row["energy_mj"] is not None
+        expected = {
+            "carbon_ug": grams_ug(row["energy_mj"], *rate) if known else None,
+            "upper_ug": grams_ug(row["upper_mj"], *rate) if priced else None,
+        }
+        for field, value in expected.items():
+            if row[field] != value:
+                wrong.append(f"{where}: says {row[field]} ug as {field}, is {value} ug")
+        if (row["energy_mj"] or 0) < 0 or row["upper_mj"] < 0:
             wrong.append(f"{where}: is negative")
     return wrong
 
 
-def reference_ug(rows: list[Row], tokens: int, earlier_tokens: int) -> tuple[int | None, bool]:
-    """Give the baseline's micrograms at `tokens` (without the earlier ones); whether it got there.
+def check_scenario(name: str, rows: list[Row]) -> list[str]:
+    """Find what no scenario can be: two rows of one slot, joules of its own beside the run's."""
+    wrong, starts = [], set()
+    for row in sorted(rows, key=_start):
+        where = f"{name} row {row['slot_start']}"
+        if row["slot_start"] in starts:
+            wrong.append(f"{where}: has another beside it")
+        starts.add(row["slot_start"])
+        if row["line"] not in KINDS:
+            wrong.append(f"{where}: is of no kind: {row['line']!r}")
+        elif row["line"] == AS_RUN and (row["energy_mj"] is not None or row["upper_mj"]):
+            wrong.append(f"{where}: stands for the run, and has joules of its own")
+        elif row["line"] != AS_RUN and (row["energy_mj"] is None or row["tokens"] < 0):
+            wrong.append(f"{where}: has no joules, or tokens below 0")
+    return wrong
 
-    Token after token would give the same: whole slots first, then a share rounded down.
+
+def _start(row: Row) -> datetime:
+    """Give when a row's slot begins."""
+    return datetime.fromisoformat(row["slot_start"])
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One slot: what the run emitted beside what a scenario did. None: it has no price.
+
+    `row`: the scenario's; None where it has none there.
     """
-    needed, found = tokens - earlier_tokens, 0
-    if needed < 0 or not (rows or earlier_tokens):
-        return None, False
-    for row in sorted(rows, key=lambda each: str(each["slot_start"])):
-        if needed <= 0:
-            break
-        if row["carbon_ug"] is None:
-            return None, False
-        taken = min(needed, row["tokens"])
-        share = Fraction(taken, row["tokens"]) if row["tokens"] else Fraction(1)
-        found += floor(row["carbon_ug"] * share)
-        needed -= taken
-    return found, needed <= 0
+
+    own_ug: int | None
+    own_upper_ug: int | None
+    row: Row | None
+
+    @property
+    def as_run(self) -> bool:
+        """Whether the scenario is the run itself."""
+        return self.row is not None and self.row["line"] == AS_RUN
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the scenario."""
+        return self.row["tokens"] if self.row else 0
 
 
-def unobserved_ug(audit: Row) -> int | None:
-    """Give the most that was emitted while nobody measured; None when it cannot be bounded."""
-    dearest: dict[str, tuple[int, int, int]] = {}
-    for row in [*audit["actual"], *audit["reference"]]:
-        if row["g_milli_per_kwh"] is not None:
-            slot, g_milli, pue_milli = row["slot_start"], row["g_milli_per_kwh"], row["pue_milli"]
-            rate = (g_milli * pue_milli, g_milli, pue_milli)
-            dearest[slot] = max(dearest.get(slot, (0, 0, 0)), rate)
-    most = 0
-    for row in audit["energy"]:
-        blind = row["energy_mj"] is None and row["unobserved_ms"] and not row["upper_mj"]
-        if blind or (row["upper_mj"] and row["slot_start"] not in dearest):
-            return None
-        _, g_milli, pue_milli = dearest.get(row["slot_start"], (0, 0, 0))
-        most += grams_ug(row["upper_mj"], g_milli, pue_milli)
-    return most
+def _known(rows: Sequence[Row], joules: str, grams: str) -> int | None:
+    """Sum grams; None where joules have no price."""
+    if any(row[joules] and row["g_milli_per_kwh"] is None for row in rows):
+        return None
+    return sum(row[grams] or 0 for row in rows)
+
+
+def beside(actual: list[Row], scenario: list[Row]) -> list[Slot]:
+    """Put both in time order, slot by slot."""
+    own: dict[datetime, list[Row]] = defaultdict(list)
+    for row in actual:
+        own[_start(row)].append(row)
+    other = {_start(row): row for row in scenario}
+    return [
+        Slot(
+            own_ug=_known(own[start], "energy_mj", "carbon_ug"),
+            own_upper_ug=_known(own[start], "upper_mj", "upper_ug"),
+            row=other.get(start),
+        )
+        for start in sorted(own.keys() | other.keys())
+    ]
+
+
+def shares(slots: Sequence[Slot], tokens: int) -> list[Fraction] | None:
+    """Say how much of each slot lies before the last moment at which `tokens` were trained.
+
+    None: they never were.
+    """
+    level, last = 0, None
+    for number, slot in enumerate([*slots, Slot(0, 0, None)]):
+        if level <= tokens:
+            last = (number, level)
+        level += slot.tokens
+    if level < tokens:
+        return None
+    if last is None:  # the run went back to before it was known here
+        return [Fraction(0)] * len(slots)
+    number, level = last
+    counted = [Fraction(1)] * number + [Fraction(0)] * (len(slots) - number)
+    if number < len(slots):
+        counted[number] = Fraction(tokens - level, slots[number].tokens)
+    return counted
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a scenario comes to; None where it cannot be told."""
+
+    reference_ug: int | None = None
+    saved_ug: int | None = None
+    high_ug: int | None = None
+    dark: bool = False
+
+
+def compared(slots: Sequence[Slot], tokens: int) -> Told:
+    """Compare a run with a scenario; shares are rounded against the saving."""
+    counted = shares(slots, tokens)
+    if counted is None:
+        return Told()
+    low = high = reference = 0
+    whole, dark = True, False
+    for slot, share in zip(slots, counted, strict=True):
+        row, left = slot.row, 1 - share if slot.as_run else Fraction(1)
+        if share and row is not None:
+            grams = slot.own_ug if slot.as_run else row["carbon_ug"]
+            dark = dark or (slot.own_upper_ug if slot.as_run else row["upper_ug"]) != 0
+            whole = whole and grams is not None
+            reference += floor((grams or 0) * share)
+        if share and row is not None and not slot.as_run:
+            if row["line"] != "modelled" or row["carbon_ug"] is None:
+                return Told()
+            low += floor(row["carbon_ug"] * share)
+            high += floor(row["carbon_ug"] * share) + ceil(row["upper_ug"] * share)
+        if left:
+            if slot.own_ug is None or slot.own_upper_ug is None:
+                return Told()
+            low -= ceil(slot.own_ug * left) + ceil(slot.own_upper_ug * left)
+            high -= ceil(slot.own_ug * left)
+    return Told(reference if whole else None, low, high, dark)
 
 
 def check_joules(audit: Row) -> list[str]:
     """Compare the actual rows with the energy they were computed from."""
-    energy, actual = (
-        {(row["gpu_uuid"], row["slot_start"], row["line"]): row["energy_mj"] for row in audit[part]}
-        for part in ("energy", "actual")
-    )
+    energy, actual = ({_place(row): row for row in audit[part]} for part in ("energy", "actual"))
     wrong = [
         f"actual row {slot} {gpu}: has no energy row" for gpu, slot, _ in actual.keys() - energy
     ]
     if audit["unbooked_mj"] == 0:
+        for place, row in energy.items():
+            priced = actual.get(place)
+            for field in ("energy_mj", "upper_mj"):
+                there = priced[field] if priced else None
+                if row[field] != there and (priced or row[field]):
+                    where = f"energy row {place[1]} {place[0]}"
+                    wrong.append(f"{where}: {row[field]} as {field}, the actual row has {there}")
+    return wrong
+
+
+def check_dark(audit: Row) -> list[str]:
+    """Find time that nobody measured and nobody bounded."""
+    return [
+        f"energy row {row['slot_start']} {row['gpu_uuid']}: is unobserved and has no upper estimate"
+        for row in audit["energy"]
+        if row["unobserved_ms"] and not row["upper_mj"]
+    ]
+
+
+def check_gaps(audit: Row) -> list[str]:
+    """Find slots that a scenario leaves out between its first and its last."""
+    wrong = []
+    for part, name in SCENARIOS.items():
+        ends = sorted((_start(row), row["slot_end"]) for row in audit[part])
         wrong += [
-            f"energy row {place[1]} {place[0]}: {mj} mJ, the actual row has {actual.get(place)} mJ"
-            for place, mj in energy.items()
-            if mj != actual.get(place) and place not in actual.keys() - energy
+            f"{name}: nothing between {end} and {start.isoformat()}"
+            for (_, end), (start, _) in pairwise(ends)
+            if datetime.fromisoformat(end) != start
         ]
     return wrong
 
 
 def recomputed(audit: Row) -> dict[str, int | None]:
     """Give every figure from the rows alone."""
-    actual = audit["earlier_actual_ug"] + sum(row["carbon_ug"] or 0 for row in audit["actual"])
-    reference, reached = reference_ug(audit["reference"], audit["tokens"], audit["earlier_tokens"])
-    if reference is not None:
-        reference += audit["earlier_reference_ug"]
-    unobserved = unobserved_ug(audit)
-    whole = all(row["carbon_ug"] is not None for row in audit["actual"] if row["energy_mj"])
-    told = reached and whole and reference is not None and unobserved is not None
+    actual, tokens = audit["actual"], audit["tokens"]
+    single = compared(beside(actual, audit["single"]), tokens)
+    signals = {row["signal"] for part in ("actual", *SCENARIOS) for row in audit[part] if _is(row)}
+    several = len(signals) > 1
+    untold = several or not _read(audit) or _mixes_hosts(audit)
+    told = Told() if untold else compared(beside(actual, audit["reference"]), tokens)
+    better = None
+    if audit["single"] and told.saved_ug is not None and not (told.dark or single.dark):
+        both = (told.reference_ug, single.reference_ug)
+        better = None if None in both else (both[0] or 0) - (both[1] or 0)
     return {
-        "actual_ug": actual,
-        "reference_ug": reference,
-        "unobserved_ug": unobserved,
-        "saved_ug": (reference or 0) - actual - (unobserved or 0) if told else None,
+        "actual_ug": None if several else sum(row["carbon_ug"] or 0 for row in actual),
+        "reference_ug": told.reference_ug,
+        "unobserved_ug": None if several else _known(actual, "upper_mj", "upper_ug"),
+        "saved_ug": told.saved_ug,
+        "saved_high_ug": told.high_ug,
+        "better_point_ug": better,
+        "carbon_aware_ug": None if better is None else (told.saved_ug or 0) - better,
         "unbooked_mj": sum(row["energy_mj"] or 0 for row in audit["energy"])
-        - sum(row["energy_mj"] or 0 for row in audit["actual"]),
+        - sum(row["energy_mj"] or 0 for row in actual),
     }
+
+
+def _read(audit: Row) -> list[Row]:
+    """Give the rows of joules that were read."""
+    return [row for row in audit["energy"] if row["energy_mj"] is not None]
+
+
+def _mixes_hosts(audit: Row) -> bool:
+    """Whether processors and memory were read in some slots and not in others."""
+    slots: dict[str, bool] = {}
+    for row in _read(audit):
+        host = row["gpu_uuid"].partition(":")[0] in HOSTS
+        slots[row["slot_start"]] = slots.get(row["slot_start"], False) or host
+    return len(set(slots.values())) > 1
+
+
+def _is(row: Row) -> bool:
+    """Whether a row has grams of its own."""
+    return row["g_milli_per_kwh"] is not None and (row["carbon_ug"] or row["upper_ug"])
 
 
 def differences(audit: Row) -> list[str]:
     """List everything that does not agree, in words."""
-    wrong = check_rows("actual", audit["actual"]) + check_rows("baseline", audit["reference"])
-    wrong += check_joules(audit)
+    if audit["summed_up"]:
+        return ["its slots were summed up: nothing is left to recompute from"]
+    wrong = check_rows("actual", audit["actual"])
+    for part, name in SCENARIOS.items():
+        wrong += check_rows(name, audit[part]) + check_scenario(name, audit[part])
+    checks: tuple[Callable[[Row], list[str]], ...] = (check_joules, check_dark, check_gaps)
+    wrong += [each for check in checks for each in check(audit)]
     for name, value in recomputed(audit).items():
-        # A saving that is withheld for a reason in rolled up slots cannot be judged from rows.
-        withheld = name == "saved_ug" and audit[name] is None and audit["earlier_tokens"]
-        if audit[name] != value and not withheld:
+        if audit[name] != value:
             wrong.append(f"{name}: the audit says {audit[name]}, the rows say {value}")
+    if (audit["saved_ug"] is None) != bool(audit["unsettled"]):
+        wrong.append(
+            f"saved_ug: {audit['saved_ug']}, and the reason given is {audit['unsettled']!r}"
+        )
     return wrong
 
 
@@ -143,10 +305,10 @@ def main(arguments: list[str]) -> int:
         print(f"cannot be read as an audit: {error!r}", file=sys.stderr)
         return 2
     for name, value in recomputed(audit).items():
-        print(f"{name:14} {value}")
+        print(f"{name:16} {value}")
     for sentence in wrong:
         print(f"DIFFERS  {sentence}")
-    rows = len(audit["actual"]) + len(audit["reference"])
+    rows = sum(len(audit[part]) for part in ("actual", *SCENARIOS))
     print("differs" if wrong else f"equal to the microgram over {rows} rows")
     return 1 if wrong else 0
 

@@ -233,14 +233,12 @@ def test_status_says_what_a_signal_needs(
         assert word in said[0]
 
 
-def test_a_signal_that_is_only_booked_with_needs_no_forecast(
-    journal: Journal, pulse: Pulse
-) -> None:
+def test_a_signal_that_is_only_booked_with_needs_no_forecast(journal: Journal) -> None:
     """Without forecasts and history it is no trouble for the accounts, but it is for decisions."""
     other = replace(FACTS, signal=replace(SIGNAL, provider="eia930"))
     journal.carbon.fetched(other.signal, T0, ok=True)
-    decides = carbon_line(journal, pulse, other, T0)
-    books = carbon_line(journal, pulse, other, T0, decides=False)
+    decides = carbon_line(journal, other, T0)
+    books = carbon_line(journal, other, T0, decides=False)
     assert decides is not None
     assert books is not None
     assert (bool(decides.trouble), books.trouble) == (True, "")

@@ -23,6 +23,15 @@ HOUR_BEGINS = NOW.replace(minute=0, second=0)
 INTENSITIES = (212.0, 200.0, 180.0, 150.0, 118.0, 140.0)
 
 
+BASIS: dict[str, Any] = {
+    "baseline": "A",
+    "signal": "neso:GB:average:direct:CO2",
+    "boundary": "power_w of the catalogue (gpu), without PUE",
+    "flags": ["estimated"],
+}
+"""What the grams of a decision or a switch are, and are of."""
+
+
 def forecast(**changes: Any) -> dict[str, Any]:
     """Give the API's answer for a signal that is well: six hours with a band."""
     slots = tuple(
@@ -185,6 +194,7 @@ def decision(**changes: Any) -> dict[str, Any]:
         "first_at": at,
         "last_at": at,
         "count": 1,
+        **BASIS,
     }
     return values | changes
 
@@ -206,6 +216,7 @@ def switch_row(**changes: Any) -> dict[str, Any]:
         "created_at": at,
         "updated_at": at,
         "detail": "",
+        **BASIS,
         "evidence": {"probe_before": 2.0, "probe_after": 2.0000006, "total_s": 1.9},
     }
     return values | changes

@@ -5,12 +5,15 @@ from typing import Any
 
 from tests.cli import facts
 from tests.cli.test_screens import plain
+from wattmesh.controller.api.flagged import audit_json
 from wattmesh.controller.books.accounts import ACTUAL, BASELINE
-from wattmesh.controller.books.budget import Audit, BudgetView, ClusterLine, RunBudget
-from wattmesh.controller.books.spending import BurnLine, PeriodLine
-from wattmesh.controller.cli import budget_screen
+from wattmesh.controller.books.budget import Audit, BudgetView, ClusterLine, RunBudget, SavedLine
+from wattmesh.controller.books.spending import BurnLine, PeriodLine, SignalGrams
+from wattmesh.controller.cli import audit_screen, budget_screen
 from wattmesh.controller.journal.ledger import EmissionRow
 from wattmesh.controller.views import as_json
+
+SIGNAL = "neso:GB:average:direct:CO2"
 
 
 def run(**changes: Any) -> RunBudget:
@@ -33,6 +36,7 @@ def run(**changes: Any) -> RunBudget:
         "deadline": None,
         "finished_at": None,
         "qualities": {"measured": 4.8},
+        "signal": SIGNAL,
     }
     return RunBudget(**values | changes)
 
@@ -41,14 +45,28 @@ def view(*runs: RunBudget, **changes: Any) -> dict[str, Any]:
     """Give the answer of `GET /v1/budget`."""
     line = ClusterLine(line="run", energy_j=90_000.0, carbon_g=4.8, unobserved_s=0.0)
     idle = ClusterLine(line="idle", energy_j=400.0, carbon_g=0.02, unobserved_s=3.0)
+    settled = [each for each in runs if each.saved_g is not None]
+    saved_g = sum(each.saved_g or 0.0 for each in settled)
+    saved = SavedLine(
+        signal=SIGNAL,
+        saved_g=saved_g,
+        high_g=sum(each.saved_high_g or each.saved_g or 0.0 for each in settled),
+        better_point_g=0.0,
+        carbon_aware_g=0.0,
+        unsplit_g=saved_g,
+        released_g=0.0,
+        runs=len(settled),
+        flags=tuple({flag for each in settled for flag in each.flags}),
+    )
     values: dict[str, Any] = {
         "at": facts.NOW,
-        "signal": "neso:GB:average:direct:CO2",
+        "signal": SIGNAL,
         "boundary": "GPUs, as the power source measures them",
         "total": line,
         "lines": (idle, line),
         "runs": runs,
-        "saved_g": sum(each.saved_g or 0.0 for each in runs),
+        "saved_g": saved_g if settled else 0.0,
+        "saved": (saved,) if settled else (),
         "unsettled": tuple(each.name for each in runs if each.saved_g is None),
         "simulated": (),
     }
@@ -81,17 +99,24 @@ def test_an_unsettled_saving_is_not_told() -> None:
     """A run whose baseline is behind shows a dash, is named, and adds nothing to the sum."""
     behind = run(saved_g=None, settled=False, bound_g=None, unpriced_j=1234.0)
     text = plain(budget_screen.screen(view(behind)))
-    assert "nothing is settled yet   not settled: llama-8b" in text
+    assert "saved  nothing is settled yet\n       not settled: llama-8b" in text
     assert "not settled, 1.23 kJ have no grams yet" in text
 
 
 def test_simulated_and_unobserved_say_so() -> None:
     """Grams of another quality carry the word; unobserved time carries its upper estimate."""
-    seen = run(qualities={"simulated": 4.8}, unobserved_s=12.0, upper_j=8400.0)
+    seen = run(
+        qualities={"measured": 3.8, "provisional+simulated": 1.0},
+        flags=("provisional", "simulated"),
+        unobserved_s=12.0,
+        upper_j=8400.0,
+    )
     text = plain(budget_screen.screen(view(seen, simulated=("power_w",))))
-    assert "simulated 4.8 g" in text
-    assert "12 s unobserved (at most 8.4 kJ more)" in text
+    assert "llama-8b  4.8 g prov+sim" in text
+    assert "1 g prov+sim of it" in text
+    assert "12 s unobserved (at most 8.4 kJ est+prov+sim more)" in text
     assert "simulated: power_w" in text
+    assert "est: estimated · prov: provisional · sim: simulated" in text
 
 
 def test_a_loss_of_grams_is_shown_as_one() -> None:
@@ -132,7 +157,7 @@ def test_the_audit_shows_every_row_and_the_rule() -> None:
         settled=True,
         rule="saved_ug = reference_ug - actual_ug",
     )
-    text = plain(budget_screen.audit_screen(as_json(audit)))
+    text = plain(audit_screen.screen(audit_json(audit)))
     assert text.count("2,925,962") == 2
     assert "saved     9,608 ug" in text
     assert "saved_ug = reference_ug - actual_ug" in text
@@ -161,6 +186,7 @@ def period(**changes: Any) -> PeriodLine:
         "low_g": 8.0e6,
         "high_g": 8.9e6,
         "residual_g": 5.59e6,
+        "signal": SIGNAL,
         "burns": (BurnLine(hours=6.0, ratio=0.9), BurnLine(hours=168.0, ratio=None)),
         "plan": "made at the start; rests on 28 days of neso:GB:average:direct:CO2",
     }
@@ -173,9 +199,8 @@ def test_a_budget_says_where_it_stands_in_its_period() -> None:
     assert "November 2026, cluster, location-based average (GB, neso)   20 of 30 days gone" in text
     assert "spent      3.41 t of 9 t   ███████▋░░░░░░░░░░░░  38 %" in text
     assert "expected by now 3.62 t   left 5.59 t" in text
-    assert (
-        "on course  8.4 t by its end (80 %: 8 t - 8.9 t)   burn 0.94x · 6 h 0.9x · no alert" in text
-    )
+    course = "on course  8.4 t est by its end (80 %: 8 t est - 8.9 t est)   burn 0.94x · 6 h 0.9x"
+    assert f"{course} · no alert" in text
     assert "beside     restated +20 kg since first reported · 410 J have no grams yet" in text
     assert "plan       made at the start; rests on 28 days" in text
 
@@ -187,6 +212,7 @@ def test_an_alert_says_what_to_do_and_when_the_limit_ends() -> None:
         alert="budget cluster: 9.2 t of 9 t are spent; raise budget.cluster.grams",
         urgency="exhausted",
         spent_g=9.2e6,
+        residual_g=-2.0e5,
         exhausted_at=facts.NOW - timedelta(days=1),
         burn=None,
         **changes,
@@ -203,3 +229,71 @@ def test_lines_that_are_no_run_are_called_as_people_call_them() -> None:
     )
     text = plain(budget_screen.screen(view(run(), lines=(given_back,))))
     assert "beside released 50 mg (800 J)" in text
+
+
+DARK = ("estimated",)
+
+
+def test_a_dark_saving_is_told_by_its_lower_end() -> None:
+    """At least so much, up to so much, and how long nobody read: in the headline and in the row."""
+    band = run(
+        saved_g=0.19,
+        saved_high_g=0.25,
+        unobserved_s=10_800.0,
+        upper_j=4.0e5,
+        carbon=(SignalGrams(signal=SIGNAL, carbon_g=4.8, upper_g=0.06, flags=DARK),),
+        upper_g=0.06,
+        flags=DARK,
+    )
+    text = plain(budget_screen.screen(view(band)))
+    assert (
+        "saved  at least 190 mg est (up to 250 mg est: 3 h of GPU time were not read) against the "
+        "points the runs were submitted at (3 %)" in text
+    )
+    assert "saved at least that, up to 250 mg est" in text
+    assert "3 h unobserved (at most 0.111 kWh est, 60 mg est more)" in text
+    sure = plain(budget_screen.screen(view(run(saved_g=0.19, saved_high_g=0.19))))
+    assert "saved  190 mg against" in sure
+    assert "up to" not in sure
+
+
+def test_a_saving_is_parted_and_only_its_last_part_is_carbon_aware() -> None:
+    """What a better single point had saved stands apart; given-back GPUs are taken away."""
+    parted = run(best_single="B", better_point_g=0.8, carbon_aware_g=0.3)
+    line = SavedLine(
+        signal=SIGNAL,
+        saved_g=0.9,
+        high_g=0.9,
+        better_point_g=0.8,
+        carbon_aware_g=0.1,
+        unsplit_g=0.0,
+        released_g=0.2,
+        runs=1,
+    )
+    text = plain(budget_screen.screen(view(parted, saved=(line,))))
+    assert "of it: better single point 800 mg, carbon-aware 100 mg" in text
+    assert "taken from it: 200 mg of GPUs that were given back and stood idle" in text
+    assert "better single point (B) 800 mg, carbon-aware 300 mg" in text
+    unknown = run(split_unsettled="no best single point was chosen when it registered")
+    text = plain(budget_screen.screen(view(unknown)))
+    assert "not parted: no best single point was chosen when it registered" in text
+    assert "not parted 1.1 g" in text
+    assert "carbon-aware 0 g" in text
+
+
+def test_a_run_without_a_saving_says_why() -> None:
+    """Nothing was read of it, its baseline is behind: in its row, and it is named above."""
+    unread = run(saved_g=None, settled=False, unsettled="none of its GPUs was ever read")
+    text = plain(budget_screen.screen(view(unread)))
+    assert "not settled: none of its GPUs was ever read" in text
+    assert "not settled: llama-8b" in text
+
+
+def test_a_budget_with_darkness_says_how_much_it_may_be() -> None:
+    """Spent, at most, and how long nobody read; alerts burn on the latter."""
+    dark = period(spent_g=0.44e6, upper_g=28.0e6, unobserved_s=7200.0, unbounded_j=5.0)
+    text = plain(budget_screen.screen(view(run(), periods=(dark,))))
+    assert "spent      440 kg of 9 t" in text
+    assert "at most    28.4 t est, for 2 h of GPU time were not read" in text
+    assert "(5 J est of it have no grams yet)" in text
+    assert "at most" not in plain(budget_screen.screen(view(run(), periods=(period(),))))

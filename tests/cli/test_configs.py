@@ -1,7 +1,7 @@
 """The screens of `configs list` and `configs show`: in 80 columns, with sources and marks."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,14 @@ from wattmesh.controller.cli.configs_screen import details, listing
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cli.output import PIPE_WIDTH
 from wattmesh.reconfig import catalogue_file
-from wattmesh.reconfig.catalogue import PAUSED, Catalogue, PairCost, Release, SwitchCost
+from wattmesh.reconfig.catalogue import (
+    PAUSED,
+    Catalogue,
+    PairCost,
+    ProbeEvidence,
+    Release,
+    SwitchCost,
+)
 from wattmesh.reconfig.layout import Layout
 
 LLAMA = Path(__file__).parents[2] / "examples" / "catalogues" / "llama-70b.toml"
@@ -138,6 +145,17 @@ def test_one_point_shows_its_switches_with_all_others_and_on_whose_word() -> Non
     given = catalogue(A, B, release=Release.RELEASED)
     said = plain(details(given, given.point("A"), 80))
     assert "never: how long given-back GPUs take to return is not stated" in flat(said)
+
+
+def test_one_point_shows_what_the_probe_did_where_it_was_proven() -> None:
+    """With its measured noise; a point that nobody was switched to shows a dash, and null."""
+    seen = ProbeEvidence(moved=6.6e-5, allowed=2e-4, noise=5e-5, orders=1, computed_in="bfloat16")
+    known = replace(PAIR, points=(replace(A, probe=seen), B))
+    said = flat(plain(details(known, known.point("A"), 80)))
+    assert "moved by 6.6e-05 of 2.0e-04 allowed; its noise in bfloat16 is 5.0e-05" in said
+    assert "moved by" not in plain(details(known, B, 80))
+    found = [each["probe"] for each in catalogue_json(known)["points"]]
+    assert found == [asdict(seen), None]
 
 
 def test_the_keys_of_list_are_stable_and_what_is_not_stated_is_null() -> None:

@@ -44,14 +44,12 @@ def test_clocks_and_hosts_are_shown_where_they_are_known() -> None:
 
 
 def test_an_estimated_saving_says_why() -> None:
-    """By coverage, or by time that nobody measured; a measured one says nothing."""
+    """By coverage, or by what its joules are; a measured one says nothing."""
     said = plain(budget_screen.screen(view(run(), estimated=True, covered=(56, 64))))
     assert "estimated: coverage 56 of 64 GPUs" in said
-    blind = run(unobserved_s=12.0)
-    said = plain(budget_screen.screen(view(blind, estimated=True, covered=(64, 64))))
-    assert "estimated: some time was unobserved" in said
-    said = plain(budget_screen.screen(view(run(), estimated=True, covered=(64, 64))))
-    assert "estimated: some joules are" in said
+    said = plain(budget_screen.screen(view(run(flags=("estimated",)), covered=(64, 64))))
+    assert "1.1 g est" in said
+    assert "est: estimated" in said
     assert "estimated" not in plain(budget_screen.screen(view(run())))
 
 

@@ -103,7 +103,7 @@ def test_the_screen_names_scenario_signal_and_boundary(folder: Path) -> None:
     assert "average (GB, neso), neso:GB:average:direct:CO2" in text
     assert "market-based" in text
     assert "wind, 8 kWh" in text
-    assert "1 min unobserved (at most 42 J)" in text
+    assert "1 min unobserved (at most 42 J est, 2.19 mg est more)" in text
     assert "SCI        - (a run's embodied carbon" in text
     assert "Market-based factors are excluded" in text
     assert "quality    measured 100.0 %" in text
@@ -179,7 +179,7 @@ def test_text_json_and_csv_come_without_a_daemon(
     out = folder / "report.csv"
     assert ask(folder, "--format", "csv", "-o", str(out)) == 0
     assert out.read_text().startswith(
-        "month,timezone,state,subject,kind,run,scenario,signal,energy_j"
+        "month,timezone,state,subject,kind,run,scenario,signal,stand_in,energy_j"
     )
     assert ask(folder, "-o", str(folder / "report.txt")) == 0
     assert "Scope 2" in (folder / "report.txt").read_text()

@@ -66,12 +66,13 @@ def test_trouble_comes_right_after_the_head_and_is_red() -> None:
 def test_simulated_values_say_so_where_they_stand() -> None:
     """Simulated power, a replayed signal and the summary all carry the word."""
     view = facts.status(
-        power=facts.power(source="simulated", simulated=True),
+        power=facts.power(source="simulated", simulated=True, flags=("simulated",)),
         carbon=facts.carbon(simulated=True),
         simulated=("GPU power",),
     )
     text = plain(status_screen.screen(view))
-    assert "41.2 kW simulated" in text
+    assert "41.2 kW sim" in text
+    assert "sim: simulated" in text
     assert "replayed recording" in text
     assert "simulated: GPU power" in text
 
@@ -111,6 +112,15 @@ def test_a_switch_under_way_shows_how_far_it_is() -> None:
     assert "2 +2 parked" in text
 
 
+def test_a_run_that_takes_no_step_says_what_it_waits_for() -> None:
+    """Before its newest reason, and nothing of it is red: a long step needs nobody."""
+    waits = "last step 41 min ago; the launch answered 3 s ago; phase: training"
+    screen = status_screen.screen(facts.status(runs=(facts.run(waits_for=waits),)))
+    text = plain(screen)
+    assert text.index(f"llama-8b: L{waits[1:]}.") < text.index("llama-8b: Staying at C")
+    assert red(screen) == []
+
+
 def test_two_signals_are_never_merged() -> None:
     """Where the decision signal is not the accounting one, both stand there by their use."""
     other = facts.carbon(signal="csv:DE:marginal:direct:CO2", provider="csv", kind="marginal")
@@ -146,7 +156,7 @@ def test_the_story_tells_a_switch_once_and_with_what_it_took() -> None:
     assert len(entries) == 2
     assert text.splitlines()[0].startswith("14:02:10  held    C -> C")
     assert "confirmed in 1.9 s (in place), probe loss equal to 3e-7" in text
-    assert "expected to save 14.2 kg, to cost 400 g" in text
+    assert "expected to save 14.2 kg est, to cost 400 g est" in text
 
 
 def test_advice_that_nobody_followed_stays_in_the_story() -> None:

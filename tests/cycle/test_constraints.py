@@ -25,8 +25,8 @@ HOUR = timedelta(hours=1)
 def mark(journal: Journal, ago_h: float, tokens: int) -> None:
     """Remember how far the run was so many hours before T0."""
     at = T0 - ago_h * HOUR
-    row = TokenMark(slot_start=at - HOUR, slot_end=at, tokens=tokens, speed=1.0, at=at)
-    journal.ledger.mark("r", [row], [])
+    row = TokenMark(slot_start=at - HOUR, slot_end=at, tokens=tokens, at=at)
+    journal.ledger.mark("r", [row], at, [])
 
 
 def observed(

@@ -10,6 +10,7 @@ from wattmesh.controller.cycle import Cycle, CycleReport, CycleSettings
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.controller.observe import SignalFacts, run_view
+from wattmesh.migrations import HEAD
 from wattmesh.migrations.upgrade import upgrade
 from wattmesh.policies.decision import Mode, PolicySettings
 from wattmesh.reconfig.catalogue import (
@@ -125,13 +126,20 @@ def turn(journal: Journal, *, mode: Mode = Mode.ACT, at: datetime = T0) -> Cycle
     return Cycle(journal, lambda: settings, lambda: epoch).run(at)
 
 
-def report(journal: Journal, *, step: int, layout: Layout = A, at: datetime | None = None) -> None:
+def report(
+    journal: Journal,
+    *,
+    step: int,
+    layout: Layout = A,
+    at: datetime | None = None,
+    attempt: int = 1,
+) -> None:
     """Let the run report progress, `step` seconds after it began unless `at` says when."""
     journal.runs.progress(
         Progress(
             run="r",
-            incarnation="i1",
-            attempt=1,
+            incarnation=f"i{attempt}",
+            attempt=attempt,
             seq=step,
             step=step,
             samples=step * 8,
@@ -147,8 +155,8 @@ def report(journal: Journal, *, step: int, layout: Layout = A, at: datetime | No
     )
 
 
-def step_switch(journal: Journal, state: SwitchState) -> None:
-    """Let the run report one step of its open switch."""
+def step_switch(journal: Journal, state: SwitchState, *, at_s: float = 30.0) -> None:
+    """Let the run report one step of its open switch, `at_s` after T0."""
     switch = journal.switches.history("r")[0]
     journal.switches.record(
         Transition(
@@ -164,7 +172,7 @@ def step_switch(journal: Journal, state: SwitchState) -> None:
             ranks=(0, 1),
         ),
         owner_uid=UID,
-        now=T0 + timedelta(seconds=30),
+        now=T0 + timedelta(seconds=at_s),
     )
 
 
@@ -307,7 +315,7 @@ def test_a_database_upgraded_under_the_daemon_means_hold_and_says_so(journal: Jo
     assert "newer than this wattmesh" in said.sentence
     assert said.decisions == ()
     with journal.database.writing() as connection:
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+        connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{HEAD}'")
     assert turn(journal).decisions
 
 

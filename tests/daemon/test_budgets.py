@@ -88,7 +88,7 @@ def book(journal: Journal, start: datetime, *grams: float, quality: str = "measu
         grams_ug = round(carbon_g * G)
         told: dict[str, Any] = {"carbon_ug": grams_ug, "first_carbon_ug": grams_ug}
         row = replace(EMISSION, **place, **told, energy_mj=1_000_000, signal=str(SIGNAL))
-        rows.append(replace(row, quality=quality))
+        rows.append(replace(row, quality=quality, energy_quality=ENERGY.quality))
     journal.ledger.book(joules, [])
     journal.ledger.emit(rows)
 
@@ -162,7 +162,7 @@ def test_another_limit_is_another_plan_and_the_old_one_stays(
     roll.turn()
     old, new = journal.budgets.plans("cluster", NOVEMBER)
     assert (old.curve.limit_ug, new.curve.limit_ug) == (1000 * G, 1500 * G)
-    assert new.why.startswith("the limit was changed from 1000 g to 1500 g;")
+    assert new.why.startswith("the limit of 1000 g became one of 1500 g;")
     assert pulse.budgets[0].limit_g == 1500.0
 
 
@@ -186,7 +186,7 @@ def test_an_exhausted_budget_is_said_everywhere_and_once(
     roll.turn()
     roll.turn()
     view = status(journal, pulse)
-    (said,) = (each for each in view.trouble if each.startswith("budget cluster: 1200.0 g of 1000"))
+    (said,) = (each for each in view.trouble if each.startswith("budget cluster: 1200.0 g sim of"))
     assert "a budget stops no run" in said
     metrics = list(budget_metrics(pulse))
     assert sample(metrics, "wattmesh_budget_alert", urgency="exhausted") == 1.0
@@ -266,7 +266,9 @@ def test_an_ended_month_is_closed_by_the_leader_once_it_is_settled(
     closed = journal.budgets.closed("2026-11", "UTC")
     assert closed is not None
     assert closed.figures["carbon_ug"] == 11 * G
-    assert events(journal, "closed") == ["Closed 2026-11 (UTC): 11.0 g for 0.001 kWh."]
+    assert events(journal, "closed") == [
+        f"Closed 2026-11 (UTC): 11.0 g sim in {SIGNAL} for 0.001 kWh sim."
+    ]
     book(journal, NOVEMBER + 2 * HOUR, 7.0)
     site = reported(pulse.settings, pulse.signals)
     assert close(journal, site, clock.wall) == ()

@@ -10,10 +10,23 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.accounts.build import (
+    SLOT_S,
+    B,
+    Life,
+    book,
+    energy,
+    finish,
+    intensity,
+    moved,
+    slot,
+)
 from tests.api import facts
 from tests.daemon.clocks import SteppedClock
 from tests.daemon.process import empty_journal
 from tests.daemon.waiting import wait_for
+from tests.journal.build import CATALOGUE
+from wattmesh.controller.books.saving import run_saving
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow
 from wattmesh.controller.journal.runs import RunPlan
@@ -24,6 +37,7 @@ from wattmesh.controller.pulse import Pulse, Signals
 from wattmesh.controller.scheduler import Jobs
 from wattmesh.controller.settings.read import Settings
 from wattmesh.errors import FixInput
+from wattmesh.reconfig.catalogue import SwitchCost
 from wattmesh.reconfig.wire import Register
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.ledger import EnergyRow
@@ -31,6 +45,11 @@ from wattmesh.telemetry.readings import Quality
 
 SIGNAL = Signal(provider="neso", zone="GB")
 REPORTED = Signal(provider="static", zone="GB", factor="lifecycle")
+OTHER = "6d1c9d0e-0000-4000-8000-000000000002"
+MOVED = RunPlan(
+    catalogue=replace(CATALOGUE, switch=SwitchCost(layout_s=0.0), simulated=()),
+    deadline_after_s=3000.0,
+)
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
@@ -45,11 +64,11 @@ def journal(tmp_path: Path, clock: SteppedClock) -> Journal:
     """A journal with one run, 3.6 kJ and a gram."""
     (tmp_path / "journal.db").write_bytes(empty_journal())
     journal = Journal.open(f"sqlite:///{tmp_path}/journal.db")
-    book(journal, clock)
+    booked(journal, clock)
     return journal
 
 
-def book(journal: Journal, clock: SteppedClock, energy_mj: int = 3_600_000) -> None:
+def booked(journal: Journal, clock: SteppedClock, energy_mj: int = 3_600_000) -> None:
     """Book one slot of one GPU in both ledgers."""
     now = clock.wall
     message = Register.from_json(facts.register())
@@ -161,10 +180,75 @@ def test_counters_are_the_ledgers_sums_and_survive_a_restart(
         samples = first_scrape(served)
         assert value(samples, "wattmesh_energy_joules_total", run="llama-8b", line="run") == 3600.0
         assert value(samples, "wattmesh_unobserved_seconds", run="llama-8b") == 1.5
-        named = {"scenario": "actual", "line": "run"}
-        assert value(samples, "wattmesh_carbon_first_reported_grams_total", **named) == 1.0
+        name = "wattmesh_carbon_first_reported_grams_total"
+        assert value(samples, name, line="run", signal=str(SIGNAL)) == 1.0
         served.stop()
     journal.close()
+
+
+def test_two_runs_of_one_name_stay_two_series(journal: Journal, clock: SteppedClock) -> None:
+    """A name comes again; joules, tokens and states of both stand side by side, by id."""
+    second = {**facts.register(), "run": OTHER, "incarnation": "incarnation-2"}
+    message = Register.from_json(second)
+    journal.runs.register(message, owner_uid=0, now=clock.wall, epoch=1, plan=RunPlan())
+    (held,) = journal.ledger.energy(run=facts.RUN)
+    journal.ledger.book([replace(held, run=OTHER, gpu_uuid="SIM-2", energy_mj=5_000)], [])
+    served = server(journal, clock)
+    samples = first_scrape(served)
+    served.stop()
+    journal.close()
+    for name, told in (
+        ("wattmesh_energy_joules_total", (3600.0, 5.0)),
+        ("wattmesh_run_tokens_total", (0.0, 0.0)),
+        ("wattmesh_run_config_info", (1.0, 1.0)),
+    ):
+        found = [value(samples, name, run="llama-8b", run_id=run) for run in (facts.RUN, OTHER)]
+        assert tuple(found) == told
+    assert value(samples, "wattmesh_energy_flag", run_id=OTHER, flag="simulated") == 1.0
+    assert value(samples, "wattmesh_energy_flag", run_id=OTHER, flag="estimated") == 0.0
+
+
+def test_a_saving_stays_when_its_run_has_finished(tmp_path: Path, clock: SteppedClock) -> None:
+    """As a band where some of it was dark, with baseline, signal, boundary and flags."""
+    (tmp_path / "other.db").write_bytes(empty_journal())
+    journal = Journal.open(f"sqlite:///{tmp_path}/other.db")
+    intensity(journal, [100.0 + 37 * (number % 5) for number in range(60)], signal=SIGNAL)
+    life = Life(journal=journal, power_w=320.0, rate=900.0, signal=SIGNAL)
+    life.begin(plan=MOVED, tokens_total=1_500_000)
+    life.live(6)
+    moved(journal, journal.leadership.acquire("d", 60.0) or 0, begun=slot(6), ended=slot(7))
+    life.layout, life.power_w, life.rate, life.slots = B, 150.0, 500.0, 7
+    book(journal, *(energy(6, 3_000_000, gpu_uuid=gpu) for gpu in life.gpus))
+    life.unread = ("g3",)
+    life.live(6)
+    finish(journal, now=slot(13), tokens=life.tokens)
+    clock.pass_s(20 * SLOT_S)
+    life.books.price(clock.wall)
+    served = server(journal, clock)
+    samples = first_scrape(served)
+    served.stop()
+    row = journal.runs.find("r", clock.wall)
+    assert row is not None
+    assert row.state == "finished"
+    found = run_saving(journal, row)
+    journal.close()
+    labels = {
+        "run": "llm",
+        "run_id": "r",
+        "baseline": "A",
+        "signal": str(SIGNAL),
+        "boundary": "it",
+        "flags": "estimated",
+    }
+    low = value(samples, "wattmesh_carbon_saved_grams", **labels)
+    high = value(samples, "wattmesh_carbon_saved_high_grams", **labels)
+    assert (low * 1e6, high * 1e6) == pytest.approx((found.saved_ug, found.high_ug))
+    assert low < high
+    ends = [
+        value(samples, "wattmesh_carbon_saved_cluster_grams", end=end, signal=str(SIGNAL))
+        for end in ("low", "high")
+    ]
+    assert ends == pytest.approx([low, high])
 
 
 def test_a_scrape_never_waits_for_a_journal_that_is_gone(

@@ -4,7 +4,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from tests.daemon.test_life import CARBON, trace
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.books.period_roll import PeriodRoll
 from wattmesh.controller.duties import PollDuty
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.liveness import BEHIND_S
 from wattmesh.controller.settings.read import parse
 from wattmesh.controller.signals.forecaster import Forecaster
 from wattmesh.controller.signals.poller import Poller
@@ -160,6 +162,76 @@ def test_a_stepped_wall_clock_is_an_event_and_fails_no_switch(
     call(parts, "POST", f"/v1/runs/{facts.RUN}/progress", facts.progress(seq=2))
     parts.cycle.turn()
     assert not any("stepped" in each for each in call(parts, "GET", "/v1/status")["trouble"])
+
+
+@pytest.mark.parametrize("step_s", [3600.0, -3600.0])
+def test_heartbeats_survive_a_stepped_clock_and_are_written_down(
+    start: Start, clock: SteppedClock, tmp_path: Path, step_s: float
+) -> None:
+    """An hour either way makes nobody lost, or live for longer; the journal knows at the end."""
+    parts = start()
+    serve(parts)
+    register(parts)
+
+    def beat() -> None:
+        call(parts, "POST", f"/v1/runs/{facts.RUN}/heartbeat", facts.heartbeat())
+
+    def state() -> str:
+        parts.cycle.turn()
+        return str(call(parts, "GET", "/v1/status")["runs"][0]["state"])
+
+    def written() -> float:
+        """Seconds that the journal is behind the newest heartbeat."""
+        other = Journal.open(f"sqlite:///{tmp_path}/journal.db")
+        (row,) = other.runs.all(clock.wall)
+        other.close()
+        return (beaten - row.last_seen_at).total_seconds()
+
+    for _ in range(12):
+        clock.pass_s(20.0)
+        beat()
+        assert state() == "live"
+    beaten = clock.wall
+    assert 0.0 <= written() <= BEHIND_S
+    clock.step_wall(step_s)
+    assert state() == "live"
+    clock.pass_s(31.0)
+    assert state() == "lost"
+    beat()
+    beaten = clock.wall
+    parts.stop()
+    assert written() == 0.0
+
+
+def test_who_has_lost_the_lead_judges_by_the_journal(start: Start, clock: SteppedClock) -> None:
+    """It hears no heartbeat any more: what it remembers would make every run lost.
+
+    Leading again, it has heard nobody yet: what lives has one limit to say so.
+    """
+    # Leases end by the database's clock, with which this one must agree.
+    clock.wall = datetime.now(UTC)
+    parts = start()
+    serve(parts)
+    register(parts)
+    clock.pass_s(40.0)
+    call(parts, "POST", f"/v1/runs/{facts.RUN}/heartbeat", facts.heartbeat())
+    epoch = parts.pulse.epoch
+    assert epoch is not None
+    parts.journal.leadership.release(parts.pulse.leader, epoch)
+    assert parts.journal.leadership.acquire("another", 20.0) == epoch + 1
+    parts.leases.turn()
+    assert parts.pulse.epoch is None
+    (row,) = parts.journal.runs.all(clock.wall)
+    assert (row.state, row.last_seen_at) == ("live", clock.wall - timedelta(seconds=40))
+    parts.journal.leadership.release("another", epoch + 1)
+    parts.leases.turn()
+    assert parts.pulse.epoch == epoch + 2
+    assert parts.journal.runs.all(clock.wall)[0].state == "live"
+    clock.pass_s(31.0)
+    assert parts.journal.runs.all(clock.wall)[0].state == "lost"
+    call(parts, "POST", f"/v1/runs/{facts.RUN}/heartbeat", facts.heartbeat())
+    (row,) = parts.journal.runs.all(clock.wall)
+    assert (row.state, row.last_seen_at) == ("live", clock.wall)
 
 
 def test_a_switch_that_takes_too_long_by_the_true_clock_fails(

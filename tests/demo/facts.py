@@ -84,6 +84,7 @@ def run(**changes: Any) -> RunFacts:
         ),
         carbon_ug=4_800_000,
         baseline_ug=5_900_000,
+        saved_ug=1_100_000,
         energy_mj=90_000_000,
         unobserved_s=0.0,
         deadline_met=True,
@@ -98,7 +99,9 @@ def demo(folder: Path, **changes: Any) -> Demo:
         plan=DemoPlan(folder=folder, steps=STEPS),
         catalogue=catalogue(),
         main=run(),
-        control=run(steps=steps(), switches=(), carbon_ug=5_800_000, baseline_ug=5_800_000),
+        control=run(
+            steps=steps(), switches=(), carbon_ug=5_800_000, baseline_ug=5_800_000, saved_ug=0
+        ),
         reordered=steps(2e-6),
         hindsight_bound_g=4.6,
         wall_s=123.4,

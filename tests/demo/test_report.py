@@ -22,6 +22,7 @@ SHOWN = (
     "carbon_g",
     "baseline_carbon_g",
     "baseline_measured_carbon_g",
+    "control_saved_g",
     "hindsight_bound_g",
     "deadline_met",
     "wall_s",
@@ -45,7 +46,7 @@ def test_figures_are_those_that_were_read(tmp_path: Path) -> None:
     assert composed["switches"] == 2
     assert composed["layouts"] == ["dp2 tp2 on 4", "tp2 on 2", "pp2 dp2 on 4"]
     assert composed["carbon_g"] == pytest.approx(4.8)
-    assert composed["saving_share"] == pytest.approx(1 - 4.8 / 5.9)
+    assert composed["saving_share"] == pytest.approx(1.1 / 5.9)
     assert composed["overruns"] == {"steps": 10, "share": 10 / 120, "seconds": 0.1}
     assert composed["notes"] == []
 
@@ -61,7 +62,11 @@ def test_loss_differences_are_relative_to_the_control(tmp_path: Path) -> None:
 def test_a_broken_run_does_not_look_well(tmp_path: Path) -> None:
     """The sabotaged twin: a loss that moved, a missed deadline and a loss of grams all show."""
     worse = facts.run(
-        steps=facts.steps(1e-2), carbon_ug=6_500_000, deadline_met=False, deadline_slack_s=-3.0
+        steps=facts.steps(1e-2),
+        carbon_ug=6_500_000,
+        saved_ug=-600_000,
+        deadline_met=False,
+        deadline_slack_s=-3.0,
     )
     composed = report.compose(facts.demo(tmp_path, main=worse))
     assert composed["max_rel_loss_difference"] > 1e-3
@@ -75,10 +80,22 @@ def test_a_broken_run_does_not_look_well(tmp_path: Path) -> None:
 def test_a_busy_machine_is_named(tmp_path: Path) -> None:
     """Where steps overran the simulated pace, or the two baselines differ, a note says so."""
     late = tuple(replace(row, overrun_s=0.02) for row in facts.steps())
-    control = facts.run(steps=late, switches=(), carbon_ug=8_000_000)
+    control = facts.run(steps=late, switches=(), carbon_ug=8_000_000, saved_ug=0)
     composed = report.compose(facts.demo(tmp_path, control=control))
     assert "100 % of the control run's steps took longer" in composed["notes"][0]
-    assert "the modelled baseline is 26 % less" in composed["notes"][1]
+    assert "the baseline is 26 % less" in composed["notes"][1]
+
+
+def test_a_control_that_saved_something_is_told(tmp_path: Path) -> None:
+    """Nothing touched it: whatever is not 0 there is a fault of ours, and says so."""
+    composed = report.compose(facts.demo(tmp_path))
+    assert (composed["control_saved_g"], composed["notes"]) == (0.0, [])
+    assert "the control, never touched, saved 0 g" in "\n".join(screen.last_screen(composed))
+    control = facts.run(
+        steps=facts.steps(), switches=(), carbon_ug=5_800_000, baseline_ug=5_800_000, saved_ug=191
+    )
+    composed = report.compose(facts.demo(tmp_path, control=control))
+    assert "never touched and yet saved" in composed["notes"][0]
 
 
 def test_the_last_screen(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from typing import Any
 
 from tests.hook.unix_http import UnixHttp, called
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.switch import FINAL, SwitchState
+from wattmesh.reconfig.switch import AT_PACE, FINAL, SwitchState
 from wattmesh.reconfig.wire import (
+    Beaten,
     Finish,
+    Heartbeat,
     Order,
     Orders,
     Progress,
@@ -54,17 +56,22 @@ class Heard:
     progress: list[Progress] = field(default_factory=list)
     transitions: list[Transition] = field(default_factory=list)
     finishes: list[Finish] = field(default_factory=list)
+    heartbeats: list[Heartbeat] = field(default_factory=list)
     calls: int = 0
 
 
 class FakeDaemon(UnixHttp):
     """Gives orders and records reports."""
 
-    def __init__(self, socket_path: Path, marks: Path, wishes: list[Wish]) -> None:
+    def __init__(
+        self, socket_path: Path, marks: Path, wishes: list[Wish], mode: str = "act"
+    ) -> None:
         """Serve at `socket_path`; leave a mark in `marks` when order N was fetched."""
         self.heard = Heard()
         self.path = socket_path
         self.refuse_below_attempt = 0
+        self.heartbeat_s = 5.0
+        self.mode = mode
         self._marks = marks
         self._wishes = list(wishes)
         self._served = 0
@@ -88,7 +95,11 @@ class FakeDaemon(UnixHttp):
                 return 409, {"error": "an older attempt", "kind": "fenced"}
             self._open = None
             done = Registered(
-                run=message.run, incarnation=message.incarnation, attempt=message.attempt, epoch=1
+                run=message.run,
+                incarnation=message.incarnation,
+                attempt=message.attempt,
+                epoch=1,
+                heartbeat_s=self.heartbeat_s,
             )
             return 200, done.to_json()
         if not heard.registers and call == "order":
@@ -97,12 +108,15 @@ class FakeDaemon(UnixHttp):
             heard.progress.append(Progress.from_json(body))
             if self._open and heard.progress[-1].step > self._open.valid_until_step:
                 self._open = None
+        elif call == "heartbeat":
+            heard.heartbeats.append(Heartbeat.from_json(body))
+            return 200, Beaten(heartbeat_s=self.heartbeat_s).to_json()
         elif call == "transitions":
             self._follow(Transition.from_json(body))
         elif call == "finish":
             heard.finishes.append(Finish.from_json(body))
         elif call == "order":
-            return 200, Orders(order=self._next_order(), epoch=1).to_json()
+            return 200, Orders(order=self._next_order(), epoch=1, mode=self.mode).to_json()
         return 200, {}
 
     def _follow(self, transition: Transition) -> None:
@@ -135,8 +149,14 @@ class FakeDaemon(UnixHttp):
         return self._open
 
     def states(self, plan: str | None = None) -> list[SwitchState]:
-        """The states reported, of one plan or all."""
-        return [each.state for each in self.heard.transitions if plan in (None, each.plan)]
+        """The states reported, of one plan or all; the repeat that adds the pace is none."""
+        steps = (each for each in self.heard.transitions if AT_PACE not in each.evidence)
+        return [each.state for each in steps if plan in (None, each.plan)]
+
+    def paces(self) -> list[tuple[SwitchState, float, float]]:
+        """Of every switch that was told to be at its pace: state, total_s, at_pace_s."""
+        told = (each for each in self.heard.transitions if AT_PACE in each.evidence)
+        return [(each.state, each.evidence["total_s"], each.evidence[AT_PACE]) for each in told]
 
 
 class Misbehaving(UnixHttp):

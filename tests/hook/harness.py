@@ -163,6 +163,7 @@ class Run:
         self.said: list[str] = []
         self.launches: list[int] = []
         self.hosts: list[tuple[int, ...]] = []
+        self.job = "tests.hook.tiny:main"
 
     def with_daemon(self, socket_path: Path) -> "Run":
         """Let the job speak to the daemon at `socket_path`."""
@@ -175,14 +176,14 @@ class Run:
         # The last entry is for all launches that follow.
         hosts = self.hosts[min(len(self.launches), len(self.hosts) - 1)] if self.hosts else ()
         nproc = sum(hosts) or self.nproc
-        number = self.zygote.start(nproc, merged, self.out, hosts=hosts)
+        number = self.zygote.start(nproc, merged, self.out, self.job, hosts)
         self.launches.append(number)
         return _Forked(self.zygote, number)
 
-    def once(self) -> int:
+    def once(self, patience_s: float = PATIENCE_S) -> int:
         """Launch once and wait; gives the exit status."""
         self.launch({})
-        return self.zygote.wait(self.launches[-1])
+        return self.zygote.wait(self.launches[-1], patience_s)
 
     def supervised(self, **settings: Any) -> int:
         """Run under the supervisor to the end; gives its exit status."""

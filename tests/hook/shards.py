@@ -23,8 +23,8 @@ from torch.distributed.tensor.parallel import (
 
 from wattmesh.errors import CallHuman
 from wattmesh.reconfig.board import Board
-from wattmesh.reconfig.boxes import box_of
-from wattmesh.reconfig.digest import local_digest, logical_digest
+from wattmesh.reconfig.boxes import Box, box_of
+from wattmesh.reconfig.digest import combine, local_digest, logical_digest, pieces_of
 from wattmesh.reconfig.group import begin, end
 from wattmesh.reconfig.layout import Ranks
 from wattmesh.reconfig.state import State
@@ -46,6 +46,7 @@ def main() -> int:
         "drifted": drifted,
         "same_name": same_name,
         "same_name_other_shape": same_name_other_shape,
+        "covered": covered,
     }
     said = {name: case() for name, case in cases.items()}
     if board.rank == 0:
@@ -150,6 +151,27 @@ def same_name() -> str:
 def same_name_other_shape() -> str:
     """Two stages give tensors of different shapes one name."""
     return _complaint({"layers.0.weight": torch.ones(4 + dist.get_rank() // 2)})
+
+
+def covered() -> dict[str, str]:
+    """Pieces of one tensor of 8 elements that add up to 8, rank by rank."""
+    cuts = {
+        "exact": ((0, 4), (4, 8), (0, 4), (4, 8)),
+        "a gap and an equal overlap": ((0, 4), (3, 7), (0, 4), (3, 7)),
+        "a gap": ((0, 4), (5, 8), (0, 4), (5, 8)),
+        "outside": ((0, 4), (5, 9), (0, 4), (5, 9)),
+    }
+    said = {}
+    values = torch.arange(16.0)
+    for name, cut in cuts.items():
+        begin, end = cut[dist.get_rank()]
+        box = Box(key="up.weight", whole=(8,), offset=(begin,), local=values[begin:end])
+        try:
+            combine(pieces_of({box.key: box}), "")
+            said[name] = ""
+        except CallHuman as error:
+            said[name] = str(error)
+    return said
 
 
 def _complaint(tensors: dict[str, torch.Tensor]) -> str:

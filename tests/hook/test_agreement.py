@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
-from wattmesh.reconfig.agreement import Facts, disagreement, random_hash, seed_at, tolerance
-from wattmesh.reconfig.generation import Generation, Purpose
+from wattmesh.reconfig.agreed import left_out
+from wattmesh.reconfig.agreement import Facts, disagreement, probe_difference, probe_problem
+from wattmesh.reconfig.generation import Generation, Outcome, Purpose
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.noise import Tolerance, at_once
 
 RECORD = Generation(
     number=2,
@@ -26,13 +27,19 @@ RECORD = Generation(
     probe=2.5,
 )
 RANK = Facts(step=120, samples=960, tokens=7680, digest="abc", extra="e", random="r", probe=2.5)
-FP32 = tolerance([torch.float32])
+FP32 = at_once(["float32"])
+
+
+def problem(*ranks: Facts) -> str:
+    """What keeps ranks with these facts from training."""
+    facts = [each.to_json() for each in ranks]
+    return disagreement(facts, RECORD) or probe_problem(facts, RECORD, FP32)
 
 
 def test_equal_ranks_that_match_the_record_may_train() -> None:
     """Nothing to say; a difference that rounding explains is none."""
     near = replace(RANK, probe=2.5 * (1 + 1e-6))
-    assert disagreement([RANK.to_json(), near.to_json()], RECORD, FP32) == ""
+    assert problem(RANK, near) == ""
 
 
 @pytest.mark.parametrize(
@@ -44,6 +51,7 @@ def test_equal_ranks_that_match_the_record_may_train() -> None:
         {"digest": "abd"},
         {"extra": "f"},
         {"random": "s"},
+        {"damage": "a stream"},
         {"probe": 2.5001},
         {"probe": math.nan},
         {"probe": math.inf},
@@ -52,7 +60,7 @@ def test_equal_ranks_that_match_the_record_may_train() -> None:
 def test_one_rank_that_differs_is_named(change: dict[str, Any]) -> None:
     """A stale counter, other data, a lost moment, another random stream, another loss."""
     twin = replace(RANK, **change)
-    words = disagreement([RANK.to_json(), twin.to_json()], RECORD, FP32)
+    words = problem(RANK, twin)
     assert "rank 2" in words
     assert next(iter(change)) in words
 
@@ -60,24 +68,27 @@ def test_one_rank_that_differs_is_named(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize("change", [{"step": 100}, {"digest": "abd"}, {"probe": 2.4}])
 def test_ranks_that_agree_on_what_the_record_denies_may_not_train(change: dict[str, Any]) -> None:
     """All ranks wrong together is wrong all the same."""
-    twin = replace(RANK, **change).to_json()
-    assert disagreement([twin, twin], RECORD, FP32) != ""
+    twin = replace(RANK, **change)
+    assert problem(twin, twin) != ""
 
 
-def test_fp64_allows_less_than_fp32() -> None:
-    """The coarsest parameter dtype decides."""
-    assert tolerance([torch.float64]) == 1e-12
-    assert pytest.approx(4e-6) == FP32
-    assert tolerance([torch.float64, torch.float32]) == FP32
+def test_a_probe_is_held_against_the_one_before_or_against_its_peers() -> None:
+    """And what is not a number is infinitely far off."""
+    facts = [replace(RANK, probe=each).to_json() for each in (2.0, 2.1)]
+    assert probe_difference(facts, RECORD) == pytest.approx(0.2)
+    assert probe_difference(facts, replace(RECORD, probe=None)) == pytest.approx(0.05)
+    assert probe_problem(facts, RECORD, Tolerance(0.21, "so")) == ""
+    assert "explained by so" in probe_problem(facts, RECORD, Tolerance(0.19, "so"))
+    lost = [replace(RANK, probe=math.nan).to_json()]
+    assert probe_difference(lost, RECORD) == math.inf
+    assert probe_difference(lost, replace(RECORD, probe=math.nan)) == math.inf
 
 
-def test_the_random_stream_is_a_function_of_the_position() -> None:
-    """Equal seed and step give equal streams; another step gives another."""
-    seed_at(1, 20)
-    first, hashed = torch.rand(3), random_hash()
-    torch.rand(100)
-    seed_at(1, 20)
-    again = random_hash()
-    assert torch.equal(torch.rand(3), first)
-    seed_at(1, 21)
-    assert random_hash() not in (hashed, again)
+def test_a_boundary_that_was_left_out_still_ends_a_run_that_is_done() -> None:
+    """Tokens of any rank, or any rank's wish: a failure of ours keeps nobody from the end."""
+    going = {"finish": False, "stop": "", "tokens": 99}
+    assert left_out([going, going], 100).outcome is None
+    assert left_out([going, {**going, "tokens": 100}], 100).outcome is Outcome.DONE
+    assert left_out([going, {**going, "finish": True}], 0).outcome is Outcome.DONE
+    stopped = left_out([going, {**going, "stop": "SIGTERM"}], 0)
+    assert (stopped.outcome, stopped.detail) == (Outcome.STOPPED, "SIGTERM")

@@ -65,6 +65,17 @@ def test_ranks_that_disagree_are_caught_by_name(
     assert name in shards[case]
 
 
+def test_pieces_that_leave_a_gap_are_caught_though_their_sizes_add_up(
+    shards: dict[str, Any],
+) -> None:
+    """Replicas are legal; a gap, an overlap and a piece outside are told with tensor and box."""
+    said = shards["covered"]
+    assert said["exact"] == ""
+    assert "up.weight: [0:4] and [3:7] overlap" in said["a gap and an equal overlap"]
+    assert "up.weight: [4:5] is nowhere" in said["a gap"]
+    assert "up.weight: [5:9] is outside (8,)" in said["outside"]
+
+
 def plain_digest(key: str, tensor: torch.Tensor) -> int:
     """The digest written as plainly as possible: one element at a time, Python's own integers."""
     total = 0

@@ -116,17 +116,18 @@ class Listener(nn.Linear):
 
 
 def test_only_what_was_filled_in_place_is_not_handed_over() -> None:
-    """The model's own memory, and no module that listens: then, and only then, settings suffice."""
+    """The model's own memory, and no module that listens: then, and only then, nothing is left."""
     module = nn.Linear(3, 2)
-    optimizer = torch.optim.AdamW(module.parameters())
-    named = name_all(State(modules=[module], optimizers=[optimizer]))
-    assert filled_in_place(module, optimizer, named.tensors, named.plain)
-    copied = {key: each.clone() for key, each in named.tensors.items()}
-    assert not filled_in_place(module, optimizer, copied, named.plain)
-    assert not filled_in_place(module, optimizer, named.tensors, {})
+    tensors = name_all(State(modules=[module], optimizers=[sgd(module)])).tensors
+    assert filled_in_place(module, tensors)
+    assert not filled_in_place(module, {key: each.clone() for key, each in tensors.items()})
     module.register_load_state_dict_post_hook(lambda *_: None)  # type: ignore[no-untyped-call]
-    assert not filled_in_place(module, optimizer, named.tensors, named.plain)
+    assert not filled_in_place(module, tensors)
     listener = Listener(3, 2)
-    optimizer = torch.optim.AdamW(listener.parameters())
-    named = name_all(State(modules=[listener], optimizers=[optimizer]))
-    assert not filled_in_place(listener, optimizer, named.tensors, named.plain)
+    named = name_all(State(modules=[listener], optimizers=[sgd(listener)]))
+    assert not filled_in_place(listener, named.tensors)
+
+
+def sgd(module: nn.Module) -> torch.optim.Optimizer:
+    """An optimizer of all of a module."""
+    return torch.optim.SGD(module.parameters(), lr=0.1)

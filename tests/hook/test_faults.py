@@ -19,7 +19,7 @@ import pytest
 
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import QUICK, TP2, Run, Zygote, until, worst_difference
-from tests.hook.tiny import Fault
+from tests.hook.tiny import EVERY, Fault
 from wattmesh.reconfig.switch import SwitchState
 
 Undisturbed = Callable[[int, str], dict[int, float]]
@@ -185,17 +185,42 @@ def test_a_wrong_probe_is_rolled_back(
     assert "probe" in daemon.heard.transitions[-1].detail
 
 
-def test_damage_between_save_and_load_is_named(
-    run: Run, socket_path: Path, undisturbed: Undisturbed
+@pytest.mark.parametrize(
+    ("rank", "words"),
+    [
+        (EVERY, r"optim.param_groups.\S+.lr is 1.0, and was saved as 0.01"),
+        (2, r"ranks hold different values under the name 'optim.param_groups.*\(lr is "),
+    ],
+)
+def test_another_learning_rate_is_rolled_back(
+    run: Run, socket_path: Path, undisturbed: Undisturbed, rank: int, words: str
 ) -> None:
-    """The digest in memory shows it, the tensor is named, and an older checkpoint is resumed."""
-    run.change(fault=Fault(rank=1, at="rebuild", what="damage", after_step=0, layout=TP2.to_dict()))
+    """A switch after which the optimizer has other settings, on one rank or all, is taken back."""
+    new = TP2.to_dict()
+    run.change(fault=Fault(rank=rank, at="load", what="rate", after_step=0, layout=new, repeats=2))
+    daemon = switched(run, socket_path)
+    assert run.layouts() == ["dp2"]
+    assert worst_difference(run.losses(), undisturbed(STEPS, "float32")) == 0.0
+    assert daemon.states()[-1] is SwitchState.ROLLED_BACK
+    assert re.search(words, daemon.heard.transitions[-1].detail)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [("damage", "saved with .*"), ("damage_streams", "random stream .*")],
+)
+def test_damage_between_save_and_load_is_named(
+    run: Run, socket_path: Path, undisturbed: Undisturbed, what: str, words: str
+) -> None:
+    """The digest, or the stream's hash, shows it; the file is named; an older one is resumed."""
+    run.change(fault=Fault(rank=1, at="rebuild", what=what, after_step=0, layout=TP2.to_dict()))
     switched(run, socket_path)
     assert len(run.launches) == 2, run.said
     assert run.layouts() == ["dp2"]
     assert worst_difference(run.losses(), undisturbed(STEPS, "float32")) == 0.0
-    assert re.search(r"saved with .*; checkpoint \S*step-\S+: data-1-0.safetensors has changed: ",
-                     run.log())  # fmt: skip
+    assert re.search(
+        words + r"; checkpoint \S*step-\S+: data-1-0.safetensors has changed: ", run.log()
+    )
 
 
 def test_a_rollback_that_fails_ends_in_a_restart(

@@ -56,6 +56,8 @@ def test_four_two_four_ranks_in_place(
     assert {"probe_before", "probe_after", "save_s", "teardown_s", "total_s"} <= set(last.evidence)
     assert last.evidence["digest_before"] == last.evidence["digest_after"]
     assert daemon.heard.finishes[-1].reason == "done"
+    assert [state for state, _, _ in daemon.paces()] == [SwitchState.CONFIRMED] * 3
+    assert all(at_pace_s > total_s > 0 for _, total_s, at_pace_s in daemon.paces())
 
 
 def test_any_subset_of_ranks_may_train(

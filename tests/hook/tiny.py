@@ -4,6 +4,7 @@ It can hurt itself on demand (`Options.fault`): stop or kill one rank inside a c
 session runs in a known phase, so that the phase needs no hook in the product.
 """
 
+import ctypes
 import gc
 import json
 import logging
@@ -13,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -39,8 +41,11 @@ from wattmesh.reconfig.state import Position, State
 
 WIDTH = 16
 PATIENCE_S = 30.0
-SILENT = ("wrong", "drift", "shift", "stale", "late")
+SILENT = ("wrong", "drift", "shift", "stale", "late", "rate")
 """Faults that no call of the session does by itself."""
+
+EVERY = -1
+"""As a fault's rank: all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +55,10 @@ class Fault:
     Attributes:
         at: train | agree | save | teardown | rebuild | load | verify
         what: stop | kill | raise | hang | wrong (a wrong probe) | drift (a changed weight) |
-            damage (a changed byte in the newest checkpoint) | cut (this host's cable) |
-            shift (another step's data) | stale (an older position) | late (an older schedule)
+            damage, damage_streams (a changed byte in the newest checkpoint) |
+            cut (this host's cable) | shift (another step's data) | stale (an older position) |
+            late (an older schedule) |
+            rate (a schedule that sets the learning rate on loading, to 100 times what it was)
         after_step: the fault waits for this step; `layout`: and for this layout, if given.
     """
 
@@ -65,7 +72,12 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How the job is run; travels as JSON in the environment variable TINY."""
+    """How the job is run; travels as JSON in the environment variable TINY.
+
+    Attributes:
+        keep_lock_s: while it waits for a mark, the main thread keeps Python's lock for so long at
+            a time.
+    """
 
     folder: str
     out: str
@@ -86,6 +98,7 @@ class Options:
     compiled: bool = False
     tell_data: bool = True
     few_files_at: int = 0
+    keep_lock_s: float = 0.0
 
     @property
     def tokens_per_step(self) -> int:
@@ -139,6 +152,7 @@ class Schedule:
         self.job.hurt("load")
         assert state_dict["note"] == {1: (2, 3), "mean": [0.1, None, True]}
         self.steps = int(state_dict["steps"])
+        self.job.change_rate()
 
 
 class Bomb:
@@ -168,6 +182,7 @@ class TinyJob:
         self.session: Session | None = None
         self.in_boundary = False
         self.read = range(0)
+        self.optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
 
     def build(self, layout: Layout, ranks: Ranks) -> State:
         """Make the model for a layout; weights come from the seed, or from a checkpoint after."""
@@ -193,6 +208,7 @@ class TinyJob:
             optimizers=[torch.optim.AdamW(net.parameters(), lr=1e-2, foreach=False)],
             extra={"schedule": Schedule(self)},
         )
+        self.optimizer = weakref.ref(state.optimizers[0])
         state.parts.mesh = mesh
         state.parts.bomb = Bomb(lambda: self.hurt("teardown"))
         return state
@@ -282,13 +298,21 @@ class TinyJob:
     def due(self, at: str) -> bool:
         """Whether the fault is to be done here and now."""
         fault = self.options.fault
-        if fault is None or fault.rank != self.rank or fault.at != at:
+        if fault is None or fault.rank not in (self.rank, EVERY) or fault.at != at:
             return False
         session = self.session
         step = session.position.step if session and self._training() else self.position.step
         wanted = fault.layout is None or Layout(**fault.layout) == self.layout
         done = len(list(self.out.glob("fault-*")))
         return step >= fault.after_step and wanted and done < fault.repeats
+
+    def change_rate(self) -> None:
+        """Let the learning rate be another one on this rank, if that is due."""
+        fault, optimizer = self.options.fault, self.optimizer()
+        if fault and fault.what == "rate" and self.due("load") and optimizer is not None:
+            self.used(fault)
+            for each in optimizer.param_groups:
+                each["lr"] *= 100
 
     def used(self, fault: Fault) -> None:
         """Leave the mark that keeps a fault from being done again after a restart."""
@@ -306,20 +330,20 @@ class TinyJob:
             os.kill(os.getpid(), signal.SIGKILL)
         elif fault.what == "hang":
             time.sleep(3600)
-        elif fault.what == "damage":
-            self._damage()
+        elif fault.what.startswith("damage"):
+            self._damage(streams=fault.what == "damage_streams")
         elif fault.what == "cut":
             hosts.cut_cable()
         else:
             raise RuntimeError(f"the test broke rank {self.rank} in {at}")
 
-    def _damage(self) -> None:
-        """Change the last byte of the newest checkpoint, whether it is durable yet or not."""
+    def _damage(self, *, streams: bool) -> None:
+        """Change a byte of the newest checkpoint: the first tensor's first, or the last of all."""
         folder = Path(self.options.folder)
         newest = max([*folder.glob(".step-*.staging")] or folder.glob("step-*"))
         path = max(newest.glob("data-*.safetensors"))
         data = bytearray(path.read_bytes())
-        data[-1] ^= 1
+        data[-1 if streams else 8 + int.from_bytes(data[:8], "little")] ^= 1
         path.write_bytes(data)
 
     def _training(self) -> bool:
@@ -389,6 +413,9 @@ class TinyJob:
         while name and not (self.out / name).exists():
             if time.monotonic() > until:
                 raise TimeoutError(f"{name} did not appear before step {step}")
+            if self.options.keep_lock_s:
+                # Called through PyDLL, a C function keeps the lock, as an extension may.
+                ctypes.PyDLL(None).usleep(int(1e6 * self.options.keep_lock_s))
             time.sleep(0.01)
 
     def _note(self, session: Session, loss: float) -> None:

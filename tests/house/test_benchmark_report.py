@@ -88,3 +88,24 @@ def test_a_variant_is_run_as_well() -> None:
     checkpoint = [each for each in run_all.commands() if each.split()[0] == "checkpoint"]
     assert checkpoint == ["checkpoint", "checkpoint --load"]
     assert "checkpoint_load" not in run_all.names()
+
+
+def test_readme_names_every_goal_that_was_missed() -> None:
+    """README's line is made from the page; a goal left out of it, or a kinder figure, is seen."""
+    page, readme = run_all.PAGE.read_text("utf-8"), run_all.README.read_text("utf-8")
+    assert results_page.said(readme, page) == readme, "run `make bench`, or write the line anew"
+    line = results_page.missed_line(page)
+    assert line.count("(must be ") == page.count("| **no** |")
+    for spoilt in (readme.replace("(must be", "(should be", 1), readme.replace(line, line[:-9])):
+        assert results_page.said(spoilt, page) == readme != spoilt
+
+
+def test_the_line_says_what_did_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """An unmeasured goal is missed, and a benchmark that did not run is named."""
+    page = results_page.render([_printed(capsys)], {"broken --part x": "no such file"})
+    line = results_page.missed_line(page)
+    assert "missed on the [results page](docs/results.md): `start_s` not measured (must" in line
+    assert line.endswith("Not run: broken --part x.")
+    assert results_page.missed_line("# Measured results").endswith(": none.")
+    with pytest.raises(ValueError, match="0 lines"):
+        results_page.said("no such line", page)

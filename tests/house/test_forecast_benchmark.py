@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.forecast import _goals, _tuned
+from benchmarks.forecast import Seen, _goals, _report, _seen
 from benchmarks.forecast_data import NoSeriesError, Recorded, _series, read
 from benchmarks.forecast_score import RULES, Forecasts, Score, forecasts, score
 from tests.policies.worlds import START, Zone, observed, values
@@ -142,10 +142,39 @@ def test_a_grid_that_never_changes_has_no_gain_and_no_loss() -> None:
     assert told.row["ours_decision_value"] is None
 
 
-def test_tuned_zone_years_are_marked() -> None:
-    """A zone of the tuning set counts as such in its year only."""
-    told = values(Zone(), 3)
-    assert not _tuned(recorded(told, "DE"))
-    year = recorded(told, "DE")
-    moved = replace(year, hours=replace(year.hours, start=START.replace(year=2022)))
-    assert _tuned(moved)
+def placed(zone: str, year: int) -> Recorded:
+    """A short recording of some zone and year."""
+    found = recorded(values(Zone(), 3), zone)
+    return replace(found, hours=replace(found.hours, start=START.replace(year=year)))
+
+
+def gaining(percent: float) -> Score:
+    """The score of a forecast whose error is so many percent below the profile's."""
+    chance = np.random.default_rng(3)
+    truth = chance.uniform(100, 300, (60, 72))
+    sign = chance.choice([-1.0, 1.0], truth.shape)
+    ours = 0.2 * (1 - percent / 100)
+    return made(truth, truth * (1 + 0.2 * sign), truth * (1 + ours * sign))
+
+
+def test_only_zones_and_years_that_tuning_never_saw_are_judged() -> None:
+    """Sabotaged twin: without the one such zone, no gain of the others can stand in for it."""
+    assert [_seen(placed(*each)) for each in (("XX", 2023), ("XX", 2022), ("DE", 2023))] == [
+        Seen.NOTHING,
+        Seen.YEAR,
+        Seen.ZONE,
+    ]
+    assert _seen(placed("DE", 2022)) is Seen.ALL
+    flattering = [
+        (placed("DE", 2023), gaining(60)),
+        (placed("XX", 2022), gaining(40)),
+        (placed("DE", 2022), gaining(90)),
+        (replace(placed("XX", 2023), kind="marginal"), gaining(95)),
+    ]
+    report = _report([(placed("XX", 2023), gaining(20)), *flattering], {})
+    assert {goal.name: goal.value for goal in report.goals}["gain_24h"] == pytest.approx(20)
+    means = {row["set"]: row["gain_to_24h"] for row in report.rows if "set" in row}
+    assert means[Seen.ZONE] == pytest.approx(60)
+    assert means["every zone not tuned on, in any year"] == pytest.approx(30)
+    assert all("CISO 2021-22" in row["tuned"] for row in report.rows)
+    assert not any(goal.ok for goal in _report(flattering, {}).goals)

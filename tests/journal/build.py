@@ -1,11 +1,19 @@
 """Small facts for journal tests."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan
-from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, OperatingPoint, Release
+from wattmesh.reconfig.catalogue import (
+    Catalogue,
+    Equivalence,
+    Evidence,
+    OperatingPoint,
+    ProbeEvidence,
+    Release,
+)
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, Progress, Register, Transition
@@ -38,7 +46,15 @@ CATALOGUE = Catalogue(
     job="llm",
     tokens_total=100_000,
     reference="A",
-    points=(point("A", A, 1000.0, 1600.0), point("B", B, 550.0, 710.0)),
+    points=(
+        point("A", A, 1000.0, 1600.0),
+        replace(
+            point("B", B, 550.0, 710.0),
+            probe=ProbeEvidence(
+                moved=6.6e-5, allowed=2.1e-4, noise=5.3e-5, orders=1, computed_in="bfloat16"
+            ),
+        ),
+    ),
     release=Release.PARKED,
     idle_power_w_per_gpu=70.0,
     simulated=("power_w",),
@@ -46,7 +62,9 @@ CATALOGUE = Catalogue(
 PLAN = RunPlan(catalogue=CATALOGUE, deadline_after_s=300.0)
 
 
-def register(journal: Journal, *, now: datetime = T0, uid: int = UID, **changes: Any) -> None:
+def register(
+    journal: Journal, *, now: datetime = T0, uid: int = UID, plan: RunPlan = PLAN, **changes: Any
+) -> None:
     """Register the run `r`."""
     values: dict[str, Any] = {
         "run": "r",
@@ -63,7 +81,7 @@ def register(journal: Journal, *, now: datetime = T0, uid: int = UID, **changes:
         "host": "node1",
     }
     message = Register(**(values | changes))
-    journal.runs.register(message, owner_uid=uid, now=now, epoch=1, plan=PLAN)
+    journal.runs.register(message, owner_uid=uid, now=now, epoch=1, plan=plan)
 
 
 def progress(

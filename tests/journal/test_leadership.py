@@ -1,5 +1,7 @@
 """One leader at a time, and an epoch that rises with every new one."""
 
+from datetime import UTC, datetime, timedelta
+
 from wattmesh.controller.journal.journal import Journal
 
 
@@ -19,6 +21,7 @@ def test_an_expired_lease_goes_to_the_next_with_a_higher_epoch(journal: Journal)
     row = journal.leadership.current()
     assert row is not None
     assert row.expired
+    assert abs(datetime.now(UTC) - row.expires_at) < timedelta(minutes=1), "until when it led"
     assert journal.leadership.acquire("two", 60.0) == 2
     assert not journal.leadership.renew("one", 1, 60.0)
 

@@ -141,7 +141,7 @@ def test_a_roll_up_by_another_process_is_seen_at_once(journal: Journal) -> None:
     assert journal.ledger.totals() == before
 
 
-def test_a_run_that_is_not_finished_keeps_its_slots(journal: Journal) -> None:
+def test_a_run_that_is_not_closed_keeps_its_slots(journal: Journal) -> None:
     """Its baseline and its audit need them; after its end they go, and the sums stay."""
     register(journal)
     journal.ledger.book([ENERGY], [])
@@ -150,6 +150,8 @@ def test_a_run_that_is_not_finished_keeps_its_slots(journal: Journal) -> None:
     assert journal.retention.roll_up(after(10**7)) == 0
     done = Finish(run="r", incarnation="i1", attempt=1, step=1, tokens=1, reason="done")
     journal.runs.finish(done, owner_uid=UID, now=after(5))
+    assert journal.retention.roll_up(after(10**7)) == 0
+    journal.ledger.close_run("r", {}, after(6))
     assert journal.retention.roll_up(after(10**7)) == 2
     assert journal.ledger.energy() == ()
     assert sums(journal.ledger.totals()) == before

@@ -13,9 +13,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from tests.journal import build
 from wattmesh import migrations
 from wattmesh.controller.journal.engine import Database
-from wattmesh.controller.journal.journal import revision
+from wattmesh.controller.journal.journal import Journal, revision
 from wattmesh.controller.journal.tables import METADATA
 from wattmesh.migrations.upgrade import current, upgrade
 
@@ -51,6 +52,23 @@ def test_the_head_is_known_without_alembic(journal_url: str) -> None:
     upgrade(journal_url)
     assert revision(database) == current(journal_url) == migrations.HEAD
     database.close()
+
+
+def test_runs_of_the_first_revision_are_of_hooks_without_heartbeats(journal_url: str) -> None:
+    """They were registered before: their reports count as life, for longer."""
+    upgrade(journal_url)
+    journal = Journal.open(journal_url)
+    build.register(journal)
+    with journal.database.writing() as connection:
+        for name in ("protocol", "progress_at", "pause_share"):
+            connection.exec_driver_sql(f"ALTER TABLE runs DROP COLUMN {name}")
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+    journal.close()
+    upgrade(journal_url)
+    journal = Journal.open(journal_url)
+    (row,) = journal.runs.all(build.after(600))
+    assert (row.protocol, row.progress_at, row.pause_share, row.state) == (1, None, 0.0, "live")
+    journal.close()
 
 
 def test_two_processes_may_upgrade_at_once(journal_url: str) -> None:

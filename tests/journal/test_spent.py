@@ -33,7 +33,7 @@ looks = st.tuples(
 
 
 def emit(journal: Journal, run: str, number: int, carbon_ug: int | None, first_ug: int) -> None:
-    """Book a slot of a run that is finished, if it was ever one of ours."""
+    """Book a slot of a run that is closed."""
     start = T0 + number * SLOT
     place: dict[str, Any] = {"run": run, "slot_start": start, "slot_end": start + SLOT}
     journal.ledger.book([replace(ENERGY, **place)], [])
@@ -45,11 +45,30 @@ def emit(journal: Journal, run: str, number: int, carbon_ug: int | None, first_u
         quality="unpriced" if carbon_ug is None else "measured",
     )
     journal.ledger.emit([row, replace(row, scenario="baseline")])
+    if run:
+        journal.ledger.close_run(run, {}, NOW)
 
 
 def read(journal: Journal, run: str | None = None) -> tuple[Spent, ...]:
-    """Look as budgets do."""
-    return journal.by_slot.spent(T0, NOW, run)
+    """Look as budgets do, at the only signal there is."""
+    found = journal.by_slot.spent(T0, NOW, run)
+    assert set(found) <= {EMISSION.signal}
+    return found.get(EMISSION.signal, ())
+
+
+def test_two_signals_are_never_added(journal: Journal) -> None:
+    """Slots of another signal are a sequence of their own, rolled up days too."""
+    emit(journal, "r", 0, 5, 5)
+    start = T0 + SLOT
+    other = replace(EMISSION, slot_start=start, slot_end=start + SLOT, signal="b", carbon_ug=7)
+    journal.ledger.emit([other])
+    for _ in range(2):
+        found = journal.by_slot.spent(T0 - DAY, NOW)
+        assert {name: [each.carbon_ug for each in spent] for name, spent in found.items()} == {
+            EMISSION.signal: [5],
+            "b": [7],
+        }
+        journal.retention.roll_up(NOW)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -67,7 +86,8 @@ def test_kept_slots_are_those_of_everything(journal: Journal, turns: list[Any]) 
         for one in {run, None}:
             kept = journal.by_slot.spent(start, end, one)
             assert kept == SpentSlots(journal.database).read(start, end, one)
-            assert list(kept) == sorted(kept, key=lambda spent: spent.start)
+            for spent in kept.values():
+                assert list(spent) == sorted(spent, key=lambda each: each.start)
 
 
 def test_what_is_spent_adds_up_to_the_ledger(journal: Journal) -> None:

@@ -109,7 +109,7 @@ def test_what_the_plan_comes_to_is_said() -> None:
     lines = drawn(answer(made, catalogue=catalogue(A, LOW, B)))
     assert "switches 3 (1 layout, 1 clock, 1 sleep), gap to bound 0.35 %" in lines
     assert "finish   Sat 21 Nov 03:00, deadline Sat 21 Nov 04:00 (1 h to spare)" in lines
-    grams = "2.9 kg from then on; no plan comes below 2.89 kg if the grid is as forecast"
+    grams = "2.9 kg est from then on; no plan comes below 2.89 kg est if the grid is as forecast"
     assert f"carbon   {grams}" in lines
     text = "\n".join(lines)
     legend = {line.split()[0]: " ".join(line.split()[1:]) for line in text.splitlines() if line}

@@ -12,6 +12,7 @@ from wattmesh.policies.decision import (
     PolicySettings,
     RunView,
 )
+from wattmesh.policies.speed import MeasuredSpeed
 from wattmesh.reconfig.catalogue import (
     Catalogue,
     Equivalence,
@@ -60,6 +61,11 @@ B = point("B", 2, 600.0, 800.0)
 PAIR = catalogue(A, B)
 
 
+def measured(at: OperatingPoint, share: float = 1.0, steps: int = 10_000) -> MeasuredSpeed:
+    """So many steps at a point, at a share of its catalogue speed."""
+    return MeasuredSpeed(point=at.id, tokens_per_s=share * at.tokens_per_s, steps=steps)
+
+
 def slots(
     values: Sequence[float], *, seconds: float = HOUR, start: datetime = NOW
 ) -> tuple[IntensitySlot, ...]:
@@ -72,7 +78,10 @@ def slots(
 
 
 def run(**changes: Any) -> RunView:
-    """A run at A, at step 1000, with 10 h of work at A left and 14 h until its deadline."""
+    """A run at A, at step 1000, with 10 h of work at A left and 14 h until its deadline.
+
+    Its speed there was measured to be the catalogue's.
+    """
     known: Catalogue | None = changes.get("catalogue", PAIR)
     at: OperatingPoint | None = changes.get("current", known.points[0] if known else None)
     facts: dict[str, Any] = {
@@ -94,6 +103,7 @@ def run(**changes: Any) -> RunView:
         "baseline": "A",
         "deadline": NOW + timedelta(hours=14),
         "capabilities": ("in_place", "parking"),
+        "speeds": (measured(at),) if at else (),
     }
     facts.update(changes)
     return RunView(**facts)

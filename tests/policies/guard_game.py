@@ -11,7 +11,8 @@ from functools import cache
 
 from tests.policies.build import point
 from wattmesh.policies.guard import Guard
-from wattmesh.reconfig.catalogue import OperatingPoint
+from wattmesh.policies.switch_time import SwitchTimes
+from wattmesh.reconfig.catalogue import OperatingPoint, SwitchCost
 from wattmesh.reconfig.layout import Layout
 
 WIDE, NARROW = Layout(dp_shard=4), Layout(dp_shard=2)
@@ -62,7 +63,8 @@ def guard(state: State) -> Guard:
         time_left_s=float(state.seconds),
         counted_on=1.0,
         fastest=FAST,
-        switch_s=float(SWITCH_S),
+        refuges=POINTS,
+        times=SwitchTimes(switch=SwitchCost(layout_s=float(SWITCH_S))),
         interval_tokens=float(INTERVAL_TOKENS),
         cycle_s=float(CYCLE_S),
         attempts=state.attempts,
@@ -96,7 +98,8 @@ class Game:
             return all(map(self.in_time, frozen(state)))
         believed = self._rule(guard(state))
         if not believed.may_stay(state.at):
-            return all(map(self.in_time, ordered(state, FAST, forced=True)))
+            refuge = believed.refuge(state.at) or state.at
+            return all(map(self.in_time, ordered(state, refuge, forced=True)))
         targets = [each for each in POINTS if each is not state.at]
         return all(map(self.in_time, passed(state))) and all(
             self.in_time(after)

@@ -22,6 +22,7 @@ from wattmesh.policies.decision import (
     SwitchView,
 )
 from wattmesh.policies.guard import FAILED_SWITCH
+from wattmesh.policies.speed import Watched, watch
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 from wattmesh.telemetry.readings import J_PER_KWH
 
@@ -102,6 +103,7 @@ class Simulation:
         self.look_s = 0.0
         self.gpus = world.gpus
         self.out_s: float | None = None
+        self.watched = Watched()
         self.day.path.append((0.0, self.point.id))
 
     def go(self) -> Day:
@@ -160,11 +162,25 @@ class Simulation:
                 self._end_switch()
         elif self.tokens >= self.boundary - 1e-6:
             self.boundary = self.tokens + self.world.interval_tokens
+            self._watch()
             if self.order is not None:
                 self._begin_switch()
 
+    def _watch(self) -> None:
+        """Measure the speed, as the daemon does."""
+        self.watched = watch(
+            self.watched,
+            point=self.point.id,
+            at_s=self.at_s,
+            tokens=self.tokens,
+            step=round(self.tokens),
+            least_steps=1,
+            margin=self.world.policy.guard_margin,
+        )
+
     def _lose(self) -> None:
         """Lose nodes: whatever was under way is void, and what is left trains on later."""
+        self.watched = Watched()
         self.point = self.world.catalogue.point(self.world.left)
         self.gpus = self.point.gpus
         self.order = self.ends_s = None
@@ -190,6 +206,7 @@ class Simulation:
 
     def _begin_switch(self) -> None:
         """Stop training for a switch."""
+        self.watched = replace(self.watched, stay=None)
         self.fails = self.world.fails(self.switches)
         self.switches += 1
         failed_s = self.world.failed_s
@@ -270,6 +287,6 @@ class Simulation:
             failed_switches=self.failed,
             switches_today=self.switches,
             since_switch_s=None if self.since_s is None else self.at_s - self.since_s,
-            switch_s=world.switch_s,
+            speeds=self.watched.speeds,
             capabilities=("in_place", "parking"),
         )

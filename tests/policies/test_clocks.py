@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.policies.build import NOW, A, B, catalogue, observation, point, run, slots
+from tests.policies.build import NOW, A, B, catalogue, measured, observation, point, run, slots
 from wattmesh.policies.case import examine
 from wattmesh.policies.decide import decide
 from wattmesh.policies.decision import Action, Decision
@@ -109,6 +109,7 @@ def guarded(**changes: Any) -> Guard:
         "current": SLOW,
         "layout": SLOW.layout,
         "boundary_every": 2000,
+        "speeds": (measured(FAST), measured(SLOW)),
         **changes,
     }
     seen = replace(observation(run(**facts)), clock_lag_s=120.0)
@@ -123,7 +124,8 @@ def test_the_way_back_by_the_clock_is_a_look_and_the_time_until_it_is_in_force()
     assert guard.reserve_s(SLOW) == pytest.approx(5.0 * 0.15 + 120.0)
     spare_s = guard.slack_s(FAST) - guard.slack_s(SLOW)
     assert spare_s == pytest.approx(5.0 * 0.15 + 120.0)
-    tight = replace(guard, time_left_s=guard.finish_s(FAST) + 300.0)
+    needed_s = guard.tokens_left / guard.rho(FAST)
+    tight = replace(guard, time_left_s=needed_s + 300.0)
     assert tight.may_go(FAST, SLOW)
     as_switch = replace(SLOW, layout=B.layout)
     assert not tight.may_go(FAST, as_switch)

@@ -64,7 +64,7 @@ class Thawed(Guard):
     """A sabotaged guard that takes a frozen run for one that may still switch."""
 
     def _frozen_s(self, point: OperatingPoint, tokens: float) -> float:
-        return tokens / self._rho(self.fastest)
+        return tokens / self.rho(self.fastest)
 
 
 def believing(kind: type[Guard]) -> Rule:

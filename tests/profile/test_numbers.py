@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.profile.meter import Counter, MemoryReading
-from wattmesh.controller.profile.numbers import Watched, idle_power_w, measure
+from wattmesh.controller.profile.numbers import Watched, idle_power_w, measure, probe_evidence
+from wattmesh.reconfig.catalogue import ProbeEvidence
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.step_log import StepRow
 
@@ -126,3 +127,15 @@ def test_overruns_are_counted_not_hidden() -> None:
     rows = [replace(row, overrun_s=0.05 if row.step in (2, 3) else 0.0) for row in watched.rows]
     large, small = measure(JOB, replace(watched, rows=rows))
     assert (large.overruns, small.overruns) == (2, 0)
+
+
+def test_what_the_probe_did_is_kept_with_the_point() -> None:
+    """With its noise where that was measured; of what no number was told, nothing is kept."""
+    told = {"probe_before": 4.0, "probe_after": 4.5, "probe_allowed": 4e-6}
+    measured = {"probe_noise": 2e-5, "probe_orders": 3, "computed_in": "bfloat16"}
+    assert probe_evidence(told) == ProbeEvidence(moved=0.125, allowed=4e-6)
+    assert probe_evidence({**told, **measured}) == ProbeEvidence(
+        moved=0.125, allowed=4e-6, noise=2e-5, orders=3, computed_in="bfloat16"
+    )
+    for broken in ({"probe_after": float("nan")}, {"probe_before": "4.0"}, {"probe_allowed": None}):
+        assert probe_evidence({**told, **broken}) is None

@@ -59,6 +59,9 @@ def test_a_job_is_profiled_and_its_layouts_are_proven(tmp_path: Path, job: Profi
         "power_w": "simulated",
         "memory_gib": "measured",
     }
+    assert large.probe is None
+    assert small.probe is not None
+    assert small.probe.moved <= small.probe.allowed == pytest.approx(4e-6)
     assert found.catalogue.switch.source == "measured"
     assert found.catalogue.switch.layout_s > 0
     assert any("B (1 rank) trains" in words for words in told)

@@ -16,6 +16,7 @@ from wattmesh.reconfig.catalogue import (
     Evidence,
     OperatingPoint,
     PairCost,
+    ProbeEvidence,
     Release,
     SwitchCost,
 )
@@ -74,6 +75,7 @@ layout = { tp = 2 }
 tokens_per_s = 1
 power_w = 1
 evidence = "hearsay"
+probe = { moved = -1, seen = 3 }
 """
 
 WORDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).filter(
@@ -92,6 +94,15 @@ LAYOUTS = st.builds(
     micro_batch=st.integers(0, 64),
     recompute=st.booleans(),
 )
+SMALL = st.floats(0, 1)
+PROBES = st.builds(
+    ProbeEvidence,
+    moved=SMALL,
+    allowed=SMALL,
+    noise=st.none() | SMALL,
+    orders=st.integers(0, 8),
+    computed_in=st.sampled_from(["", "bfloat16"]),
+)
 POINTS = st.builds(
     OperatingPoint,
     id=WORDS,
@@ -104,6 +115,7 @@ POINTS = st.builds(
     equivalence=st.sampled_from(Equivalence),
     evidence=st.sampled_from(Evidence),
     sources=st.dictionaries(st.sampled_from(NUMBERS), st.sampled_from(SOURCES)),
+    probe=st.none() | PROBES,
 ).map(lambda point: replace(point, gpus=point.layout.world_size))
 
 
@@ -211,8 +223,11 @@ def test_every_mistake_is_named_at_once_with_its_key_path() -> None:
         "point[1].id",
         "point[1].gpus",
         "point[1].evidence",
+        "point[1].probe.moved",
+        "point[1].probe.allowed",
+        "point[1].probe.seen",
     }
-    assert "16 mistakes" in str(caught.value)
+    assert "19 mistakes" in str(caught.value)
 
 
 @pytest.mark.parametrize(

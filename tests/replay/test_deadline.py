@@ -290,7 +290,13 @@ def test_after_a_loss_of_nodes_a_promise_that_can_be_made_anew_is_kept(
         assert kept
     elif driver.word is not None:
         kinds = {each.kind for each in driver.decisions}
-        assert kinds & {"deadline", "static_fastest", "failed_switches", "frozen"}
+        assert kinds & {
+            "deadline",
+            "static_fastest",
+            "speed_unmeasured",
+            "failed_switches",
+            "frozen",
+        }
 
 
 @settings(max_examples=30)

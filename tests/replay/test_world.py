@@ -110,8 +110,8 @@ def test_noise_only_ever_slows_a_run_and_is_the_same_for_all() -> None:
 class Forgetful(World):
     """A sabotaged world in which a switch draws nothing."""
 
-    def _cost(self, origin: str, target: str) -> tuple[float, float]:
-        return super()._cost(origin, target)[0], 0.0
+    def _cost(self, origin: str, target: str) -> tuple[float, float, float]:
+        return *super()._cost(origin, target)[:2], 0.0
 
 
 @pytest.mark.parametrize(("kind", "honest"), [(World, True), (Forgetful, False)])

@@ -30,7 +30,7 @@ from wattmesh.reconfig.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.own_saves import OwnSaves
 from wattmesh.reconfig.state import Position, State
-from wattmesh.reconfig.tensors import name_all
+from wattmesh.reconfig.tensors import name_all, name_to_fill
 
 # Both are torchtitan's own ways with torch 2.13: at each loader, and at each load of a schedule.
 pytestmark = [
@@ -202,7 +202,7 @@ def test_what_torchtitan_s_own_manager_wrote_is_indexed_and_loaded(
     own.begin(state, name_all(state), header)
     own.finish(leads=True, protected=set(), fence=lambda: None)
     fresh = titan.state_of(trainer(tmp_path / "other"))
-    load(folder.checkpoint(2), name_all(fresh), fresh)
+    load(folder.checkpoint(2), name_to_fill(fresh), fresh)
     assert digest_of(fresh) == header.digest
     foreign.prove(folder.checkpoint(2), gentle=False)
     assert foreign.is_verified(folder.checkpoint(2))
@@ -216,11 +216,3 @@ def test_a_step_that_torchtitan_s_interval_leaves_out_is_refused(tmp_path: Path)
     state = trained(found)
     with pytest.raises(InputInvalid, match=r"step 3 \(interval 2\)"):
         titan.own_saves(state, 3)
-
-
-def test_several_optimizers_for_a_part_are_refused() -> None:
-    """They could not be told apart by part."""
-    part = nn.Linear(2, 2)
-    several = SimpleNamespace(model_parts=[part], optimizers=[1, 2])
-    with pytest.raises(InputInvalid, match="2 optimizers for 1 parts"):
-        titan.state_of(several)

@@ -104,10 +104,21 @@ def test_months_of_a_place_follow_each_other() -> None:
 
 
 def test_clocks_change_while_the_provider_is_gone(tmp_path: Path) -> None:
-    """Five days without the provider: a stand-in, then holds, then all is restated as told."""
+    """Five days without the provider: holds, then all is restated as told.
+
+    Meanwhile two runs are moved, an agent is gone for a day, a GPU is never read, all draw less
+    than they did, and the accounting signal is changed: no headline is above the true saving.
+    """
     with lived(clocks_change(), tmp_path) as life:
         assert not life.checked.wrong, "\n".join(map(str, life.checked.wrong[:10]))
         assert life.failures == []
+        assert life.savings == 2
+        assert 0 < life.checked.dark_ug < life.checked.bound_ug
+        assert {each.scenario for each in life.forgotten()} == {"dark"}  # a twin: no darkness
+        dear = {hour: 10 * price for hour, price in life.checked.price_mg.items()}
+        assert life.flattered(dear)[0]  # a twin: the saving of another grid
+        signals = {row.signal.split(":")[3] for row in life.rows(*life.tale.whole)}
+        assert signals == {"direct", "lifecycle"}
         decisions = life.decisions
         assert "stale_signal" in {row.kind for row in decisions}
         wrong = blindly([replace(row, kind="at_target") for row in decisions], [life.tale.dead[0]])

@@ -1,4 +1,8 @@
-"""Four ranks move a model with an EMA through layouts; rank 0 writes what they found."""
+"""Four ranks move a model through layouts; rank 0 writes what they found.
+
+It has an EMA, Muon for its matrices and AdamW with two groups for the rest. On one stage there is
+one Muon for all matrices, without stages one for each block, and AdamW's groups change places.
+"""
 
 import json
 import os
@@ -24,7 +28,7 @@ from wattmesh.reconfig.digest import local_digest, logical_digest
 from wattmesh.reconfig.folder import RunFolder
 from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.state import Position, State
-from wattmesh.reconfig.tensors import name_all
+from wattmesh.reconfig.tensors import name_all, name_to_fill
 
 LAYERS, WIDTH = 2, 6
 LAYOUTS = (
@@ -57,8 +61,10 @@ def main() -> int:
     said: dict[str, Any] = {"layouts": [], "sabotage": {}}
     for step, layout in enumerate(LAYOUTS):
         state = build(layout, board.rank, seed=step)
-        if step:
-            load(folder.checkpoint(step - 1), name_all(state), state)
+        if not step:
+            train(state)
+        else:
+            load(folder.checkpoint(step - 1), name_to_fill(state), state)
         said["layouts"].append({"name": str(layout), **look(state)})
         header = header_of(
             run="r",
@@ -87,9 +93,35 @@ def build(layout: Layout, rank: int, *, seed: int) -> State:
     part = nn.ModuleDict({"layers": nn.ModuleDict({n: blocks[n] for n in mine})})
     for n in mine:
         _shard(blocks[n], mesh, layout)
-    optimizer = torch.optim.AdamW(part.parameters(), lr=0.1, foreach=False)
     averages = {name: each.detach().double() * 3 for name, each in part.named_parameters()}
-    return State(modules=[part], optimizers=[optimizer], averages={"ema": averages})
+    optimizers = optimizers_of(part, staged=layout.pp > 1)
+    return State(modules=[part], optimizers=optimizers, averages={"ema": averages})
+
+
+def optimizers_of(part: nn.Module, *, staged: bool) -> list[torch.optim.Optimizer]:
+    """Muon for matrices, AdamW for the rest; other groups and numbers of them without stages."""
+    named = dict(part.named_parameters())
+    blocks = sorted({name.rsplit(".", 2)[0] for name in named})
+    groups: list[dict[str, Any]] = [
+        {"params": [named[f"{each}.up.bias"] for each in blocks], "weight_decay": 0.0},
+        {"params": [named[f"{each}.down.bias"] for each in blocks], "betas": (0.8, 0.9)},
+    ]
+    adam = torch.optim.AdamW(groups if staged else groups[::-1], lr=0.1, foreach=False)
+    matrices = [[named[f"{each}.{kind}.weight"] for kind in ("up", "down")] for each in blocks]
+    if staged:
+        matrices = [[each for block in matrices for each in block]]
+    return [adam, *(torch.optim.Muon(each, lr=0.02) for each in matrices)]
+
+
+def train(state: State) -> None:
+    """One step, and then another rate, as a schedule would set it."""
+    for parameter in state.parameters():
+        parameter.grad = parameter.detach().clone()
+    for optimizer in state.optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+        for each in optimizer.param_groups:
+            each["lr"] *= 0.5
 
 
 def _shard(block: nn.Module, mesh: DeviceMesh, layout: Layout) -> None:
@@ -101,7 +133,7 @@ def _shard(block: nn.Module, mesh: DeviceMesh, layout: Layout) -> None:
 
 def look(state: State) -> dict[str, Any]:
     """The digest over all ranks, and every average gathered and digested whole."""
-    named = name_all(state).tensors
+    named, values = name_all(state).tensors, name_all(state).values
     averages = {key: each for key, each in named.items() if key.startswith("average.")}
     whole = {key: _whole(each) for key, each in averages.items()}
     own = {key: f"{local_digest({key: each}):016x}" for key, each in whole.items()}
@@ -110,10 +142,19 @@ def look(state: State) -> dict[str, Any]:
     for each in told:
         for key, value in each.items():
             assert together.setdefault(key, value) == value
+    settings = {
+        key.removeprefix("optim.param_groups."): value
+        for each in group.gather(values)
+        for mine in each.values()
+        for key, value in mine.items()
+        if key.endswith((".lr", ".betas", ".weight_decay", ".momentum"))
+    }
     parameters = [each for key, each in named.items() if key.startswith("model.")]
     return {
-        "digest": logical_digest(named, facts_of(state)),
+        "digest": logical_digest(named, facts_of(state), values),
         "averages": together,
+        "settings": settings,
+        "slots": sorted({key.rpartition(".")[2] for key in named if key.startswith("optim.")}),
         "average_elements": sum(_local(each) for each in averages.values()),
         "parameter_elements": sum(_local(each) for each in parameters),
     }
@@ -141,12 +182,32 @@ def sabotage(state: State, rank: int) -> dict[str, str]:
     averages[name] = average
     state.averages["other"] = state.averages.pop("ema")
     said["under another slot"] = _digest(state)
+    state.averages["ema"] = state.averages.pop("other")
+    said["nothing"] = _digest(state)
+    for optimizer in state.optimizers:
+        for each in optimizer.param_groups:
+            for setting in ("lr", "weight_decay", "betas", "momentum", "nesterov", "eps"):
+                if setting in each:
+                    kind = f"{type(optimizer).__name__} {setting}"
+                    said[f"{kind} on every rank"] = _with(state, each, setting, everywhere=True)
+                    said[f"{kind} on one rank"] = _with(state, each, setting, everywhere=rank == 0)
+    return said
+
+
+def _with(state: State, settings: dict[str, Any], setting: str, *, everywhere: bool) -> str:
+    """The digest with another setting, on the ranks that change it."""
+    before = settings[setting]
+    if everywhere:
+        settings[setting] = (0.5, 0.5) if setting == "betas" else 100 * before + 1
+    said = _digest(state)
+    settings[setting] = before
     return said
 
 
 def _digest(state: State) -> str:
     try:
-        return logical_digest(name_all(state).tensors, facts_of(state))
+        named = name_all(state)
+        return logical_digest(named.tensors, facts_of(state), named.values)
     except CallHuman as error:
         return f"refused: {error}"
 

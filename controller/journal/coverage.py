@@ -1,0 +1,170 @@
+"""Which time of each GPU its sampler has booked, and which launches held which GPUs.
+
+Invariant: coverage grows in the transaction that takes the counters in, so it never tells of time
+whose joules are not here; rows of unread time are written by the controller alone.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, func, or_, select
+
+from wattmesh.controller.journal.engine import Database
+from wattmesh.controller.journal.tables import (
+    CLOSED_RUNS,
+    COVERAGE,
+    EMISSIONS,
+    ENERGY,
+    INCARNATIONS,
+    RUNS,
+)
+from wattmesh.controller.journal.values import columns, from_us, to_us, upsert
+from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
+from wattmesh.telemetry.unobserved import UNOBSERVED, Holding, Span
+
+HOST_DEVICES = ("cpu:%", "dram:%", "node:%")
+
+Key = tuple[str, str, datetime]
+"""GPU, run, slot start."""
+
+
+class CoverageStore:
+    """What was read and what was held."""
+
+    def __init__(self, database: Database, changed: Callable[[Iterable[int]], None]) -> None:
+        """Keep the database; `changed` hears of every slot that is written."""
+        self._database = database
+        self._changed = changed
+
+    def covered(self) -> dict[str, Span]:
+        """Give the time of each device that is booked, from its first counter to its newest."""
+        with self._database.reading() as connection:
+            rows = connection.execute(select(COVERAGE)).all()
+        return {row.gpu_uuid: (from_us(row.from_at), from_us(row.until_at)) for row in rows}
+
+    def holdings(
+        self, since: datetime, now: datetime, heard: Mapping[str, datetime | None]
+    ) -> list[Holding]:
+        """List who held which GPUs: launches heard since, and those with rows of unread time.
+
+        Args:
+            since: launches that ended before, and of which everything was read, are left out.
+            now: a launch that lives holds its GPUs up to now.
+            heard: when each run was last heard; None of one whose newest launch lives.
+        """
+        table = INCARNATIONS.c
+        unread = select(ENERGY.c.run).where(_UNREAD).distinct()
+        query = (
+            select(INCARNATIONS, RUNS.c.incarnation.label("newest"))
+            .join(RUNS, RUNS.c.run == table.run)
+            .where(or_(table.last_seen_at >= to_us(since), table.run.in_(unread)))
+            .where(table.run.not_in(select(CLOSED_RUNS.c.run)))
+            .order_by(table.started_at)
+        )
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
+        found = []
+        for row in rows:
+            end = from_us(row.last_seen_at)
+            if row.incarnation == row.newest:
+                end = max(end, heard.get(row.run, end) or now)
+            if row.ended_at is not None:
+                end = from_us(row.ended_at)
+            found.append(
+                Holding(
+                    run=row.run,
+                    incarnation=row.incarnation,
+                    gpus=tuple(sorted({*json.loads(row.gpus)} - {""})),
+                    start=from_us(row.started_at),
+                    end=end,
+                )
+            )
+        return found
+
+    def unread(self, runs: Collection[str]) -> dict[Key, EnergyRow]:
+        """Give the rows of unread time that are booked of these runs."""
+        names = sorted(runs)
+        found: dict[Key, EnergyRow] = {}
+        with self._database.reading() as connection:
+            for first in range(0, len(names), 200):
+                query = select(ENERGY).where(_UNREAD, ENERGY.c.run.in_(names[first : first + 200]))
+                for row in connection.execute(query):
+                    times = {name: from_us(row._mapping[name]) for name in _TIMES}
+                    each = EnergyRow(**{**row._mapping, **times})
+                    found[each.gpu_uuid, each.run, each.slot_start] = each
+        return found
+
+    def book(self, rows: Iterable[EnergyRow], gone: Iterable[Key]) -> None:
+        """Replace rows of unread time, and delete those of time that was read after all."""
+        values = [
+            columns(row) | {name: to_us(getattr(row, name)) for name in _TIMES} for row in rows
+        ]
+        taken_back = tuple(gone)
+        with self._database.writing() as connection:
+            upsert(connection, ENERGY, values)
+            for gpu, run, start in taken_back:
+                for table in (ENERGY, EMISSIONS):
+                    connection.execute(delete(table).where(_same(table.c, gpu, run, start)))
+        starts = [to_us(start) for _, _, start in taken_back]
+        self._changed([*starts, *(value["slot_start"] for value in values)])
+
+    def largest_w(self) -> float:
+        """Give the largest mean draw of a GPU over one slot, all of it measured; 0: none."""
+        table = ENERGY.c
+        of_gpu = (
+            select(
+                (func.sum(table.energy_mj) * 1e3 / (table.slot_end - table.slot_start)).label("w")
+            )
+            .join(COVERAGE, COVERAGE.c.gpu_uuid == table.gpu_uuid)
+            .where(and_(*(table.gpu_uuid.not_like(each) for each in HOST_DEVICES)))
+            .where(table.slot_start >= COVERAGE.c.from_at, table.slot_end <= COVERAGE.c.until_at)
+            .group_by(table.gpu_uuid, table.slot_start, table.slot_end)
+            .having(func.sum(table.unobserved_ms) == 0)
+            .subquery()
+        )
+        with self._database.reading() as connection:
+            return float(connection.execute(select(func.max(of_gpu.c.w))).scalar() or 0.0)
+
+
+_UNREAD = and_(ENERGY.c.unobserved_ms > 0, ENERGY.c.line == UNOBSERVED)
+"""Rows of unread time, by the index of rows with unobserved time."""
+
+_TIMES = ("slot_start", "slot_end")
+
+
+def _same(table: Any, gpu: str, run: str, start: datetime) -> Any:
+    """Name the rows of unread time of one GPU, run and slot."""
+    return and_(
+        table.gpu_uuid == gpu,
+        table.run == run,
+        table.slot_start == to_us(start),
+        table.line == UNOBSERVED,
+    )
+
+
+def extend(connection: Connection, baselines: Iterable[CounterBaseline]) -> None:
+    """Let the coverage of devices reach up to where their counters are booked."""
+    newest = {each.gpu_uuid: to_us(each.at) for each in baselines}
+    if not newest:
+        return
+    known = {
+        row.gpu_uuid: row
+        for first in range(0, len(newest), 500)
+        for row in connection.execute(
+            select(COVERAGE).where(COVERAGE.c.gpu_uuid.in_(sorted(newest)[first : first + 500]))
+        )
+    }
+    upsert(
+        connection,
+        COVERAGE,
+        [
+            {
+                "gpu_uuid": gpu,
+                "from_at": known[gpu].from_at if gpu in known else at_us,
+                "until_at": max(at_us, known[gpu].until_at) if gpu in known else at_us,
+            }
+            for gpu, at_us in newest.items()
+        ],
+    )

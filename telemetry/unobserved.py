@@ -1,0 +1,116 @@
+"""Time of a held GPU that nobody booked: what remains when coverage is taken from holding. Pure.
+
+A sampler books every moment of a device from its first reading on, as joules or as unobserved, and
+says up to when (`CounterBaseline.at`). What lies outside is nobody's: no agent runs there, it died,
+or the device was never seen. The controller books that time itself, for each GPU a run holds.
+
+Invariant: a second that a run held a GPU is covered or unread, never both and never neither; the
+newest seconds alone wait, while the next delivery is not late.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from wattmesh.telemetry.ledger import EnergyRow, SlotGrid
+from wattmesh.telemetry.meter import UNKNOWN_LIMIT_W
+
+UNOBSERVED = "unobserved"
+"""The ledger line of this time, and the source of its rows: no meter, the controller itself."""
+
+PATIENCE = timedelta(seconds=60)
+"""So long a device may lag before its newest seconds count as unread: six deliveries."""
+
+MILLISECOND = timedelta(milliseconds=1)
+
+Span = tuple[datetime, datetime]
+"""Half-open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """Time in which one launch of a run held GPUs.
+
+    Attributes:
+        gpus: UUIDs; ranks whose GPU is not known are left out.
+        end: when the launch ended or was last heard; now while it lives.
+    """
+
+    run: str
+    incarnation: str
+    gpus: tuple[str, ...]
+    start: datetime
+    end: datetime
+
+
+def unread(holding: Span, covered: Span | None, now: datetime) -> list[Span]:
+    """Give the parts of a holding that no sampler booked.
+
+    Args:
+        holding: time in which a run held the device.
+        covered: from its first reading to the moment up to which it is booked; None: never read.
+        now: the wall clock.
+    """
+    start, end = holding
+    if covered is None:
+        return [(start, end)] if start < end else []
+    since, until = covered
+    late = now - until > PATIENCE
+    parts = [(start, min(end, since)), (max(start, until), end if late else start)]
+    return [part for part in parts if part[0] < part[1]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The most that boards can draw.
+
+    Attributes:
+        by_gpu: enforced or highest limit, as the board told it last. `largest_w`: the largest draw
+            that was measured of any GPU here; 0 while none was.
+    """
+
+    by_gpu: Mapping[str, float]
+    largest_w: float = 0.0
+
+    def of(self, gpu: str) -> float:
+        """Give watts that a GPU does not exceed: its limit, its peers', their largest draw."""
+        peers_w = max(self.by_gpu.values(), default=self.largest_w)
+        return self.by_gpu.get(gpu) or peers_w or UNKNOWN_LIMIT_W
+
+
+def rows(
+    holdings: Iterable[Holding],
+    covered: Mapping[str, Span],
+    grid: SlotGrid,
+    limits: Limits,
+    now: datetime,
+) -> list[EnergyRow]:
+    """Give the rows of all time that nobody booked, whole, one for each GPU, run and slot.
+
+    From below they are bounded by nothing: a board that nobody reads may be off.
+    """
+    held_ms: Counter[tuple[str, Holding, Span]] = Counter()
+    for each in holdings:
+        for gpu in each.gpus:
+            for start, end in unread((each.start, each.end), covered.get(gpu), now):
+                for at, until in grid.parts(start, end):
+                    held_ms[gpu, each, grid.slot(at)] += (until - at) // MILLISECOND
+    found: dict[tuple[str, str, datetime], EnergyRow] = {}
+    for (gpu, each, slot), added_ms in held_ms.items():
+        key = (gpu, each.run, slot[0])
+        length_ms = added_ms + (found[key].unobserved_ms if key in found else 0)
+        found[key] = EnergyRow(
+            gpu_uuid=gpu,
+            run=each.run,
+            incarnation=each.incarnation,
+            slot_start=slot[0],
+            slot_end=slot[1],
+            energy_mj=None,
+            unobserved_ms=length_ms,
+            upper_mj=-(-round(1000 * limits.of(gpu)) * length_ms // 1000),
+            source=UNOBSERVED,
+            quality="estimated",
+            line=UNOBSERVED,
+        )
+    return [row for row in found.values() if row.unobserved_ms]

@@ -1,0 +1,160 @@
+"""The cluster's lines: what was given back is taken off, and two signals are never added."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.books import story
+from tests.books.site import Site, Sites, moment
+from tests.books.world import Stay
+from wattmesh.controller.books.budget import BudgetView, audit, budget
+from wattmesh.controller.views import as_json
+from wattmesh.telemetry.carbon import Signal
+
+S = story.SLOT_S
+OTHER = Signal(provider="csv", zone="DE", factor="lifecycle", gas="CO2eq")
+BEGUN = 6 * S
+RESTARTED = story.world(
+    story.at("A", 0, BEGUN),
+    Stay(start=BEGUN, end=BEGUN + 40, lives=False, ours=True),
+    story.at("B", BEGUN + 40, 14 * S),
+)
+"""Launched again on two of its four GPUs, because we asked: the other two are given back."""
+
+
+@pytest.fixture
+def sites() -> Iterator[Sites]:
+    """Journals in memory."""
+    with Sites() as opened:
+        yield opened
+
+
+def restarted(sites: Sites) -> Site:
+    """Let that run live."""
+    site = story.begun(sites, RESTARTED)
+    site.gpus = {"A": story.GPUS, "B": story.GPUS[:2]}
+    story.live(site, BEGUN - S)
+    site.deliver(BEGUN)
+    site.report(BEGUN)
+    site.order(BEGUN, "B")
+    site.finish(BEGUN, reason="restart")
+    site.price(BEGUN)
+    site.deliver(BEGUN + 40)
+    site.begin(BEGUN + 40, RESTARTED.tokens(BEGUN + 40), "B")
+    story.live(site)
+    site.price(40 * S)
+    return site
+
+
+def given_back_ug(site: Site) -> int:
+    """Add up what given-back GPUs emitted, from the joules that were booked."""
+    found = 0
+    for row in site.journal.ledger.energy():
+        if row.line == "idle_after_release":
+            slot = int((row.slot_start - moment(0)) / timedelta(seconds=S))
+            found += ((row.energy_mj or 0) * site.world.prices[slot] + 1_800_000) // 3_600_000
+    return found
+
+
+def test_what_given_back_gpus_drew_is_taken_off_the_cluster_s_saving(sites: Sites) -> None:
+    """Exactly, and off the carbon-aware part; the lines add up to the total."""
+    site = restarted(sites)
+    view, mine = budget(site.journal, moment(40 * S), ""), site.saving(40 * S)
+    (line,) = view.saved
+    released_ug = given_back_ug(site)
+    assert released_ug > 1_000_000
+    assert mine.saved_ug is not None
+    assert ug(line.released_g) == released_ug
+    assert ug(line.saved_g) == mine.saved_ug - released_ug
+    assert ug(line.saved_g) == sum(
+        map(ug, (line.better_point_g, line.carbon_aware_g, line.unsplit_g))
+    )
+    assert ug(view.saved_g) == ug(line.saved_g)
+    parts = [each.carbon_g or 0.0 for each in view.lines]
+    assert ug(view.total.carbon_g) == sum(map(ug, parts))
+
+
+def test_given_back_gpus_do_not_touch_the_run_s_own_saving(sites: Sites) -> None:
+    """It is what it truly was, with the gap of the restart charged to the run."""
+    site = restarted(sites)
+    tokens = RESTARTED.tokens(RESTARTED.end)
+    baseline_ug = RESTARTED.held_at_ug("A", tokens, 40 * S)
+    assert baseline_ug is not None
+    own_ug = sum(
+        RESTARTED.emitted_of_ug(gpu, 0, RESTARTED.end if gpu in story.GPUS[:2] else BEGUN)
+        for gpu in story.GPUS
+    )
+    found = site.saving(40 * S)
+    assert found.saved_ug == pytest.approx(float(baseline_ug - own_ug), abs=200)
+
+
+def ug(grams: float | None) -> int:
+    """Give whole micrograms."""
+    assert grams is not None
+    return round(grams * 1e6)
+
+
+def two_signals(sites: Sites) -> Site:
+    """Account the first slots of a run in one signal, and the others in another."""
+    site = story.begun(sites, story.KEPT)
+    site.tell_prices(range(40), 0, factor=3, signal=OTHER)
+    story.live(site, 5 * S)
+    site.signal = OTHER
+    site.restart()
+    story.live(site)
+    site.price(40 * S)
+    return site
+
+
+def numbers(found: Any) -> Iterator[float]:
+    """Give every number in a JSON answer."""
+    if isinstance(found, dict | list):
+        for each in found.values() if isinstance(found, dict) else found:
+            yield from numbers(each)
+    elif isinstance(found, int | float) and not isinstance(found, bool):
+        yield found
+
+
+def added(answer: Any, site: Site) -> list[float]:
+    """Find numbers that are grams of two signals together, in grams or in micrograms."""
+    by_signal: dict[str, int] = {}
+    for row in site.journal.ledger.emissions(site.run, scenario="actual"):
+        by_signal[row.signal] = by_signal.get(row.signal, 0) + (row.carbon_ug or 0)
+    assert len(by_signal) == 2
+    both_ug = sum(by_signal.values())
+    return [
+        each
+        for each in numbers(json.loads(json.dumps(as_json(answer))))
+        if abs(each - both_ug) < 1 or abs(each * 1e6 - both_ug) < 1
+    ]
+
+
+def test_two_signals_are_two_lines_and_no_sum(sites: Sites) -> None:
+    """Neither in the total, nor of the run, nor as a saving; the audit tells no saving."""
+    site = two_signals(sites)
+    view = budget(site.journal, moment(40 * S), str(OTHER))
+    assert [each.signal for each in view.total.carbon] == sorted(map(str, (site_first(), OTHER)))
+    assert view.total.carbon_g is None
+    assert view.runs[0].carbon_g is None
+    assert view.runs[0].saved_g is None
+    assert view.saved == ()
+    assert all(each.carbon_g for each in view.runs[0].carbon)
+    laid_open = audit(site.journal, site.row(40 * S), str(OTHER))
+    assert laid_open.saved_ug is None
+
+
+def site_first() -> Signal:
+    """Give the signal that a site begins with."""
+    return Signal(provider="csv", zone="GB")
+
+
+def test_a_sum_of_two_signals_is_caught(sites: Sites) -> None:
+    """Sabotaged twin: a total that adds them, as one did."""
+    site = two_signals(sites)
+    view: BudgetView = budget(site.journal, moment(40 * S), str(OTHER))
+    both = sum(each.carbon_g for each in view.total.carbon)
+    assert added(replace(view, total=replace(view.total, carbon_g=both)), site)
