@@ -118,7 +118,10 @@ class Life:
             return []
         end = max(ends).replace(minute=0, second=0) + HOUR
         span = (end - 24 * HOUR, end)
-        bright = tuple(replace(row, upper_mj=0, upper_ug=0) for row in self.rows(*span))
+        bright = tuple(
+            replace(row, upper_mj=0, upper_ug=0) if row.scenario == "actual" else row
+            for row in self.rows(*span)
+        )
         return self.judged(bright, span).wrong
 
     def flattered(self, price_mg: Mapping[datetime, int] | None = None) -> tuple[list[str], int]:

@@ -57,7 +57,10 @@ def _decide_run(seen: Observation, run: RunView) -> Decision:
     order = ordered(case)
     if order and order.action is not Action.HOLD:
         return order
-    return _deadline(case) or order or _unready(case) or _blind(case) or _for_grams(case)
+    deadline = _deadline(case)
+    if deadline and not (order and deadline.kind in ("speed_unmeasured", "static_fastest")):
+        return deadline
+    return order or _unready(case) or _blind(case) or _for_grams(case)
 
 
 def _hands_off(case: Case) -> Decision | None:

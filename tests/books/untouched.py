@@ -25,8 +25,8 @@ class Untouched:
     """One such life.
 
     Attributes:
-        looks: when the run reports; nearly always the books are brought up to date at once,
-            some seconds later where `hurry` says so. `anew`: looks at which the daemon starts anew.
+        looks: when the run reports; the books are brought up to date some seconds later (`lags`).
+        anew: looks at which the daemon starts anew.
         untold: slots of which the price comes `late_slots` later. `revised`: slots told anew at
             the end. `withdrawn`: looks at which an order is made, and taken back.
     """
@@ -185,7 +185,8 @@ def live(sites: Sites, life: Untouched, seen: Seen) -> Site:
     starts = {each.start for each in world.stays if each.lives} - {world.start}
     fresh = {at for at in starts if not world.stay(at - 1).lives}
     seen.runs += 1
-    for number, at in enumerate(_moments(life, fresh)):
+    moments = _moments(life, fresh)
+    for number, (at, following) in enumerate(pairwise([*moments, world.end + max(life.lags)])):
         site.deliver(at)
         told = [slot for slot, when in waiting.items() if when <= at]
         site.tell_prices(told, at)
@@ -202,7 +203,7 @@ def live(sites: Sites, life: Untouched, seen: Seen) -> Site:
                 site.withdraw(at)
         if number in life.anew:
             site.restart()
-        later = at + life.lags[number % len(life.lags)]
+        later = min(at + life.lags[number % len(life.lags)], following)
         site.deliver(later)
         site.price(later)
         judge(site, later, seen)

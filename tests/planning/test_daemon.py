@@ -75,7 +75,7 @@ def test_a_run_is_planned_shown_and_counted(
     assert answer["plan"]["steps"][-1]["end"] == answer["plan"]["finish_at"] <= answer["deadline"]
     assert answer["grid"][-1]["end"] == answer["deadline"]
     assert answer["solve_s"] > 0
-    assert metric(running, 'wattmesh_plan_age_seconds{run="llama-8b"}') >= 0
+    assert metric(running, 'wattmesh_plan_age_seconds{run="llama-8b",run_id=') >= 0
     assert metric(running, 'wattmesh_planner_questions_total{outcome="answered"}') >= 1
     assert metric(running, 'wattmesh_planner_questions_total{outcome="failed"}') == 0
     words = ["policy", "plan", "llama-8b", "--socket", str(running.socket)]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.policies.build import catalogue, point
+from tests.policies.build import catalogue, measured, point
 from tests.replay.build import START, grid, means
 from wattmesh.controller.clocks import BACK_S
 from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
@@ -319,12 +319,15 @@ def lazy(slack: float, **facts: Any) -> Adversary:
 
 
 LATER = Foul(throughput=Z, speeds=(*[1.0] * 4, *[1.0 - Z] * 56))
+SURE = {"speeds": tuple(measured(each, steps=10**9) for each in POINTS)}
+"""No reserve for speed hides what the twin of another reserve does."""
+
 CASES: dict[str, tuple[Adversary, dict[str, Any], dict[str, Any]]] = {
-    "margin": (lazy(1.35, noise=LATER), {"policy": replace(LIMITS, guard_margin=0.0)}, {}),
+    "margin": (lazy(1.35, noise=LATER), {"policy": replace(LIMITS, guard_margin=0.0)}, SURE),
     "late clocks": (
         replace(lazy(1.2, noise=replace(SLOWEST, clock_late_s=BACK_S)), plans=partial(Whims, "B")),
         {"clock_lag_s": 0.0},
-        {},
+        SURE,
     ),
     "failed switches": (
         lazy(1.5, noise=replace(SLOWEST, failing=(False, True))),
