@@ -13,10 +13,16 @@ from types import FrameType
 from wattmesh.reconfig.board import Board
 from wattmesh.reconfig.folder import OUTCOME_VARIABLE, write_json
 from wattmesh.reconfig.job import Job
+from wattmesh.reconfig.watchdog import say
 
 
 def refuse(board: Board, error: Exception) -> None:
-    """Say that starting again would not help, to the supervisor and to the other ranks."""
+    """Say that starting again would not help, to the supervisor and to the other ranks.
+
+    First on this rank's own stderr: a rank that was told leaves at once, and then a launcher ends
+    the others, who may not have said a word by then.
+    """
+    say(str(error))
     write_outcome("refused", str(error), 0)
     with suppress(RuntimeError):
         board.fail(str(error))

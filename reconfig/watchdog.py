@@ -189,7 +189,7 @@ class Watchdog:
     def _end(self, code: int, sentence: str, *, quiet: bool) -> None:
         """Say why, on stderr and on disk, and end without waiting for anything."""
         if not quiet:
-            within(PATIENCE_S, lambda: _say(sentence), None)
+            within(PATIENCE_S, lambda: say(sentence), None)
             within(PATIENCE_S, lambda: self._note(code, sentence), None)
         end_stopped(self._lookout.beside())
         os._exit(code)
@@ -212,6 +212,7 @@ class Watchdog:
         return "the last verified checkpoint"
 
 
-def _say(sentence: str) -> None:
+def say(sentence: str) -> None:
+    """Put a sentence on stderr at once, whatever Python's own buffers are at."""
     with suppress(OSError):
         os.write(sys.stderr.fileno(), f"wattmesh: {sentence}\n".encode())

@@ -219,7 +219,7 @@ def test_a_run_that_cannot_be_carried_is_refused_or_only_measured(
         status = zygote.wait(zygote.start(2, environment, out, "tests.attach.norm_job:main"))
     log = "".join(path.read_text() for path in out.glob("rank-*.log"))
     steps = (out / "steps.jsonl").read_text().split() if (out / "steps.jsonl").exists() else []
-    assert "running_mean'" in log
+    assert "running_mean'" in log, (status, steps, log)
     assert not list((out / "ck").glob("step-*"))
     if mode == "observe":
         assert status == 0, log
