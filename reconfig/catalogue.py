@@ -216,26 +216,27 @@ class Catalogue:
         return max(alike, key=lambda each: each.clock_mhz or HIGHEST_MHZ, default=None)
 
     def comparable_power_w(
-        self, point: OperatingPoint, gpus_held: int, *, host: bool
+        self, point: OperatingPoint, gpus_held: int, meters: PowerScope | None
     ) -> float | None:
         """Give the watts of `held_power_w` as meters of another scope would tell them.
 
         Args:
             point: one of its points.
             gpus_held: see `held_power_w`.
-            host: the meters read processors and memory beside the GPUs.
+            meters: what they read; None: of some nodes more than of others.
 
         Returns:
             None where the two scopes cannot be made equal by what the point tells.
         """
         power_w = self.held_power_w(point, gpus_held)
-        if self.power_scope is PowerScope.GPU and not host:
+        if self.power_scope is meters:
             return power_w
-        if self.power_scope is PowerScope.NODE and host:
-            return power_w
-        if self.power_scope is PowerScope.FACILITY or point.host_power_w is None:
+        if {self.power_scope, meters} != {PowerScope.GPU, PowerScope.NODE}:
             return None
-        return power_w + point.host_power_w if host else power_w - point.host_power_w
+        if point.host_power_w is None:
+            return None
+        node = meters is PowerScope.NODE
+        return power_w + point.host_power_w if node else power_w - point.host_power_w
 
     def held_power_w(self, point: OperatingPoint, gpus_held: int) -> float:
         """Watts charged to the job at `point` while it holds `gpus_held` GPUs.

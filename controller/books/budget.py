@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from wattmesh.controller.books.accounts import ACTUAL, BASELINE, BEST_SINGLE, UNPRICED
 from wattmesh.controller.books.saving import Saving, run_saving
+from wattmesh.controller.books.scopes import meter_scope, scopes
 from wattmesh.controller.books.spending import PeriodLine, SignalGrams
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow, TotalRow
@@ -49,8 +50,9 @@ class RunBudget:
         better_point_g, carbon_aware_g: its parts: what the best single point (`best_single`) had
             saved, and the rest; they add up. None where not known, `split_unsettled` says why.
         power_scope: what the catalogue's watts contain. `meter_scope`: what the meters read of this
-            run: gpu, or node where processors and memory are among it; "" where nothing was read.
-            `scope_note`: what that means where they differ.
+            run: gpu; node where processors and memory are among it; "some nodes" where those are
+            read on some of its nodes only; "" where nothing was read. `scope_note`: what that means
+            where they differ.
         bound_g: what no schedule of its points could have beaten, once finished and priced; None
             where the catalogue's watts do not contain what the meters do.
         qualities: grams by what they are: measured, estimated, provisional, simulated, or several;
@@ -330,23 +332,8 @@ def run_budget(
         split_unsettled=found.split_why,
         signal=signal,
         flags=flags_of(*line.flags, *found.flags),
-        **_scopes(journal, run, line),
+        **scopes(journal, run, read=bool(line.energy_j)),
     )
-
-
-def _scopes(journal: Journal, run: RunRow, line: ClusterLine) -> dict[str, str]:
-    """Say what the catalogue's watts and the meters' contain, and what follows."""
-    if run.catalogue is None:
-        return {}
-    meter = "node" if journal.by_slot.reads_hosts(run.run) else "gpu" if line.energy_j else ""
-    declared = str(run.catalogue.power_scope)
-    note = ""
-    if meter and meter != declared:
-        note = (
-            f"the catalogue's watts are of the {declared}, the meters read the {meter}: the "
-            "baseline is priced with what the meters read at its point, and no bound is told"
-        )
-    return {"power_scope": declared, "meter_scope": meter, "scope_note": note}
 
 
 def saved_lines(savings: Sequence[Saving], totals: Sequence[TotalRow]) -> tuple[SavedLine, ...]:
@@ -452,7 +439,7 @@ def _bound_g(journal: Journal, run: RunRow, signal: str, tokens: int) -> float |
     catalogue = run.catalogue
     if catalogue is None or run.finished_at is None or not signal:
         return None
-    if catalogue.power_scope is not PowerScope.GPU or journal.by_slot.reads_hosts(run.run):
+    if not catalogue.power_scope == meter_scope(journal, run) == PowerScope.GPU:
         return None  # the bound is of the catalogue's own watts: the meters must contain the same
     points = [point for point in catalogue.points if point.evidence is Evidence.VALIDATED]
     start, end = run.registered_at, max(run.finished_at, run.deadline or run.finished_at)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from wattmesh.controller.books.run_history import RunHistory
+from wattmesh.controller.books.scopes import meter_scope
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow, TokenMark
 from wattmesh.controller.journal.runs import RunRow
@@ -230,7 +231,7 @@ class Reckoner:
         history, catalogue, run = turn.history, turn.catalogue, turn.run
         target = catalogue.point(point)
         held_w = catalogue.held_power_w(target, max(run.world_size, target.gpus))
-        host = self._journal.by_slot.reads_hosts(run.run)
+        meters = meter_scope(self._journal, run)
         for anchor in dict.fromkeys((point, run.baseline)):
             found = history.measured(anchor)
             if found is None:
@@ -241,7 +242,7 @@ class Reckoner:
                 return measured.times(changed.tokens_per_s, changed.power_w)
             other = catalogue.point(anchor)
             target_w, other_w = (
-                catalogue.comparable_power_w(each, max(run.world_size, each.gpus), host=host)
+                catalogue.comparable_power_w(each, max(run.world_size, each.gpus), meters)
                 for each in (target, other)
             )
             if target_w is not None and other_w:

@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from wattmesh.controller.books.accounts import ACTUAL, BASELINE, BEST_SINGLE
+from wattmesh.controller.books.scopes import gpus_read
 from wattmesh.controller.journal.by_slot import ScenarioSlot
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
@@ -105,7 +106,7 @@ def run_saving(
         return Saving.from_json(kept)
     slots, tokens = _at_one_mark(journal, run)
     known = all(run.gpus) and bool(run.gpus)
-    known = known or journal.by_slot.gpus_read(run.run) >= max(1, run.world_size)
+    known = known or gpus_read(journal, run) >= max(1, run.world_size)
     return saving(slots, tokens, baseline=run.baseline, known=known)
 
 

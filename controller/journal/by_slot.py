@@ -155,25 +155,24 @@ class BySlot:
         """
         return self._spent.read(start, end, run)
 
-    def gpus_read(self, run: str) -> int:
-        """Count the GPUs whose joules were ever booked to a run."""
+    def devices_read(self, run: str) -> frozenset[str]:
+        """Name the devices, GPUs and others, whose joules were ever booked to a run."""
         table = ENERGY.c
-        gpus = and_(*(table.gpu_uuid.not_like(each) for each in OTHER_COMPONENTS))
-        query = (
-            select(func.count(table.gpu_uuid.distinct()))
-            .where(table.run == run, table.line == "run", table.energy_mj.is_not(None))
-            .where(gpus)
+        every = select(func.min(table.gpu_uuid).label("device")).cte(recursive=True)
+        following = select(func.min(table.gpu_uuid)).where(table.gpu_uuid > every.c.device)
+        every = every.union_all(
+            select(following.correlate(every).scalar_subquery()).where(every.c.device.is_not(None))
         )
+        # One look into the primary key for each device; the rows of a run are many more.
+        booked = select(table.run).where(
+            table.gpu_uuid == every.c.device,
+            table.run == run,
+            table.line == "run",
+            table.energy_mj.is_not(None),
+        )
+        query = select(every.c.device).where(booked.correlate(every).exists())
         with self._database.reading() as connection:
-            return int(connection.execute(query).scalar() or 0)
-
-    def reads_hosts(self, run: str) -> bool:
-        """Whether joules of processors or memory were booked to a run, beside those of its GPUs."""
-        table = ENERGY.c
-        hosts = or_(*(table.gpu_uuid.like(each) for each in OTHER_COMPONENTS))
-        query = select(table.run).where(table.run == run, table.line == "run", hosts).limit(1)
-        with self._database.reading() as connection:
-            return connection.execute(query).first() is not None
+            return frozenset(row.device for row in connection.execute(query))
 
     def unobserved_s(self, start: datetime, end: datetime, run: str | None = None) -> float:
         """Sum the time that nobody measured in single slots that begin in [start, end)."""

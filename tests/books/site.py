@@ -5,6 +5,7 @@ transitions as the cycle and a hook make them, rows and counters as a sampler bo
 intensities as a poller stores them. Books are read through `run_saving`, `budget` and `audit`.
 """
 
+import atexit
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from wattmesh.reconfig.catalogue import (
     Equivalence,
     Evidence,
     OperatingPoint,
+    PowerScope,
     Release,
     SwitchCost,
 )
@@ -52,6 +54,7 @@ def moment(at_s: float) -> datetime:
 def _template() -> Path:
     """Migrate one journal for the whole session; copies begin every example."""
     folder = Path(mkdtemp(prefix="wattmesh-books-", dir=_memory()))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     upgrade(f"sqlite:///{folder / 'journal.db'}")
     return folder / "journal.db"
 
@@ -99,6 +102,8 @@ class Told:
     idle_w: float = 0.0
     switch_s: float = 0.0
     deadline_s: float | None = None
+    power_scope: PowerScope = PowerScope.GPU
+    host_power_w: float | None = None
 
     def catalogue(self) -> Catalogue:
         """Give it as the daemon freezes it at registration."""
@@ -109,6 +114,7 @@ class Told:
                 gpus=self.gpus[name],
                 tokens_per_s=rate,
                 power_w=self.power_w[name],
+                host_power_w=self.host_power_w,
                 equivalence=Equivalence.EXACT,
                 evidence=Evidence.VALIDATED,
             )
@@ -119,6 +125,7 @@ class Told:
             tokens_total=TOKENS_TOTAL,
             reference="A",
             points=points,
+            power_scope=self.power_scope,
             release=Release.HELD,
             idle_power_w_per_gpu=self.idle_w,
             switch=SwitchCost(layout_s=self.switch_s),

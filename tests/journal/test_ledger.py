@@ -187,3 +187,19 @@ def test_a_run_that_goes_on_keeps_the_intensities_of_its_hours(journal: Journal)
     done = Finish(run="r", incarnation="i1", attempt=1, step=1, tokens=1, reason="done")
     journal.runs.finish(done, owner_uid=UID, now=after(5))
     assert journal.retention.prune(T0 + 9 * SLOT) == 1
+
+
+def test_devices_of_a_run_are_those_whose_joules_it_has(journal: Journal) -> None:
+    """GPUs and processors; not what is idle, another run's, or known only by its absence."""
+    assert journal.by_slot.devices_read("r") == frozenset()
+    rows = [
+        replace(ENERGY, gpu_uuid="g1"),
+        replace(ENERGY, gpu_uuid="g1", slot_start=T0 + SLOT, slot_end=T0 + 2 * SLOT),
+        replace(ENERGY, gpu_uuid="cpu:n1:package-0"),
+        replace(ENERGY, gpu_uuid="g2", run="other"),
+        replace(ENERGY, gpu_uuid="g3", line="idle_after_release"),
+        replace(ENERGY, gpu_uuid="g4", energy_mj=None, unobserved_ms=60_000),
+    ]
+    journal.ledger.book(rows, [])
+    assert journal.by_slot.devices_read("r") == {"g1", "cpu:n1:package-0"}
+    assert journal.by_slot.devices_read("other") == {"g2"}
