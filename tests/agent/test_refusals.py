@@ -144,12 +144,12 @@ def test_a_known_zero_and_an_unknown_amount_survive_a_refusal(
     assert amounts(strict.rows) == (1200, 0, 0)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_whatever_comes_between_everything_counts_once(tmp_path: Path, seed: int) -> None:
     """Rows that grow, refusals, lost answers, restarts, an outbox at its limit: the sums agree."""
     dice = random.Random(seed)
     strict = Strict(lambda each: dice.random() < 0.1)
-    limit_mib, kept = dice.choice((1, 64)), dict[int, int]()
+    limit_mib, kept = (1, 64)[seed % 2], dict[int, int]()
     outbox = opened(tmp_path, limit_mib=limit_mib)
     for step in range(25):
         begin = step * (400 if limit_mib == 1 else 3)
