@@ -9,7 +9,7 @@ newest seconds alone wait, while the next delivery is not late.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -33,6 +33,8 @@ class Holding:
     """Time in which one launch of a run held GPUs.
 
     Attributes:
+        run: "" of GPUs that a launch does without, because its run gave them back: nobody's, unless
+            another run holds them.
         gpus: UUIDs; ranks whose GPU is not known are left out.
         end: when the launch ended or was last heard; now while it lives.
     """
@@ -91,11 +93,10 @@ def rows(
     From below they are bounded by nothing: a board that nobody reads may be off.
     """
     held_ms: Counter[tuple[str, Holding, Span]] = Counter()
-    for each in holdings:
-        for gpu in each.gpus:
-            for start, end in unread((each.start, each.end), covered.get(gpu), now):
-                for at, until in grid.parts(start, end):
-                    held_ms[gpu, each, grid.slot(at)] += (until - at) // MILLISECOND
+    for gpu, each, held in _apart(holdings):
+        for start, end in unread(held, covered.get(gpu), now):
+            for at, until in grid.parts(start, end):
+                held_ms[gpu, each, grid.slot(at)] += (until - at) // MILLISECOND
     found: dict[tuple[str, str, datetime], EnergyRow] = {}
     for (gpu, each, slot), added_ms in held_ms.items():
         key = (gpu, each.run, slot[0])
@@ -114,3 +115,28 @@ def rows(
             line=UNOBSERVED,
         )
     return [row for row in found.values() if row.unobserved_ms]
+
+
+def _apart(holdings: Iterable[Holding]) -> Iterator[tuple[str, Holding, Span]]:
+    """Give who held each GPU when; nobody only where no run did, and once."""
+    every = tuple(holdings)
+    given_back = {gpu for each in every if not each.run for gpu in each.gpus}
+    taken: dict[str, list[Span]] = {gpu: [] for gpu in given_back}
+    for each in sorted(every, key=lambda one: not one.run):
+        for gpu in each.gpus:
+            span = (each.start, each.end)
+            for part in [span] if each.run else without(span, taken[gpu]):
+                yield gpu, each, part
+            if gpu in taken:
+                taken[gpu].append(span)
+
+
+def without(span: Span, taken: Iterable[Span]) -> list[Span]:
+    """Give the parts of a span that lie in none of these."""
+    at, end = span
+    parts = []
+    for start, until in sorted(taken):
+        if at < min(start, end):
+            parts.append((at, min(start, end)))
+        at = max(at, until)
+    return [*parts, (at, end)] if at < end else parts

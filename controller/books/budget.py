@@ -25,6 +25,7 @@ from wattmesh.reconfig.catalogue import Evidence, PowerScope
 from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.ledger import EnergyRow
 from wattmesh.telemetry.readings import Quality, flags_of, merged_quality
+from wattmesh.telemetry.unobserved import UNOBSERVED
 
 UG = 1_000_000
 DAY = timedelta(days=1)
@@ -345,7 +346,7 @@ def saved_lines(savings: Sequence[Saving], totals: Sequence[TotalRow]) -> tuple[
         idle = [
             row
             for row in totals
-            if row.scenario == ACTUAL and row.line == RELEASED and row.signal == signal
+            if row.scenario == ACTUAL and row.signal == signal and _given_back(row)
         ]
         # Without a price some of it is not known yet, and so neither is what was saved.
         known = not any(row.quality == UNPRICED and (row.energy_mj or row.upper_mj) for row in idle)
@@ -375,6 +376,11 @@ def saved_lines(savings: Sequence[Saving], totals: Sequence[TotalRow]) -> tuple[
             )
         )
     return tuple(lines)
+
+
+def _given_back(row: TotalRow) -> bool:
+    """Whether it is of GPUs that a run gave back and nobody else had: read, or not."""
+    return row.line == RELEASED or (row.line == UNOBSERVED and not row.run)
 
 
 def audit(journal: Journal, run: RunRow, signal: str, pue: float = 1.0) -> Audit:

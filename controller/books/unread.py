@@ -43,7 +43,7 @@ class Unread:
             for row in self._journal.runs.all(now)
         }
         holdings = coverage.holdings(self._since, now, heard)
-        held = coverage.unread({each.run for each in holdings})
+        held = coverage.unread(holdings)
         by_gpu = self._limits()
         known = Limits(by_gpu=by_gpu, largest_w=0.0 if by_gpu else coverage.largest_w())
         found = rows(holdings, coverage.covered(), self._grid, known, now)

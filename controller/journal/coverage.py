@@ -49,6 +49,8 @@ class CoverageStore:
     ) -> list[Holding]:
         """List who held which GPUs: launches heard since, and those with rows of unread time.
 
+        GPUs that a launch does without, because its run gave them back, are held by nobody ("").
+
         Args:
             since: launches that ended before, and of which everything was read, are left out.
             now: a launch that lives holds its GPUs up to now.
@@ -56,10 +58,18 @@ class CoverageStore:
         """
         table = INCARNATIONS.c
         unread = select(ENERGY.c.run).where(_UNREAD).distinct()
+        nobodys = select(ENERGY.c.incarnation).where(_UNREAD, ENERGY.c.run == "").distinct()
+        theirs = select(INCARNATIONS.c.run).where(table.incarnation.in_(nobodys))
         query = (
             select(INCARNATIONS, RUNS.c.incarnation.label("newest"))
             .join(RUNS, RUNS.c.run == table.run)
-            .where(or_(table.last_seen_at >= to_us(since), table.run.in_(unread)))
+            .where(
+                or_(
+                    table.last_seen_at >= to_us(since),
+                    table.run.in_(unread),
+                    table.run.in_(theirs),
+                )
+            )
             .where(table.run.not_in(select(CLOSED_RUNS.c.run)))
             .order_by(table.started_at)
         )
@@ -72,20 +82,22 @@ class CoverageStore:
                 end = max(end, heard.get(row.run, end) or now)
             if row.ended_at is not None:
                 end = from_us(row.ended_at)
-            found.append(
-                Holding(
-                    run=row.run,
-                    incarnation=row.incarnation,
-                    gpus=tuple(sorted({*json.loads(row.gpus)} - {""})),
-                    start=from_us(row.started_at),
-                    end=end,
+            for run, gpus in ((row.run, row.gpus), ("", row.released)):
+                found.append(
+                    Holding(
+                        run=run,
+                        incarnation=row.incarnation,
+                        gpus=tuple(sorted({*json.loads(gpus)} - {""})),
+                        start=from_us(row.started_at),
+                        end=end,
+                    )
                 )
-            )
         return found
 
-    def unread(self, runs: Collection[str]) -> dict[Key, EnergyRow]:
-        """Give the rows of unread time that are booked of these runs."""
-        names = sorted(runs)
+    def unread(self, holdings: Collection[Holding]) -> dict[Key, EnergyRow]:
+        """Give the rows of unread time that are booked of these runs; of nobody, by launch."""
+        names = sorted({each.run for each in holdings})
+        launches = {each.incarnation for each in holdings}
         found: dict[Key, EnergyRow] = {}
         with self._database.reading() as connection:
             for first in range(0, len(names), 200):
@@ -93,6 +105,8 @@ class CoverageStore:
                 for row in connection.execute(query):
                     times = {name: from_us(row._mapping[name]) for name in _TIMES}
                     each = EnergyRow(**{**row._mapping, **times})
+                    if not each.run and each.incarnation not in launches:
+                        continue
                     found[each.gpu_uuid, each.run, each.slot_start] = each
         return found
 

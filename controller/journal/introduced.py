@@ -1,5 +1,6 @@
 """What a run's introduction puts into the tables: columns of its rows. Pure."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -51,8 +52,10 @@ def registered(message: Register, now: datetime) -> dict[str, Any]:
     }
 
 
-def incarnation_row(message: Register, now: datetime) -> dict[str, Any]:
-    """Give the row of an incarnation."""
+def incarnation_row(
+    message: Register, now: datetime, released: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Give the row of an incarnation; `released`: GPUs that the run has given back by then."""
     return {
         "incarnation": message.incarnation,
         "run": message.run,
@@ -61,4 +64,5 @@ def incarnation_row(message: Register, now: datetime) -> dict[str, Any]:
         "last_seen_at": to_us(now),
         "end_reason": "",
         "gpus": to_text(message.gpus),
+        "released": to_text(released),
     }

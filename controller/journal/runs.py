@@ -442,10 +442,11 @@ def _succeed(
 ) -> None:
     """Let a launch take the place of the one before, which ended when it was last seen."""
     ours = row.finish_reason == RESTART
+    released = _given_back(row, message) if ours else []
     values = {
         **registered(message, now),
         "outage_from": None if ours else seen_us,
-        "released": to_text(_given_back(row, message) if ours else ()),
+        "released": to_text(released),
     }
     connection.execute(update(RUNS).where(RUNS.c.run == message.run).values(**values))
     connection.execute(
@@ -454,7 +455,7 @@ def _succeed(
         .where(INCARNATIONS.c.ended_at.is_(None))
         .values(ended_at=seen_us, end_reason="superseded")
     )
-    upsert(connection, INCARNATIONS, [incarnation_row(message, now)])
+    upsert(connection, INCARNATIONS, [incarnation_row(message, now, released)])
 
 
 def _given_back(row: Row[Any], message: Register) -> list[str]:

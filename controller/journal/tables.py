@@ -82,6 +82,7 @@ INCARNATIONS = Table(
     Column("ended_at", BigInteger),
     Column("end_reason", Text, nullable=False, default=""),
     Column("gpus", Text, nullable=False, default="[]"),
+    Column("released", Text, nullable=False, default="[]"),
 )
 
 STAYS = Table(

@@ -63,7 +63,12 @@ def _new_columns() -> None:
             batch.add_column(sa.Column(name, column, nullable=False, server_default=empty))
         with op.batch_alter_table(table) as batch:
             batch.alter_column(name, server_default=None, existing_type=column)
-    longer = (("runs", "trouble", ""), ("runs", "speeds", ""), ("incarnations", "gpus", "[]"))
+    longer = (
+        ("runs", "trouble", ""),
+        ("runs", "speeds", ""),
+        ("incarnations", "gpus", "[]"),
+        ("incarnations", "released", "[]"),
+    )
     for table, name, empty in longer:
         with op.batch_alter_table(table) as batch:
             batch.add_column(sa.Column(name, sa.Text(), nullable=False, server_default=empty))

@@ -1,15 +1,16 @@
 """The cluster's lines: what was given back is taken off, and two signals are never added."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from tests.books import story
-from tests.books.site import Site, Sites, moment
+from tests.books.site import Sight, Site, Sites, moment
 from tests.books.world import Stay
 from wattmesh.controller.books.budget import BudgetView, audit, budget
 from wattmesh.controller.views import as_json
@@ -33,9 +34,9 @@ def sites() -> Iterator[Sites]:
         yield opened
 
 
-def restarted(sites: Sites) -> Site:
+def restarted(sites: Sites, sights: Mapping[str, Sight] = story.BRIGHT) -> Site:
     """Let that run live."""
-    site = story.begun(sites, RESTARTED)
+    site = story.begun(sites, RESTARTED, sights)
     site.gpus = {"A": story.GPUS, "B": story.GPUS[:2]}
     story.live(site, BEGUN - S)
     site.deliver(BEGUN)
@@ -90,6 +91,45 @@ def test_given_back_gpus_do_not_touch_the_run_s_own_saving(sites: Sites) -> None
     )
     found = site.saving(40 * S)
     assert found.saved_ug == pytest.approx(float(baseline_ug - own_ug), abs=200)
+
+
+GONE = Sight(silent=((BEGUN + 100, 10**9),))
+"""Its agent dies a minute after the restart, for good."""
+
+
+def in_the_dark(sites: Sites) -> tuple[int, int, Fraction]:
+    """Give the cluster's saving, low and high, and the true one, with given-back GPUs unread."""
+    site = restarted(sites, story.BRIGHT | dict.fromkeys(story.GPUS[2:], GONE))
+    (line,) = budget(site.journal, moment(40 * S), "").saved
+    drawn = [RESTARTED.emitted_of_ug(gpu, BEGUN + 40, 14 * S) for gpu in story.GPUS[2:]]
+    own_ug = site.saving(40 * S).saved_ug
+    assert own_ug is not None
+    return ug(line.saved_g), ug(line.high_g), own_ug - sum(drawn, Fraction(0))
+
+
+def test_given_back_gpus_that_nobody_reads_are_no_saving(sites: Sites) -> None:
+    """They are booked from above, as GPUs are that a run holds: the truth lies in the band."""
+    low_ug, high_ug, true_ug = in_the_dark(sites)
+    assert low_ug < true_ug < high_ug
+
+
+def test_given_back_gpus_that_are_read_late_are_booked_as_read(sites: Sites) -> None:
+    """What was booked from above is taken back when the agent delivers after all."""
+    late = Sight(silent=((BEGUN + 100, 13 * S),))
+    first = restarted(sites, story.BRIGHT | dict.fromkeys(story.GPUS[2:], late))
+    again = restarted(sites)
+    assert budget(first.journal, moment(40 * S), "").saved == (
+        budget(again.journal, moment(40 * S), "").saved
+    )
+
+
+def test_given_back_gpus_that_are_forgotten_in_the_dark_are_caught(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sabotaged twin: only what a sampler read of them is taken off."""
+    monkeypatch.setattr("wattmesh.controller.books.budget._given_back", lambda row: False)
+    low_ug, _, true_ug = in_the_dark(sites)
+    assert low_ug > true_ug
 
 
 def ug(grams: float | None) -> int:
