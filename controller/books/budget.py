@@ -149,7 +149,7 @@ class BudgetView:
     Attributes:
         signal: the accounting signal of the settings; grams of other ones are lines of their own.
         lines: runs, idle, unattributed and so on; they add up to `total`.
-        saved: by signal. `saved_g`: the lower end where there is one signal; None otherwise.
+        saved: by signal. `saved_g`: the lower end where a saving is told in one signal; None else.
         unsettled: names of runs whose saving is not known yet.
         boundary: what the joules cover: what the power sources measure, or that times `pue`.
         pue: what grams are multiplied by from now on; 1 where the boundary is the machines.
@@ -272,7 +272,7 @@ def budget(
         total=whole,
         lines=_lines(totals),
         runs=runs,
-        saved_g=saved[0].saved_g if len(saved) == 1 else None if saved else 0.0,
+        saved_g=saved[0].saved_g if len(saved) == 1 else None,
         unsettled=tuple(run.name for run in runs if run.baseline and run.saved_g is None),
         simulated=tuple(sorted(simulated)),
         periods=periods,

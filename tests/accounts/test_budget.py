@@ -289,4 +289,4 @@ def test_grams_of_two_signals_are_two_lines(journal: Journal) -> None:
     run = found.runs[0]
     assert (run.carbon_g, run.saved_g) == (None, None)
     assert "2 signals" in run.unsettled
-    assert (found.saved, found.saved_g) == ((), 0.0)
+    assert (found.saved, found.saved_g) == ((), None)
