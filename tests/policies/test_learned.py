@@ -83,11 +83,11 @@ def test_groups_cover_each_lead_once() -> None:
 
 
 def run(zone: Zone, days: int = 60, seed: int = 1) -> tuple[Array, Array, Array, Array, Array]:
-    """Forecast every 11 hours in the last weeks: truth, profile, ours, low, high."""
+    """Forecast every 17 hours in the last weeks: truth, profile, ours, low, high."""
     told = values(zone, days, seed)
     learned: Learned | None = None
     rows: list[tuple[list[float], ...]] = []
-    for number, now in enumerate(range((days - 24) * DAY, len(told) - REACH, 11)):
+    for number, now in enumerate(range((days - 24) * DAY, len(told) - REACH, 17)):
         if number % 9 == 0:
             learned = learn(told[:now], 0)
         assert learned is not None
