@@ -27,11 +27,15 @@ PATIENCE_S = 20.0
 """What ending groups may take before it counts as hanging; far below a teardown's deadline."""
 
 
-def begin(board: Board, number: int, ranks: Ranks, *, device: str, timeout_s: float) -> None:
-    """Make the process group of generation `number`; returns when all its ranks are in."""
-    backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
+def begin(
+    board: Board, number: int, ranks: Ranks, *, device: str, timeout_s: float, backend: str = ""
+) -> None:
+    """Make the process group of generation `number`; returns when all its ranks are in.
+
+    `backend`: as torch takes it; "" for gloo, and on devices NCCL beside it.
+    """
     dist.init_process_group(
-        backend,
+        backend or ("gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"),
         store=board.under(f"group/{number}"),
         rank=ranks.group_rank,
         world_size=ranks.world_size,

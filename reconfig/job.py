@@ -33,6 +33,7 @@ class Job:
 
     Attributes:
         courier: on global rank 0, speaks to the daemon. `pump`: carries for other leaders there.
+        backend: of the process group, as torch takes it; "" for the device's usual one.
         relaunched: whether somebody launches this job again after it left to restart.
         seekable: whether the loader can begin at any global sample in any layout.
         save: the job's own checkpointer, where it has one.
@@ -56,6 +57,7 @@ class Job:
     keep: int
     courier: Reporter
     relaunched: bool
+    backend: str = ""
     seekable: bool = True
     save: Save | None = None
     pump: Pump | None = None

@@ -349,6 +349,7 @@ def attach(
     boundary_every: int = 20,
     tokens_total: int = 0,
     device: str = "cpu",
+    backend: str = "",
     deadlines: Deadlines | None = None,
     gpu_uuid: str = "",
     initial_ranks: tuple[int, ...] | None = None,
@@ -368,6 +369,8 @@ def attach(
         boundary_every: optimizer steps between save steps.
         tokens_total: the run is done at this many tokens; 0 leaves it to `Session.finish`.
         device: "cpu" or "cuda"; chooses the process group's backends.
+        backend: another choice, as torch takes it; needs one for CPU tensors, as in
+            "cpu:gloo,cuda:gloo" for ranks that share a GPU, which NCCL does not serve.
         deadlines: seconds per phase before the watchdog ends a rank.
         gpu_uuid: this rank's device, for the daemon's accounting; "" where it has none.
         initial_ranks: who begins; None takes the first `layout.world_size` ranks.
@@ -398,6 +401,7 @@ def attach(
         build=build,
         probe=probe,
         device=device,
+        backend=backend,
         boundary_every=boundary_every,
         tokens_total=tokens_total,
         keep=keep,
