@@ -182,7 +182,7 @@ def expert_counts(modules: Sequence[nn.Module], layers: int) -> Tensor:
     """Give how many tokens each expert got on this rank, (layers, experts); no rows if dense."""
     found = {block.number: block.feed_forward.counts_X for block in _mixtures(modules)}
     if not found:
-        return torch.zeros(0)
+        return torch.zeros(0, device=next(modules[0].parameters()).device)
     empty = torch.zeros_like(next(iter(found.values())))
     return torch.stack([found.get(number, empty) for number in range(layers)])
 
