@@ -29,6 +29,17 @@ def forget_compiled() -> None:
         dynamo.reset()
 
 
+def free_workspaces() -> None:
+    """Give back what matrix products keep on devices, which torch counts as allocated.
+
+    cuBLAS has some 32 MiB for each stream that it ever worked on: more than a small model's state,
+    which then seems to be held although it is gone. They are made again when next needed.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # absent from CPU builds
+    if clear is not None:
+        clear()
+
+
 class MeshCaches:
     """The caches of torch.distributed.tensor in this process."""
 

@@ -34,7 +34,7 @@ from wattmesh.reconfig import (
 )
 from wattmesh.reconfig.board import POLL_S, pauses
 from wattmesh.reconfig.boxes import Box, boxes_of
-from wattmesh.reconfig.caches import MeshCaches, forget_compiled
+from wattmesh.reconfig.caches import MeshCaches, forget_compiled, free_workspaces
 from wattmesh.reconfig.deadlines import Phase
 from wattmesh.reconfig.digest import Values, combine, pieces_of, pieces_of_values
 from wattmesh.reconfig.generation import Generation, Purpose
@@ -95,6 +95,7 @@ class Member:
         self._caches.forget(self.job.device)
         gc.collect()
         if self.job.device != "cpu":
+            free_workspaces()
             torch.cuda.empty_cache()
         return held.share(self.job.device)
 
@@ -164,6 +165,7 @@ class Member:
                 generation.number,
                 ranks,
                 device=self.job.device,
+                backend=self.job.backend,
                 timeout_s=self.job.deadlines.longest_s,
             )
             self.state = self.job.build(generation.layout, ranks)
