@@ -30,6 +30,8 @@ SHAPES = ((), (0,), (1,), (70_001,), (3, 39_001), (600, 3, 50))
 def drawn(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Random bits on the host, of any dtype."""
     size = dtype.itemsize * int(np.prod(shape))
+    if not size:
+        return torch.zeros(shape, dtype=dtype)
     octets = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
     return torch.from_numpy(octets).view(dtype).reshape(shape)
 
@@ -47,10 +49,10 @@ def test_the_device_digests_what_the_host_does(shape: tuple[int, ...], dtype: to
 
 def test_a_box_in_a_whole_is_digested_by_its_place() -> None:
     """The offset counts, more than one chunk long, and one flipped bit on the device shows."""
-    tensor = drawn((1100, 1000), torch.float32)
-    host = Box(key="w", whole=(3000, 1000), offset=(700, 0), local=tensor)
-    device = Box(key="w", whole=(3000, 1000), offset=(700, 0), local=tensor.cuda())
-    elsewhere = Box(key="w", whole=(3000, 1000), offset=(701, 0), local=tensor.cuda())
+    tensor = drawn((4500, 1000), torch.float32)
+    host = Box(key="w", whole=(9000, 1000), offset=(700, 0), local=tensor)
+    device = Box(key="w", whole=(9000, 1000), offset=(700, 0), local=tensor.cuda())
+    elsewhere = Box(key="w", whole=(9000, 1000), offset=(701, 0), local=tensor.cuda())
     assert sum_on_device(device) == sum_on_device(host) != sum_on_device(elsewhere)
     device.local.view(torch.int32)[17, 5] ^= 1
     assert sum_on_device(device) != sum_on_device(host)
