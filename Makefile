@@ -4,7 +4,7 @@ PYTHON := .venv/bin/python
 # As many workers as the machine has cores, four at most: tests themselves start many processes.
 PARALLEL := -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
-.PHONY: help setup demo test lint format peers bench docs
+.PHONY: help setup demo test lint format peers bench gpu docs
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -34,6 +34,9 @@ peers: setup ## the tools that benchmarks compare us with
 
 bench: setup peers ## every benchmark; writes docs/results.md
 	$(PYTHON) -m benchmarks.run_all
+
+gpu: setup ## what only a GPU can show, nothing of it set; writes docs/gpu.md; ARGS="--part switch"
+	$(PYTHON) -m benchmarks.gpu $(ARGS)
 
 docs: setup ## write the pages and pictures that are made from code
 	$(PYTHON) -m scripts.reference

@@ -8,6 +8,7 @@ equivalence.py   whether a switched run trains the same model: hours, kept and g
 forecast.py      how right our forecast of the grid is, on recorded zones; forecast_*.py
 planner.py       how long a plan takes and how near to the best it is; planner_peers.py: HiGHS
 switch.py        what moving a job between layouts costs; --part bytes, --part soak
+gpu/             what only a GPU can show; a run of its own (`make gpu`), with its JSON
 soak.py          an hour of faults around a real job; a run of its own, not part of `make bench`
 
 report.py        what every benchmark hands in, and how it is printed
