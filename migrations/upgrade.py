@@ -11,8 +11,8 @@ LOCK_KEY = 0x77617474
 """PostgreSQL advisory lock that two upgrading processes queue for."""
 
 
-def upgrade(url: str) -> None:
-    """Run every migration that the database at `url` lacks; safe when two processes do."""
+def upgrade(url: str, revision: str = "head") -> None:
+    """Run every migration up to `revision` that the database at `url` lacks; safe when two do."""
     with as_file(files("wattmesh.migrations")) as folder:
         config = Config()
         config.set_main_option("script_location", str(folder))
@@ -29,7 +29,7 @@ def upgrade(url: str) -> None:
                         text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY}
                     )
                 config.attributes["connection"] = connection
-                command.upgrade(config, "head")
+                command.upgrade(config, revision)
                 connection.commit()
         finally:
             engine.dispose()

@@ -168,6 +168,7 @@ def baseline(data: object) -> CounterBaseline:
         booked_mj=_whole(values, "booked_mj", lowest=0),
         unobserved_ms=_whole(values, "unobserved_ms", lowest=0),
         recovered_ms=_whole(values, "recovered_ms", lowest=0),
+        since_us=_whole(values, "since_us", lowest=0) if "since_us" in values else 0,
     )
 
 

@@ -48,6 +48,8 @@ class CounterBaseline:
         energy_mj: what the counter showed, or would have shown; `NO_COUNTER` where there is none.
         at, monotonic_s: the moment up to which time is booked; `monotonic_s` within `boot_id`.
         boot_id: the life of the counter and of the monotonic clock.
+        since_us: microseconds since 1970 of the reading from which on everything is booked without
+            a gap, as joules or as unobserved; 0 when not known.
         source: whose counter it is; those of two sources are never compared. "" when not known.
         booked_mj, unobserved_ms, recovered_ms: everything ever booked of the device, for its
             metrics; they never fall. Time that its counter covered afterwards is in both of the
@@ -63,6 +65,7 @@ class CounterBaseline:
     booked_mj: int = 0
     unobserved_ms: int = 0
     recovered_ms: int = 0
+    since_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

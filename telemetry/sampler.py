@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Protocol
 
 from wattmesh.errors import JournalUnavailable, SourceUnavailable
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 CLOCK_STEP_S = 1.0
 """A wall clock that moved this much against the monotonic one was stepped, not slewed."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 MOST_PENDING = 20_000
 """Rows kept while the journal is gone; beyond, the counters are trusted to cover the gap."""
@@ -151,6 +153,7 @@ class Sampler:
         self._waiting: set[str] | None = None
         self._booked: set[str] = set()
         self._totals: dict[str, DeviceTotal] = {}
+        self._since_us: dict[str, int] = {}
         self._notes: list[tuple[str, str]] = []
         self._noted: dict[str, str] = {}  # each device's newest, so that a log says it once
 
@@ -175,7 +178,8 @@ class Sampler:
         parts = [each for each in readings if each.component is not Component.NODE]
         if claims is None or self._waiting is None:
             for reading in parts:
-                self._meters.setdefault(reading.gpu_uuid, Meter.first(reading))
+                if reading.gpu_uuid not in self._meters:
+                    self._begin(self._clocks, reading)
         else:
             held = claims if self._claims is None else self._claims
             self._claims = claims
@@ -259,8 +263,14 @@ class Sampler:
                 unobserved_ms=baseline.unobserved_ms,
                 recovered_ms=baseline.recovered_ms,
             )
+            self._since_us[gpu] = baseline.since_us
             self._booked.add(gpu)
         self._waiting = set()
+
+    def _begin(self, clocks: _Clocks, reading: PowerReading) -> None:
+        """Begin with a device's first reading."""
+        meter = self._meters[reading.gpu_uuid] = Meter.first(reading)
+        self._since_us[reading.gpu_uuid] = (clocks.at(meter.monotonic_us) - EPOCH) // MICROSECOND
 
     def _meter(
         self, clocks: _Clocks, readings: Sequence[PowerReading], held: Mapping[str, Claim]
@@ -273,7 +283,7 @@ class Sampler:
                 continue
             meter = self._meters.get(reading.gpu_uuid)
             if meter is None:
-                self._meters[reading.gpu_uuid] = Meter.first(reading)
+                self._begin(clocks, reading)
                 continue
             advanced = meter.advanced(reading, hold_us=self._hold_us)
             if advanced is not None:
@@ -351,6 +361,7 @@ class Sampler:
                 monotonic_s=meter.monotonic_us / 1e6,
                 boot_id=self._boot_id,
                 source=meter.counter_source,
+                since_us=self._since_us.get(gpu, 0),
                 **asdict(self._totals.get(gpu, DeviceTotal())),
             )
             for gpu, meter in self._meters.items()

@@ -9,7 +9,7 @@ newest seconds alone wait, while the next delivery is not late.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -46,21 +46,18 @@ class Holding:
     end: datetime
 
 
-def unread(holding: Span, covered: Span | None, now: datetime) -> list[Span]:
+def unread(holding: Span, covered: Sequence[Span], now: datetime) -> list[Span]:
     """Give the parts of a holding that no sampler booked.
 
     Args:
         holding: time in which a run held the device.
-        covered: from its first reading to the moment up to which it is booked; None: never read.
+        covered: time in which it is booked; of a device that was never read, none.
         now: the wall clock.
     """
-    start, end = holding
-    if covered is None:
-        return [(start, end)] if start < end else []
-    since, until = covered
-    late = now - until > PATIENCE
-    parts = [(start, min(end, since)), (max(start, until), end if late else start)]
-    return [part for part in parts if part[0] < part[1]]
+    newest = max((until for _, until in covered), default=None)
+    if newest is not None and now - newest <= PATIENCE:
+        return without(holding, [*covered, (newest, max(now, newest, holding[1]))])
+    return without(holding, covered)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +80,7 @@ class Limits:
 
 def rows(
     holdings: Iterable[Holding],
-    covered: Mapping[str, Span],
+    covered: Mapping[str, Sequence[Span]],
     grid: SlotGrid,
     limits: Limits,
     now: datetime,
@@ -94,7 +91,7 @@ def rows(
     """
     held_ms: Counter[tuple[str, Holding, Span]] = Counter()
     for gpu, each, held in _apart(holdings):
-        for start, end in unread(held, covered.get(gpu), now):
+        for start, end in unread(held, covered.get(gpu, ()), now):
             for at, until in grid.parts(start, end):
                 held_ms[gpu, each, grid.slot(at)] += (until - at) // MILLISECOND
     found: dict[tuple[str, str, datetime], EnergyRow] = {}

@@ -185,6 +185,9 @@ def _create(connection: sqlite3.Connection) -> None:
             connection.execute(statement)
         connection.execute("INSERT INTO facts VALUES ('fresh', '1')")
     connection.execute(_ADDED)
+    columns = {row["name"] for row in connection.execute("PRAGMA table_info(counters)")}
+    if "since_us" not in columns:
+        connection.execute("ALTER TABLE counters ADD COLUMN since_us INTEGER NOT NULL DEFAULT 0")
     # Another controller, or a mended one, may take what was kept back.
     connection.execute("UPDATE refusals SET retry_at = 0")
     connection.execute("COMMIT")

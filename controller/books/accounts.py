@@ -108,10 +108,18 @@ class Accounts:
         self._emit(stale, since)
         reckoner = Reckoner(self._journal, self._grid, self._signal, self._priced)
         closed = self._journal.ledger.closed_runs()
+        failed: list[Exception] = []
         for run in self._journal.runs.all(now):
-            if run.run not in closed:
+            if run.run in closed:
+                continue
+            try:
                 self._reckon(reckoner, run, now)
+            except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+                error.add_note(f"while the baseline of run {run.run} ({run.name}) was reckoned")
+                failed.append(error)
         self._priced_to = now
+        if failed:  # one run's history must not stop the books of the others; it must be heard of
+            raise failed[0]
 
     def _reckon(self, reckoner: Reckoner, run: RunRow, now: datetime) -> None:
         """Bring a run's other scenarios up to `now`."""

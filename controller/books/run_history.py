@@ -75,8 +75,13 @@ class RunHistory:
         return [(each.at, each.tokens) for each in self._stays if start < each.at < end]
 
     def stretches(self) -> list[Stretch]:
-        """Give the time at known points, untouched and steady, in time order."""
+        """Give the time at known points, untouched and steady, in time order.
+
+        None of a run that an earlier version kept: where it was then was not written down.
+        """
         found: list[Stretch] = []
+        if not self._stays:
+            return found
         settled = datetime.min.replace(tzinfo=self._until.tzinfo)
         ends = [each.at for each in self._stays[1:]] + [self._until]
         for stay, point, end in zip(self._stays, self._points, ends, strict=True):
@@ -165,11 +170,8 @@ class RunHistory:
     def _booked(self) -> datetime:
         """Give up to when the joules of all its GPUs are here; late devices are not waited for."""
         covered = self._journal.coverage.covered()
-        reached = [
-            covered[gpu][1]
-            for gpu in self._run.gpus
-            if gpu in covered and self._until - covered[gpu][1] <= PATIENCE
-        ]
+        newest = [max(end for _, end in covered[gpu]) for gpu in self._run.gpus if gpu in covered]
+        reached = [until for until in newest if self._until - until <= PATIENCE]
         return min([self._until, *reached])
 
     def _gpus_at(self, moment: datetime) -> int:

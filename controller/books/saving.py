@@ -30,6 +30,7 @@ from wattmesh.telemetry.readings import flags_of
 MOST_LOOKS = 5
 NOTHING_READ = "none of its GPUs was ever read"
 UNKNOWN_GPUS = "which GPUs its ranks use is not known"
+EARLIER_VERSION = "its baseline was kept by an earlier version, which did not note where it was"
 NO_BASELINE = "it has no catalogue, so no baseline"
 SPLIT_DARK = "some of what it is parted by was not read"
 SINGLE_BEHIND = "the best single point has not trained as many tokens yet"
@@ -139,6 +140,9 @@ def saving(slots: Sequence[ScenarioSlot], tokens: int, *, baseline: str, known: 
         flags=flags_of(*(word for each in slots for word in each.qualities)),
     )
     why = _untold(own, spent.signals, baseline=baseline, known=known)
+    kinds = {each.kind for each in slots if each.scenario == BASELINE}
+    if not why and not kinds <= {Kind.AS_RUN, Kind.MODELLED, Kind.ASSUMED}:
+        why = EARLIER_VERSION
     if why:
         return _with(spent, why=why)
     found = difference(_beside(slots, BASELINE), tokens)

@@ -46,9 +46,8 @@ def wait_until_settled(daemon: DemoDaemon, *, bound: bool) -> None:
             runs = _budget(journal).runs
             if not runs or runs[0].finished_at is None or not runs[0].settled:
                 return False
-            booked_to = min(
-                (until for _, until in journal.coverage.covered().values()), default=None
-            )
+            covered = journal.coverage.covered().values()
+            booked_to = min((max(end for _, end in each) for each in covered), default=None)
             if runs[0].unpriced_j or booked_to is None or booked_to < runs[0].finished_at:
                 return False
             return runs[0].bound_g is not None or not bound

@@ -5,6 +5,7 @@ whose joules are not here; rows of unread time are written by the controller alo
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -38,11 +39,16 @@ class CoverageStore:
         self._database = database
         self._changed = changed
 
-    def covered(self) -> dict[str, Span]:
-        """Give the time of each device that is booked, from its first counter to its newest."""
+    def covered(self) -> dict[str, tuple[Span, ...]]:
+        """Give the time of each device that is booked: from a meter's first reading on, unbroken.
+
+        A meter that goes on from no other's counter begins a span of its own.
+        """
+        found = defaultdict[str, list[Span]](list)
         with self._database.reading() as connection:
-            rows = connection.execute(select(COVERAGE)).all()
-        return {row.gpu_uuid: (from_us(row.from_at), from_us(row.until_at)) for row in rows}
+            for row in connection.execute(select(COVERAGE).order_by(COVERAGE.c.from_at)):
+                found[row.gpu_uuid].append((from_us(row.from_at), from_us(row.until_at)))
+        return {gpu: tuple(spans) for gpu, spans in found.items()}
 
     def holdings(
         self, since: datetime, now: datetime, heard: Mapping[str, datetime | None]
@@ -159,26 +165,21 @@ def _same(table: Any, gpu: str, run: str, start: datetime) -> Any:
 
 
 def extend(connection: Connection, baselines: Iterable[CounterBaseline]) -> None:
-    """Let the coverage of devices reach up to where their counters are booked."""
-    newest = {each.gpu_uuid: to_us(each.at) for each in baselines}
-    if not newest:
-        return
-    known = {
-        row.gpu_uuid: row
-        for first in range(0, len(newest), 500)
-        for row in connection.execute(
-            select(COVERAGE).where(COVERAGE.c.gpu_uuid.in_(sorted(newest)[first : first + 500]))
-        )
-    }
-    upsert(
-        connection,
-        COVERAGE,
-        [
-            {
-                "gpu_uuid": gpu,
-                "from_at": known[gpu].from_at if gpu in known else at_us,
-                "until_at": max(at_us, known[gpu].until_at) if gpu in known else at_us,
-            }
-            for gpu, at_us in newest.items()
-        ],
-    )
+    """Let the coverage of devices reach up to where their counters are booked.
+
+    A counter of which it is not known since when it is booked extends the newest span.
+    """
+    advanced = {each.gpu_uuid: each for each in baselines}
+    known = defaultdict[str, dict[int, int]](dict)
+    for first in range(0, len(advanced), 500):
+        names = sorted(advanced)[first : first + 500]
+        query = select(COVERAGE).where(COVERAGE.c.gpu_uuid.in_(names))
+        for row in connection.execute(query):
+            known[row.gpu_uuid][row.from_at] = row.until_at
+    rows = []
+    for gpu, each in advanced.items():
+        at_us, spans = to_us(each.at), known[gpu]
+        start_us = min(each.since_us, at_us) or max(spans, default=at_us)
+        until_us = max(at_us, spans.get(start_us, at_us))
+        rows.append({"gpu_uuid": gpu, "from_at": start_us, "until_at": until_us})
+    upsert(connection, COVERAGE, rows)

@@ -287,13 +287,14 @@ COUNTERS = Table(
     Column("booked_mj", BigInteger, nullable=False),
     Column("unobserved_ms", BigInteger, nullable=False),
     Column("recovered_ms", BigInteger, nullable=False),
+    Column("since_us", BigInteger, nullable=False, default=0),
 )
 
 COVERAGE = Table(
     "coverage",
     METADATA,
     Column("gpu_uuid", String(64), primary_key=True),
-    Column("from_at", BigInteger, nullable=False),
+    Column("from_at", BigInteger, primary_key=True, autoincrement=False),
     Column("until_at", BigInteger, nullable=False),
 )
 

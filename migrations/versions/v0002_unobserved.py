@@ -13,6 +13,7 @@ def upgrade() -> None:
     _new_columns()
     _emissions()
     _rollups()
+    _covered()
     with op.batch_alter_table("token_marks") as batch:
         batch.drop_column("speed")
     # Their slots are gone in part, and with them what their savings would be told from.
@@ -28,9 +29,9 @@ def _new_tables() -> None:
     op.create_table(
         "coverage",
         sa.Column("gpu_uuid", sa.String(length=64), nullable=False),
-        sa.Column("from_at", sa.BigInteger(), nullable=False),
+        sa.Column("from_at", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("until_at", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("gpu_uuid"),
+        sa.PrimaryKeyConstraint("gpu_uuid", "from_at"),
     )
     op.create_table(
         "stays",
@@ -81,6 +82,30 @@ def _new_columns() -> None:
     dark = sa.text("unobserved_ms > 0")
     op.create_index(
         "energy_unobserved", "energy", ["slot_start"], sqlite_where=dark, postgresql_where=dark
+    )
+
+
+def _covered() -> None:
+    """Take for read what was booked of each device up to its counter, and keep newest launches."""
+    op.execute(
+        "INSERT INTO coverage (gpu_uuid, from_at, until_at) SELECT c.gpu_uuid, COALESCE(("
+        "SELECT MIN(e.slot_start) FROM energy e WHERE e.gpu_uuid = c.gpu_uuid), MAX(c.at)), "
+        "MAX(c.at) FROM (SELECT gpu_uuid, at FROM counters UNION ALL SELECT gpu_uuid, at FROM "
+        "node_counters) c GROUP BY c.gpu_uuid"
+    )
+    for table in ("counters", "node_counters"):
+        with op.batch_alter_table(table) as batch:
+            since = sa.Column("since_us", sa.BigInteger(), nullable=False, server_default="0")
+            batch.add_column(since)
+        with op.batch_alter_table(table) as batch:
+            batch.alter_column("since_us", server_default=None, existing_type=sa.BigInteger())
+        op.execute(
+            f"UPDATE {table} SET since_us = (SELECT v.from_at FROM coverage v "
+            f"WHERE v.gpu_uuid = {table}.gpu_uuid)"
+        )
+    op.execute(
+        "UPDATE incarnations SET gpus = (SELECT r.gpus FROM runs r WHERE r.incarnation = "
+        "incarnations.incarnation) WHERE incarnation IN (SELECT r.incarnation FROM runs r)"
     )
 
 
