@@ -5,16 +5,20 @@ dark, and its headline is the lower end; it is None while it cannot be told, wit
 of which nothing was read has none (docs/carbon-accounting.md).
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from itertools import groupby
 from typing import Any
 
 from wattmesh.controller.books.accounts import ACTUAL, BASELINE, BEST_SINGLE
 from wattmesh.controller.books.scopes import gpus_read
+from wattmesh.controller.books.unclaimed import unclaimed_ug
 from wattmesh.controller.journal.by_slot import ScenarioSlot
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
+from wattmesh.controller.journal.stays import LaunchRow
 from wattmesh.policies.baseline import (
     BEHIND,
     NO_PRICE,
@@ -106,9 +110,51 @@ def run_saving(
     if kept is not None:
         return Saving.from_json(kept)
     slots, tokens = _at_one_mark(journal, run)
-    known = all(run.gpus) and bool(run.gpus)
-    known = known or gpus_read(journal, run) >= max(1, run.world_size)
-    return saving(slots, tokens, baseline=run.baseline, known=known)
+    launches = journal.stays.launches(run.run)
+    beyond = unclaimed_ug(journal, run.run, launches)
+    slots = _with_unclaimed(slots, beyond)
+    known = _all_known(journal, run, launches)
+    starts = [each.start for each in launches]
+    return saving(slots, tokens, baseline=run.baseline, known=known, launches=starts)
+
+
+def _all_known(journal: Journal, run: RunRow, launches: Sequence[LaunchRow]) -> bool:
+    """Whether the GPUs of all ranks of all launches are known, by name or by their joules."""
+    for each in launches:
+        if each.gpus and all(each.gpus):
+            continue
+        if gpus_read(journal, run, each) < max(1, len(each.gpus) or run.world_size):
+            return False
+    return bool(launches)
+
+
+def _with_unclaimed(
+    slots: Sequence[ScenarioSlot], beyond: Mapping[datetime, int | None]
+) -> tuple[ScenarioSlot, ...]:
+    """Raise the most a run emitted by what nobody was charged for of its GPUs' joules."""
+    there = {each.slot_start for each in slots if each.scenario == ACTUAL}
+    missing = [
+        ScenarioSlot(
+            slot_start=start,
+            scenario=ACTUAL,
+            kind="",
+            tokens=0,
+            carbon_ug=0,
+            upper_ug=0,
+            read=False,
+            hosts=0,
+            signals=frozenset(),
+            qualities=frozenset(),
+        )
+        for start in beyond.keys() - there
+    ]
+    found = []
+    for each in sorted((*slots, *missing), key=lambda slot: (slot.slot_start, slot.scenario)):
+        more_ug = beyond.get(each.slot_start, 0) if each.scenario == ACTUAL else 0
+        known = each.upper_ug is not None and more_ug is not None
+        upper_ug = (each.upper_ug or 0) + (more_ug or 0) if known else None
+        found.append(replace(each, upper_ug=upper_ug))
+    return tuple(found)
 
 
 def _at_one_mark(journal: Journal, run: RunRow) -> tuple[tuple[ScenarioSlot, ...], int]:
@@ -122,7 +168,14 @@ def _at_one_mark(journal: Journal, run: RunRow) -> tuple[tuple[ScenarioSlot, ...
     return slots, tokens
 
 
-def saving(slots: Sequence[ScenarioSlot], tokens: int, *, baseline: str, known: bool) -> Saving:
+def saving(
+    slots: Sequence[ScenarioSlot],
+    tokens: int,
+    *,
+    baseline: str,
+    known: bool,
+    launches: Sequence[datetime] = (),
+) -> Saving:
     """Compute a saving. Pure.
 
     Args:
@@ -130,6 +183,7 @@ def saving(slots: Sequence[ScenarioSlot], tokens: int, *, baseline: str, known: 
         tokens: trained by the run.
         baseline: its submitted point; "" for none.
         known: the GPUs of all its ranks are known.
+        launches: when each of its launches began, in time order.
     """
     own = [each for each in slots if each.scenario == ACTUAL]
     spent = Saving(
@@ -139,7 +193,7 @@ def saving(slots: Sequence[ScenarioSlot], tokens: int, *, baseline: str, known: 
         signals=tuple(sorted({name for each in slots for name in each.signals})),
         flags=flags_of(*(word for each in slots for word in each.qualities)),
     )
-    why = _untold(own, spent.signals, baseline=baseline, known=known)
+    why = _untold(own, spent.signals, baseline=baseline, known=known) or _mixed(own, launches)
     kinds = {each.kind for each in slots if each.scenario == BASELINE}
     if not why and not kinds <= {Kind.AS_RUN, Kind.MODELLED, Kind.ASSUMED}:
         why = EARLIER_VERSION
@@ -167,15 +221,30 @@ def _untold(
         return UNKNOWN_GPUS
     if not any(each.read for each in own):
         return NOTHING_READ
+    if len(signals) > 1:
+        return f"its grams are in {len(signals)} signals, which are never added"
+    return ""
+
+
+def _mixed(own: Sequence[ScenarioSlot], launches: Sequence[datetime]) -> str:
+    """Say that processors were read in some slots and not in others; "" where they were not.
+
+    Another launch may be on other nodes; a slot in which one began may have meters of both.
+    """
     read = [each for each in own if each.read]
-    with_host = sum(each.host for each in read)
+    with_host = sum(each.hosts > 0 for each in read)
+    fewer = False
+    by_launch = groupby(read, key=lambda each: bisect_right(launches, each.slot_start))
+    for _, group in by_launch:
+        slots = list(group)
+        fewer = fewer or len({each.hosts for each in (slots[:-1] or slots)}) > 1
+    if fewer:
+        return "processors and memory were not read on the same nodes throughout"
     if 0 < with_host < len(read):
         return (
             f"processors and memory were read in {with_host} of its {len(read)} slots only, so its "
             "joules do not contain the same throughout"
         )
-    if len(signals) > 1:
-        return f"its grams are in {len(signals)} signals, which are never added"
     return ""
 
 

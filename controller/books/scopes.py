@@ -2,13 +2,14 @@
 
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
+from wattmesh.controller.journal.stays import LaunchRow
 from wattmesh.reconfig.catalogue import PowerScope
 from wattmesh.telemetry.readings import Component, component_of
 
 
-def gpus_read(journal: Journal, run: RunRow) -> int:
-    """Count the GPUs whose joules were ever booked to a run."""
-    devices = journal.by_slot.devices_read(run.run)
+def gpus_read(journal: Journal, run: RunRow, launch: LaunchRow) -> int:
+    """Count the GPUs whose joules were booked to a run while one of its launches lived."""
+    devices = journal.by_slot.devices_read(run.run, launch.start, launch.end)
     return sum(component_of(each) is Component.GPU for each in devices)
 
 

@@ -21,6 +21,13 @@ from wattmesh.telemetry.carbon import signal_quality
 from wattmesh.telemetry.readings import Component, Quality, component_of, merged_quality
 from wattmesh.telemetry.unobserved import UNOBSERVED
 
+_TIMES = ("slot_start", "slot_end")
+DAY_US = 86_400_000_000
+"""No slot is longer: where an index is searched from."""
+
+NOBODYS = ("idle", "unattributed")
+"""Lines of joules that no run is charged for."""
+
 OTHER_COMPONENTS = ("cpu:%", "dram:%", "node:%")
 """Devices that are no GPUs, by how their names begin (wattmesh.telemetry.readings)."""
 
@@ -90,7 +97,7 @@ class ScenarioSlot:
         kind: of a scenario that is not the run itself: as_run, modelled, assumed; "" of the run.
         carbon_ug: None: some of its joules have no price. `upper_ug`: likewise of the most that
             was drawn unobserved.
-        read: joules of some GPU were measured. `host`: some are of processors or memory.
+        read: joules of some GPU were measured. `hosts`: meters of processors or memory that were.
         signals: what its grams are accounted in. `qualities`: of intensity and joules.
     """
 
@@ -101,9 +108,23 @@ class ScenarioSlot:
     carbon_ug: int | None
     upper_ug: int | None
     read: bool
-    host: bool
+    hosts: int
     signals: frozenset[str]
     qualities: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NobodysSlot:
+    """What one GPU drew in one slot while nobody could be charged for it.
+
+    `carbon_ug`: None without a price. `own`: a run has joules of its own of that GPU and slot.
+    """
+
+    gpu_uuid: str
+    slot_start: datetime
+    slot_end: datetime
+    carbon_ug: int | None
+    own: bool
 
 
 class BySlot:
@@ -155,8 +176,47 @@ class BySlot:
         """
         return self._spent.read(start, end, run)
 
-    def devices_read(self, run: str) -> frozenset[str]:
-        """Name the devices, GPUs and others, whose joules were ever booked to a run."""
+    def nobodys(
+        self, run: str, gpus: Sequence[str], start: datetime, end: datetime
+    ) -> tuple[NobodysSlot, ...]:
+        """Give what was read of these GPUs and booked to nobody, in slots that [start, end) meets.
+
+        What GPUs drew that were given back is not among it: that is the cluster's.
+        """
+        table, mine = EMISSIONS.c, EMISSIONS.alias()
+        own = select(mine.c.run).where(
+            mine.c.scenario == ACTUAL,
+            mine.c.run == run,
+            mine.c.gpu_uuid == table.gpu_uuid,
+            mine.c.slot_start == table.slot_start,
+            mine.c.energy_mj.is_not(None),
+        )
+        query = (
+            select(
+                table.gpu_uuid,
+                table.slot_start,
+                table.slot_end,
+                table.carbon_ug,
+                own.correlate(EMISSIONS).exists().label("own"),
+            )
+            .where(table.scenario == ACTUAL, table.run == "", table.line.in_(NOBODYS))
+            .where(table.slot_start.between(to_us(start) - DAY_US, to_us(end) - 1))
+            .where(table.slot_end > to_us(start))
+            .where(table.energy_mj > 0)
+        )
+        found: list[NobodysSlot] = []
+        with self._database.reading() as connection:
+            for first in range(0, len(gpus), 500):
+                some = query.where(table.gpu_uuid.in_(gpus[first : first + 500]))
+                for row in connection.execute(some):
+                    slot = {name: from_us(getattr(row, name)) for name in _TIMES}
+                    found.append(NobodysSlot(**{**row._mapping, **slot, "own": bool(row.own)}))
+        return tuple(found)
+
+    def devices_read(
+        self, run: str, start: datetime | None = None, end: datetime | None = None
+    ) -> frozenset[str]:
+        """Name the devices whose joules were booked to a run, in slots that [start, end) meets."""
         table = ENERGY.c
         every = select(func.min(table.gpu_uuid).label("device")).cte(recursive=True)
         following = select(func.min(table.gpu_uuid)).where(table.gpu_uuid > every.c.device)
@@ -170,6 +230,10 @@ class BySlot:
             table.line == "run",
             table.energy_mj.is_not(None),
         )
+        if start is not None:
+            booked = booked.where(table.slot_end > to_us(start))
+        if end is not None:
+            booked = booked.where(table.slot_start < to_us(end))
         query = select(every.c.device).where(booked.correlate(every).exists())
         with self._database.reading() as connection:
             return frozenset(row.device for row in connection.execute(query))
@@ -228,7 +292,7 @@ class BySlot:
                 func.max(kind).label("kind"),
                 func.sum(table.tokens).label("tokens"),
                 func.count(case((hosts, None), else_=table.energy_mj)).label("read"),
-                func.max(case((hosts, 1), else_=0)).label("host"),
+                func.count(case((hosts, table.energy_mj))).label("hosts"),
                 func.coalesce(func.sum(table.carbon_ug), 0).label("carbon_ug"),
                 func.coalesce(func.sum(table.upper_ug), 0).label("upper_ug"),
                 func.sum(case((priced, 0), else_=func.coalesce(table.energy_mj, 0))).label("bare"),
@@ -320,7 +384,7 @@ def _scenario_slot(start_us: int, scenario: str, rows: Sequence[Row[Any]]) -> Sc
         carbon_ug=None if any(row.bare for row in rows) else carbon_ug,
         upper_ug=None if any(row.bare_upper for row in rows) else upper_ug,
         read=any(row.read for row in rows),
-        host=any(row.host for row in rows),
+        hosts=sum(row.hosts for row in rows),
         signals=frozenset(row.signal for row in rows if row.quality not in ("", UNPRICED)),
         qualities=frozenset(
             word

@@ -240,6 +240,7 @@ class RunStore:
                 .where(INCARNATIONS.c.incarnation == message.incarnation)
                 .values(ended_at=to_us(now), end_reason=message.reason)
             )
+            note_stay(connection, message.run, now)
         self.liveness.forget(message.run)
 
     def all(self, now: datetime) -> tuple[RunRow, ...]:

@@ -88,12 +88,15 @@ class StayStore:
 def note_stay(connection: Connection, run: str, now: datetime) -> None:
     """Remember where a run is now, if that is new; part of the caller's transaction."""
     row = connection.execute(
-        select(RUNS.c.layout, RUNS.c.clock_mhz, RUNS.c.tokens).where(RUNS.c.run == run)
+        select(RUNS.c.layout, RUNS.c.clock_mhz, RUNS.c.tokens, RUNS.c.finish_reason).where(
+            RUNS.c.run == run
+        )
     ).one_or_none()
     if row is None:
         return
     state = connection.execute(select(SWITCHES.c.state).where(SWITCHES.c.open_run == run)).scalar()
-    switching = int(state is not None and state != str(SwitchState.ORDERED))
+    moving = state is not None and state != str(SwitchState.ORDERED)
+    switching = int(moving or row.finish_reason == RESTART)
     newest = connection.execute(
         select(STAYS).where(STAYS.c.run == run).order_by(STAYS.c.at.desc()).limit(1)
     ).one_or_none()

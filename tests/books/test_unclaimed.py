@@ -1,0 +1,309 @@
+"""Joules that were read and that a run is not charged for: its saving never rests on them."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from tests.books import story
+from tests.books.site import Site, Sites, moment
+from tests.books.world import Stay
+from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.books.budget import budget
+from wattmesh.controller.books.saving import UNKNOWN_GPUS, Saving
+from wattmesh.controller.journal.coverage import extend
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.telemetry.attribution import Claim
+from wattmesh.telemetry.delivery import Report
+from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
+from wattmesh.telemetry.readings import PowerReading, Quality
+from wattmesh.telemetry.sampler import Book, Sampler
+
+S = story.SLOT_S
+NOW = 40 * S
+ROUNDING_UG = 200
+
+Claims = Callable[[str, int], tuple[str, str, str] | None]
+"""Whom a GPU's joules of a moment are booked to instead; None: to whom it belongs."""
+
+
+@pytest.fixture
+def sites() -> Iterator[Sites]:
+    """Journals in memory."""
+    with Sites() as found:
+        yield found
+
+
+@pytest.fixture
+def claimed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Claims], None]:
+    """Let what attribution finds be something else."""
+    real = Site._claim
+
+    def set_claims(claims: Claims) -> None:
+        monkeypatch.setattr(
+            Site, "_claim", lambda site, gpu, at: claims(gpu, at) or real(site, gpu, at)
+        )
+
+    return set_claims
+
+
+def while_at_b(line: str, gpus: tuple[str, ...]) -> Claims:
+    """Name nobody for these GPUs as soon as the run was moved."""
+    return lambda gpu, at: ("", "", line) if gpu in gpus and at >= 2_100 else None
+
+
+@pytest.mark.parametrize(
+    ("line", "gpus"),
+    [("unattributed", story.GPUS), ("unattributed", ("g0",)), ("idle", ("g0", "g1"))],
+)
+def test_what_nobody_is_charged_for_on_its_gpus_may_be_the_run_s(
+    sites: Sites, claimed: Callable[[Claims], None], line: str, gpus: tuple[str, ...]
+) -> None:
+    """Two runs on a board, a stranger's process, none to be seen: the truth is the lower end."""
+    claimed(while_at_b(line, gpus))
+    site = story.live(story.begun(sites, story.MOVED))
+    site.price(NOW)
+    found, true_ug = site.saving(NOW), site.world.saved_ug(site.world.tokens(site.world.end), NOW)
+    assert true_ug is not None
+    assert found.saved_ug is not None
+    assert found.high_ug is not None
+    assert found.saved_ug == pytest.approx(float(true_ug), abs=ROUNDING_UG)
+    assert found.high_ug > found.saved_ug + 1_000_000
+    assert found.upper_ug
+
+
+def test_joules_of_nobody_that_are_forgotten_are_caught(
+    sites: Sites, claimed: Callable[[Claims], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sabotaged twin: only what was booked to the run counts."""
+    monkeypatch.setattr("wattmesh.controller.books.saving.unclaimed_ug", lambda *_: {})
+    claimed(while_at_b("unattributed", ("g0",)))
+    site = story.live(story.begun(sites, story.MOVED))
+    site.price(NOW)
+    true_ug = site.world.saved_ug(site.world.tokens(site.world.end), NOW)
+    assert true_ug is not None
+    assert (site.saving(NOW).saved_ug or 0) > true_ug + 1_000_000
+
+
+def test_an_untouched_run_saves_nothing_whoever_its_joules_are_booked_to(
+    sites: Sites, claimed: Callable[[Claims], None]
+) -> None:
+    """A/A: what is not known of it is not known of its baseline."""
+    claimed(while_at_b("unattributed", ("g0", "g3")))
+    site = story.live(story.begun(sites, story.KEPT))
+    site.price(NOW)
+    assert (site.saving(NOW).saved_ug, site.saving(NOW).high_ug) == (0, 0)
+
+
+def restarted(sites: Sites, idle_mw: int, *, told: bool) -> Saving:
+    """Restart a run for a switch; its GPUs wait for it for a quarter of an hour.
+
+    `told`: the hook could say that it stops before it did.
+    """
+    begun, back = 6 * S, 6 * S + 900
+    wait = Stay(start=begun, end=back, lives=False, power_mw=dict.fromkeys(story.GPUS, idle_mw))
+    site = story.begun(
+        sites, story.world(story.at("A", 0, begun), wait, story.at("B", back, 20 * S))
+    )
+    story.live(site, begun - S)
+    site.deliver(begun)
+    site.report(begun)
+    site.order(begun, "B")
+    if told:
+        site.step(begun, SwitchState.CHECKPOINTING)
+    site.finish(begun, reason="restart")
+    site.price(begun)
+    site.deliver(back)
+    site.begin(back, site.world.tokens(back), "B")
+    for now in range(back + S, 20 * S + 1, S):
+        story.tell(site, now)
+        site.price(now)
+    site.price(60 * S)
+    return site.saving(60 * S)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_its_gpus_draw_while_it_restarts_for_us_is_taken_off(
+    sites: Sites, *, told: bool
+) -> None:
+    """Nobody computes on them, but nobody else has them: they wait for a switch of ours."""
+    without, with_idle = restarted(sites, 0, told=told), restarted(sites, 90_000, told=told)
+    assert without.saved_ug is not None
+    assert with_idle.saved_ug is not None
+    prices = [story.PRICES[n % len(story.PRICES)] + 13 * n for n in (6, 7, 8)]
+    waited_ug = sum(4 * 90_000 * S * price / 3_600_000 for price in prices)
+    assert without.saved_ug - with_idle.saved_ug == pytest.approx(waited_ug, abs=ROUNDING_UG)
+    assert with_idle.high_ug == without.high_ug
+
+
+def test_each_launch_must_know_its_gpus(sites: Sites, claimed: Callable[[Claims], None]) -> None:
+    """That the second one does tells nothing of what the first one drew."""
+    end = 8 * S
+    claimed(lambda gpu, at: ("", "", "unattributed") if at < end + 60 else None)
+    crash = Stay(start=end, end=end + 60, lives=False, ours=False)
+    site = sites.site(
+        story.world(
+            story.at("A", 0, 4 * S),
+            story.to("B", 4 * S, 4 * S + 20),
+            story.at("B", 4 * S + 20, end),
+            crash,
+            story.at("A", end + 60, 14 * S),
+        ),
+        story.BRIGHT,
+        story.TOLD,
+        limits=story.LIMITS,
+    )
+    site.gpus = dict.fromkeys("AB", ("", "", "", ""))
+    site.tell_prices(range(80), 0)
+    site.deliver(0)
+    site.begin(0, 0)
+    for now in sorted({*range(S, end + 1, S), 4 * S + 20}):
+        story.tell(site, now)
+        site.price(now)
+    site.gpus = dict.fromkeys("AB", story.GPUS)
+    site.deliver(end + 60)
+    site.begin(end + 60, site.world.tokens(end + 60))
+    for now in range(9 * S, 14 * S + 1, S):
+        story.tell(site, now)
+        site.price(now)
+    assert (site.saving(NOW).saved_ug, site.saving(NOW).why) == (None, UNKNOWN_GPUS)
+
+
+@pytest.mark.parametrize(("until", "told"), [(10**9, True), (6 * S, False), (0, True)])
+def test_processors_of_one_node_that_are_read_no_more_end_the_comparison(
+    sites: Sites, until: int, *, told: bool
+) -> None:
+    """Of two nodes; those of the other one are read throughout."""
+    site = story.begun(sites, story.MOVED)
+    rows = [
+        EnergyRow(
+            gpu_uuid=f"cpu:{host}:package-0",
+            run="r",
+            incarnation="r1",
+            slot_start=moment(number * S),
+            slot_end=moment((number + 1) * S),
+            energy_mj=400_000 * S,
+            unobserved_ms=0,
+            upper_mj=0,
+            source="rapl",
+            quality="measured",
+            line="run",
+        )
+        for number in range(15)
+        for host in ("n1", "n2")
+        if host == "n1" or number * S < until
+    ]
+    site.journal.ledger.book(rows, [])
+    story.live(site)
+    site.price(NOW)
+    found = site.saving(NOW)
+    assert (found.saved_ug is not None) is told
+    assert told or "not read on the same nodes" in found.why
+
+
+class Boards:
+    """Four boards of 400 W each, whose counters run on whoever reads them."""
+
+    name = "boards"
+    at = 0
+
+    def gpu_uuids(self) -> tuple[str, ...]:
+        """Name them."""
+        return story.GPUS
+
+    def read(self) -> tuple[PowerReading, ...]:
+        """Read them now."""
+        return tuple(
+            PowerReading(
+                gpu_uuid=gpu,
+                at=moment(self.at),
+                monotonic_s=1000.0 + self.at,
+                power_w=400.0,
+                energy_mj=400_000 * self.at + 5,
+                clock_mhz=None,
+                power_limit_w=700.0,
+                source="nvml",
+                quality=Quality.MEASURED,
+            )
+            for gpu in story.GPUS
+        )
+
+
+def read_by(site: Site, folder: Path, span: tuple[int, int], node: str) -> None:
+    """Read the boards in a span by a node's agent, or ("") by the daemon itself."""
+    boards, claims = (
+        Boards(),
+        {gpu: Claim(run="r", incarnation="r1", line="run") for gpu in story.GPUS},
+    )
+    journal = site.journal
+    outbox = None
+    book: Book = journal.ledger
+    if node:
+        outbox = Outbox(
+            folder / f"{node}-{span[0]}.db",
+            node=node,
+            boot_id="b",
+            now=lambda: moment(boards.at),
+            clock_us=lambda: (1000 + boards.at) * 10**6,
+        )
+        outbox.adopt(journal.nodes.baselines(node))
+        book = outbox
+    sampler = Sampler(boards, book, site.grid, boot_id="b")
+    for at in range(*span, 5):
+        boards.at = at
+        sampler.step(moment(at), 1000.0 + at, claims)
+        sampler.flush()
+        batch = outbox.batch() if outbox else None
+        if outbox and batch:
+            now = moment(at)
+            journal.nodes.deliver(node, Report(batch=batch), batch.rows, now)
+            outbox.acknowledged(batch)
+    if outbox:
+        outbox.close()
+
+
+HOUR = 3_600
+
+
+def gap(sites: Sites, folder: Path, readers: tuple[str, str]) -> Mapping[str, float]:
+    """Let a run be read for ten minutes, by nobody for two hours, and for ten minutes again."""
+    site = story.begun(sites, story.world(story.at("A", 0, 5 * HOUR)))
+    site.begin(0, 0)
+    read_by(site, folder, (0, 600), readers[0])
+    read_by(site, folder, (2 * HOUR + 600, 2 * HOUR + 1_200), readers[1])
+    now = 2 * HOUR + 1_200
+    site.report(now)
+    site.price(now)
+    (run,) = budget(site.journal, moment(now), "").runs
+    return {"booked_j": run.energy_j, "unobserved_s": run.unobserved_s, "true_j": 1_600.0 * now}
+
+
+@pytest.mark.parametrize("readers", [("n1", "n2"), ("", "n1")])
+def test_a_counter_that_goes_on_from_no_other_leaves_the_time_between_dark(
+    sites: Sites, tmp_path: Path, readers: tuple[str, str]
+) -> None:
+    """A node with a new name, agents after a lone daemon: what lies between was read by nobody."""
+    found = gap(sites, tmp_path, readers)
+    assert found["booked_j"] < 0.2 * found["true_j"]
+    assert found["unobserved_s"] == pytest.approx(4 * 2 * HOUR, abs=60)
+
+
+def test_a_counter_that_goes_on_covers_the_time_between(sites: Sites, tmp_path: Path) -> None:
+    """The same agent, back after two hours: its counter told what was drawn."""
+    found = gap(sites, tmp_path, ("n1", "n1"))
+    assert found["booked_j"] == pytest.approx(found["true_j"], rel=1e-2)
+    assert found["unobserved_s"] < 60
+
+
+def test_one_span_for_whoever_reads_is_caught(
+    sites: Sites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sabotaged twin: every counter is taken to go on from the one before."""
+
+    def forgetful(connection: Connection, baselines: Iterable[CounterBaseline]) -> None:
+        extend(connection, [replace(each, since_us=0) for each in baselines])
+
+    monkeypatch.setattr("wattmesh.controller.journal.nodes.extend", forgetful)
+    assert gap(sites, tmp_path, ("n1", "n2"))["unobserved_s"] < 60
