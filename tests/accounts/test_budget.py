@@ -264,7 +264,7 @@ def test_what_was_given_back_is_taken_from_the_cluster_s_saving(journal: Journal
     book(
         journal,
         energy(2, 3_600_000, gpu_uuid="g3", run="", line="idle_after_release"),
-        energy(2, 3_600_000, gpu_uuid="g2", run="", line="idle"),
+        energy(2, 3_600_000, gpu_uuid="g9", run="", line="idle"),
     )
     accounts(journal).price(after(130))
     found = view(journal)
