@@ -13,6 +13,7 @@ from wattmesh.controller.books.accounts import ACTUAL, BASELINE, BEST_SINGLE, UN
 from wattmesh.controller.books.saving import Saving, run_saving
 from wattmesh.controller.books.scopes import meter_scope, scopes
 from wattmesh.controller.books.spending import PeriodLine, SignalGrams
+from wattmesh.controller.books.unclaimed import Unclaimed, unclaimed_ug
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow, TotalRow
 from wattmesh.controller.journal.runs import RunRow
@@ -185,6 +186,7 @@ class Audit:
         actual, reference, single: rows of the run, of its baseline, of the best single point.
         energy: what the actual rows were computed from, and the unobserved time.
         saved_ug, saved_high_ug: the band; None while it cannot be told, `unsettled` says why.
+        unclaimed: grams of its GPUs that were booked to nobody, by slot: it may have emitted them.
         unbooked_mj: joules in `energy` less those in `actual`: booked since grams were last.
         carbon: grams of the run by signal; `actual_ug`, `unobserved_ug` are None of several.
         summed_up: retention has summed the slots up: the figures are those that were kept then.
@@ -217,12 +219,14 @@ class Audit:
     signals: tuple[str, ...] = ()
     carbon: tuple[SignalGrams, ...] = ()
     summed_up: bool = False
+    unclaimed: tuple[Unclaimed, ...] = ()
 
 
 RULE = (
     "in every row that has a price carbon_ug = (energy_mj * g_milli_per_kwh * pue_milli + "
     "1800000000) // 3600000000, and upper_ug the same of upper_mj; "
-    "own_ug of a slot = sum of carbon_ug of its actual rows, own_upper_ug = sum of their upper_ug; "
+    "own_ug of a slot = sum of carbon_ug of its actual rows, own_upper_ug = sum of their upper_ug "
+    "and of the slot's carbon_ug in unclaimed; "
     "a baseline row with line as_run stands for the run itself: its grams are own_ug; "
     "go through the baseline's slots in time order to the last moment at which its tokens add up "
     "to at most the run's: slots up to there count whole, of the next one the missing share of "
@@ -429,7 +433,14 @@ def audit(journal: Journal, run: RunRow, signal: str, pue: float = 1.0) -> Audit
         signals=found.signals,
         carbon=carbon,
         summed_up=run.run in closed,
+        unclaimed=() if run.run in closed else _unclaimed(journal, run),
     )
+
+
+def _unclaimed(journal: Journal, run: RunRow) -> tuple[Unclaimed, ...]:
+    """List what nobody was charged for of a run's GPUs, in time order."""
+    found = unclaimed_ug(journal, run.run, journal.stays.launches(run.run))
+    return tuple(Unclaimed(slot_start=at, carbon_ug=found[at]) for at in sorted(found))
 
 
 def _grams(carbon_ug: int | None) -> float | None:

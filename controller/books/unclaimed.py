@@ -7,12 +7,21 @@ figures are too low by as much at most, so that is the most it emitted beyond th
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.stays import LaunchRow
 from wattmesh.telemetry.unobserved import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unclaimed:
+    """What nobody was charged for of a run's GPUs in a slot. `carbon_ug`: None without a price."""
+
+    slot_start: datetime
+    carbon_ug: int | None
 
 
 def unclaimed_ug(

@@ -49,8 +49,18 @@ def screen(audit: Mapping[str, Any]) -> list[Text | str]:
         if audit[name]:
             rows = [_slot(row) for row in audit[name]]
             lines += ["", f"{NAMES[name]} (at {audit[point]})", *table(COLUMNS, rows)]
+    if audit["unclaimed"]:
+        lines += ["", "booked to nobody, on GPUs that it held: it may have emitted them"]
+        lines += [_unclaimed(row, audit["flags"]) for row in audit["unclaimed"]]
     lines += ["", *_sums(audit), "", styled((audit["rule"], DIM))]
     return [*lines, *legend(lines)]
+
+
+def _unclaimed(row: Mapping[str, Any], flags: Sequence[str]) -> str:
+    """One slot of what nobody was charged for."""
+    grams = row["carbon_ug"]
+    told = words.UNKNOWN if grams is None else marked(f"{words.count(grams)} ug", flags)
+    return f"  {row['slot_start']}  {told}"
 
 
 def _sums(audit: Mapping[str, Any]) -> list[Text | str]:

@@ -119,8 +119,14 @@ def _known(rows: Sequence[Row], joules: str, grams: str) -> int | None:
     return sum(row[grams] or 0 for row in rows)
 
 
-def beside(actual: list[Row], scenario: list[Row]) -> list[Slot]:
-    """Put both in time order, slot by slot."""
+def _both(one: int | None, other: int | None) -> int | None:
+    """Add two figures; None where one is not known."""
+    return None if one is None or other is None else one + other
+
+
+def beside(actual: list[Row], scenario: list[Row], unclaimed: list[Row]) -> list[Slot]:
+    """Put both in time order, slot by slot; what nobody was charged for may be the run's."""
+    beyond = {_start(row): row["carbon_ug"] for row in unclaimed}
     own: dict[datetime, list[Row]] = defaultdict(list)
     for row in actual:
         own[_start(row)].append(row)
@@ -128,10 +134,10 @@ def beside(actual: list[Row], scenario: list[Row]) -> list[Slot]:
     return [
         Slot(
             own_ug=_known(own[start], "energy_mj", "carbon_ug"),
-            own_upper_ug=_known(own[start], "upper_mj", "upper_ug"),
+            own_upper_ug=_both(_known(own[start], "upper_mj", "upper_ug"), beyond.get(start, 0)),
             row=other.get(start),
         )
-        for start in sorted(own.keys() | other.keys())
+        for start in sorted(own.keys() | other.keys() | beyond.keys())
     ]
 
 
@@ -234,12 +240,12 @@ def check_gaps(audit: Row) -> list[str]:
 
 def recomputed(audit: Row) -> dict[str, int | None]:
     """Give every figure from the rows alone."""
-    actual, tokens = audit["actual"], audit["tokens"]
-    single = compared(beside(actual, audit["single"]), tokens)
+    actual, tokens, unclaimed = audit["actual"], audit["tokens"], audit["unclaimed"]
+    single = compared(beside(actual, audit["single"], unclaimed), tokens)
     signals = {row["signal"] for part in ("actual", *SCENARIOS) for row in audit[part] if _is(row)}
     several = len(signals) > 1
     untold = several or not _read(audit) or _mixes_hosts(audit)
-    told = Told() if untold else compared(beside(actual, audit["reference"]), tokens)
+    told = Told() if untold else compared(beside(actual, audit["reference"], unclaimed), tokens)
     better = None
     if audit["single"] and told.saved_ug is not None and not (told.dark or single.dark):
         both = (told.reference_ug, single.reference_ug)
@@ -247,7 +253,7 @@ def recomputed(audit: Row) -> dict[str, int | None]:
     return {
         "actual_ug": None if several else sum(row["carbon_ug"] or 0 for row in actual),
         "reference_ug": told.reference_ug,
-        "unobserved_ug": None if several else _known(actual, "upper_mj", "upper_ug"),
+        "unobserved_ug": None if several else _unobserved(actual, unclaimed),
         "saved_ug": told.saved_ug,
         "saved_high_ug": told.high_ug,
         "better_point_ug": better,
@@ -255,6 +261,14 @@ def recomputed(audit: Row) -> dict[str, int | None]:
         "unbooked_mj": sum(row["energy_mj"] or 0 for row in audit["energy"])
         - sum(row["energy_mj"] or 0 for row in actual),
     }
+
+
+def _unobserved(actual: list[Row], unclaimed: list[Row]) -> int | None:
+    """Sum the most that was emitted beyond what the run is charged for."""
+    most = _known(actual, "upper_mj", "upper_ug")
+    for row in unclaimed:
+        most = _both(most, row["carbon_ug"])
+    return most
 
 
 def _read(audit: Row) -> list[Row]:
