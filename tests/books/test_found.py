@@ -11,6 +11,8 @@ from tests.books.site import Sight, Site, Sites, moment
 from tests.books.test_cluster import OTHER, added, two_signals
 from tests.books.world import Stay, World
 from wattmesh.controller.books.budget import audit, budget
+from wattmesh.controller.books.run_history import RunHistory
+from wattmesh.reconfig.switch import SwitchState
 from wattmesh.telemetry.ledger import EnergyRow
 
 S = story.SLOT_S
@@ -290,3 +292,81 @@ def test_no_answer_adds_two_signals(sites: Sites) -> None:
     site = two_signals(sites)
     assert added(audit(site.journal, site.row(40 * S), str(OTHER)), site) == []
     assert added(budget(site.journal, moment(40 * S), str(OTHER)), site) == []
+
+
+def there_and_back(back: int, end: int) -> World:
+    """Make a world that is back at its submitted point, the slower one, from `back` on."""
+    return replace(
+        story.world(
+            story.at("A", 0, 100),
+            story.to("B", 100, 120),
+            story.at("B", 120, back),
+            story.to("A", back, back + 20),
+            story.at("A", back + 20, end),
+        ),
+        ways=story.WAYS | {"A": replace(story.WAYS["A"], tokens_per_s=397)},
+    )
+
+
+def test_tokens_of_another_point_are_not_in_a_speed(sites: Sites) -> None:
+    """Looked at in the slot of a switch before it, and then a slot later.
+
+    What was trained between the two looks is partly the other point's. It ends with the only slot
+    that can be measured: once that is booked its saving is told.
+    """
+    world = there_and_back(4 * S + 100, 7 * S)
+    site = story.live(story.begun(sites, world), 4 * S)
+    for now in (4 * S + 50, 4 * S + 100, 4 * S + 120, 6 * S, 7 * S):
+        story.tell(site, now)
+        if now not in (4 * S + 100, 4 * S + 120):
+            site.price(now)
+    end, catalogue = moment(7 * S), story.TOLD.catalogue()
+    history = RunHistory(site.journal, site.row(7 * S), catalogue, site.grid, until=end, heard=end)
+    found = history.measured("A")
+    assert found is not None
+    assert found[0].tokens_per_s == pytest.approx(397)
+    site.price(40 * S)
+    assert site.saving(40 * S).saved_ug is not None
+
+
+def test_the_slot_in_which_a_run_ended_is_not_a_whole_one(sites: Sites) -> None:
+    """Back at its submitted point for one whole slot, and for 10 s of the next; nothing is dark.
+
+    The baseline is slower, and goes on alone at the watts that were measured there.
+    """
+    site = story.live(story.begun(sites, there_and_back(4 * S, 6 * S + 10)))
+    for now in (6 * S + 10, 40 * S):
+        site.price(now)
+    found = site.saving(40 * S)
+    assert found.saved_ug == pytest.approx(float(true_ug(site, 40 * S)), abs=ROUNDING_UG)
+
+
+@pytest.mark.parametrize("out", [5 * S, 4 * S + 170])
+def test_a_launch_that_broke_within_a_switch_stands_still_at_our_cost(
+    sites: Sites, out: int
+) -> None:
+    """It dies in a switch, which is given up soon; it is launched again slots later, as it was.
+
+    The baseline trains on meanwhile, and what the point draws is not taken from the rest of a slot.
+    """
+    world = story.world(
+        story.at("A", 0, S + 100),
+        replace(story.to("B", S + 100, S + 120), to=""),
+        Stay(start=S + 120, end=out, lives=False, ours=True),
+        story.at("A", out, 8 * S),
+    )
+    site = story.live(story.begun(sites, world), S)
+    site.deliver(S + 100)
+    site.report(S + 100)
+    site.order(S + 100, "B")
+    site.step(S + 100, SwitchState.CHECKPOINTING)
+    site.price(S + 100)
+    site.deliver(S + 120)
+    site.report(S + 120)
+    site.fail(S + 150)
+    site.deliver(out)
+    site.begin(out, world.tokens(out), "A")
+    story.live(site)
+    site.price(40 * S)
+    found = site.saving(40 * S)
+    assert found.saved_ug == pytest.approx(float(true_ug(site, 40 * S)), abs=ROUNDING_UG)
