@@ -8,9 +8,10 @@ Invariant: a second that a run held a GPU is covered or unread, never both and n
 newest seconds alone wait, while the next delivery is not late.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from wattmesh.telemetry.ledger import EnergyRow, SlotGrid
@@ -61,21 +62,37 @@ def unread(holding: Span, covered: Sequence[Span], now: datetime) -> list[Span]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """From `start` until its run's next one: no GPU of it drew more than `power_w`; 0: unknown."""
+
+    start: datetime
+    power_w: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The most that boards can draw.
 
     Attributes:
-        by_gpu: enforced or highest limit, as the board told it last. `largest_w`: the largest draw
-            that was measured of any GPU here; 0 while none was.
+        by_gpu: enforced or highest limit, as the board told it last.
+        by_run: where no board tells: what GPUs were measured to draw, by run and in time order.
     """
 
     by_gpu: Mapping[str, float]
-    largest_w: float = 0.0
+    by_run: Mapping[str, Sequence[Ceiling]] = field(default_factory=dict)
 
-    def of(self, gpu: str) -> float:
-        """Give watts that a GPU does not exceed: its limit, its peers', their largest draw."""
-        peers_w = max(self.by_gpu.values(), default=self.largest_w)
-        return self.by_gpu.get(gpu) or peers_w or UNKNOWN_LIMIT_W
+    def of(self, gpu: str, run: str, slot: Span) -> float:
+        """Give watts that a GPU does not exceed: its limit, its peers', what its run drew there."""
+        peers_w = max(self.by_gpu.values(), default=0.0)
+        return self.by_gpu.get(gpu) or peers_w or self._drawn_w(run, slot) or UNKNOWN_LIMIT_W
+
+    def _drawn_w(self, run: str, slot: Span) -> float:
+        """Give the most that GPUs drew where the run was in a slot; 0: not known of all of it."""
+        every = self.by_run.get(run, ())
+        first = max(0, bisect_right(every, slot[0], key=lambda each: each.start) - 1)
+        until = bisect_left(every, slot[1], key=lambda each: each.start)
+        powers_w = [each.power_w for each in every[first:until]]
+        return max(powers_w) if powers_w and all(powers_w) else 0.0
 
 
 def rows(
@@ -106,7 +123,7 @@ def rows(
             slot_end=slot[1],
             energy_mj=None,
             unobserved_ms=length_ms,
-            upper_mj=-(-round(1000 * limits.of(gpu)) * length_ms // 1000),
+            upper_mj=-(-round(1000 * limits.of(gpu, each.run, slot)) * length_ms // 1000),
             source=UNOBSERVED,
             quality="estimated",
             line=UNOBSERVED,

@@ -88,6 +88,7 @@ class Accounts:
         self._stuck_at: datetime | None = None
         self._open: dict[Slot, dict[str, Price | None]] = {}
         self._prices: SlotPrices | None = None
+        self._used: dict[Slot, Intensity | None] = {}
         self._settled: dict[str, tuple[datetime | None, int]] = {}
         self._unread = Unread(journal, grid, limits)
 
@@ -103,7 +104,7 @@ class Accounts:
         if priced_to is not None:
             since = self._grid.slot(min(now, priced_to) - LATE)[0]
             since = min(since, self._journal.ledger.booked_since() or since)
-        self._prices = SlotPrices(self._journal, self._tariff, now)
+        self._prices, self._used = SlotPrices(self._journal, self._tariff, now), {}
         stale = self._stale_slots(now, everything=since is None)
         self._emit(stale, since)
         reckoner = Reckoner(self._journal, self._grid, self._signal, self._priced)
@@ -208,6 +209,19 @@ class Accounts:
         if not homes:
             del self._open[slot]
 
+    def _used_in(self, row: EmissionRow) -> Intensity | None:
+        """Give what a slot was priced with before this turn; None where it was not."""
+        slot = (row.slot_start, row.slot_end)
+        if slot not in self._used:
+            used = [
+                each
+                for each in self._journal.ledger.intensities({row.slot_start})
+                if each.slot_end == row.slot_end and each.g_milli_per_kwh is not None
+            ]
+            ranks = [rank_of(each.quality, each.model) for each in used]
+            self._used[slot] = used[ranks.index(max(ranks))] if used else None
+        return self._used[slot]
+
     def _home(self, row: Intensity | EmissionRow) -> str:
         """Give the signal that a slot is accounted in: once it has a price, that stands."""
         return self._signal if row.g_milli_per_kwh is None else row.signal
@@ -248,14 +262,17 @@ class Accounts:
         """Give a row with its price.
 
         A row that had a price keeps its signal and its PUE, and its price where no better one is
-        known: a change of the settings rewrites no history.
+        known: a change of the settings rewrites no history. So does a row that comes late to a
+        slot of which others have a price: a slot has one, on both sides of a saving.
         """
         if row.line == Kind.AS_RUN:
             return replace(row, quality="")
-        before = _held(held) if held is not None else None
+        priced = held is not None and held.g_milli_per_kwh is not None
+        like = held if priced else self._used_in(row)
+        before = _held(like) if like is not None else None
         home, pue_milli = self._signal, self._pue_milli
-        if held is not None and before is not None:
-            home, pue_milli = held.signal, held.pue_milli
+        if like is not None:
+            home, pue_milli = like.signal, like.pue_milli
         found = self._best(home, row.slot_start, row.slot_end, before.rank if before else None)
         price = found if found is not None and _better(found, before) else before
         known = row.energy_mj is not None or row.upper_mj > 0

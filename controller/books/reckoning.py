@@ -94,7 +94,9 @@ class Reckoner:
                 behind = behind or any(each.kind == Kind.ASSUMED for each in made)
         priced = [self._price_row(row, held.get((row.scenario, row.slot_start))) for row in rows]
         self._journal.ledger.mark(run.run, marks, turn.since, priced)
-        return run.finished_at is None or behind
+        # A further mark may make a whole slot of what could not be measured in this turn.
+        further = any(each not in turn.marks for each in marks)
+        return run.finished_at is None or behind or further
 
     def _turn(self, run: RunRow, catalogue: Catalogue, now: datetime) -> _Turn | None:
         """Read what a turn needs; None where nothing can be told now."""
@@ -109,7 +111,7 @@ class Reckoner:
         if self._slot_before(until, first.at)[0] < since:
             return None  # the wall clock was stepped back: what it passes again is reckoned once
         horizon = max(until, self._horizon(run, now))
-        history = RunHistory(self._journal, run, catalogue, self._grid, horizon)
+        history = RunHistory(self._journal, run, catalogue, self._grid, until=horizon, heard=until)
         assumed = ledger.first_slot_of_kind(run.run, Kind.ASSUMED)
         if assumed is not None and assumed < since and history.measured(run.baseline):
             since, marks = assumed, ledger.token_marks(run.run)

@@ -34,7 +34,14 @@ class RunHistory:
     """One run's past, for one turn."""
 
     def __init__(
-        self, journal: Journal, run: RunRow, catalogue: Catalogue, grid: SlotGrid, until: datetime
+        self,
+        journal: Journal,
+        run: RunRow,
+        catalogue: Catalogue,
+        grid: SlotGrid,
+        *,
+        until: datetime,
+        heard: datetime,
     ) -> None:
         """Read where the run was and when it was launched; joules are read as they are asked for.
 
@@ -44,11 +51,13 @@ class RunHistory:
             catalogue: its points.
             grid: slots.
             until: up to when it is known.
+            heard: when it was heard last, `until` at most: a slot in which it ended is not whole.
         """
         self._journal = journal
         self._run = run
         self._grid = grid
         self._until = until
+        self._heard = heard
         self._settling = timedelta(seconds=catalogue.switch.layout_s)
         self._stays = journal.stays.of(run.run)
         self._launches = journal.stays.launches(run.run)
@@ -58,6 +67,11 @@ class RunHistory:
     def active_s(self, start: datetime, end: datetime) -> float:
         """Give the seconds in which the baseline's clock runs."""
         return active((start, end), self._outages())
+
+    def _lived_s(self, start: datetime, end: datetime) -> float:
+        """Give the seconds in which a launch lived, whoever ended the others."""
+        gaps = ((before.end, after.start) for before, after in pairwise(self._launches))
+        return active((start, end), gaps)
 
     def _outages(self) -> Iterator[Span]:
         """Give the time between two launches, unless we caused it."""
@@ -96,7 +110,12 @@ class RunHistory:
         return found
 
     def point_in(self, start: datetime, end: datetime) -> str:
-        """Name the point at which the run was all through [start, end); "" where it was not."""
+        """Name the point at which the run was all through [start, end); "" where it was not.
+
+        An outage that we caused is no time at a point: the baseline trains on in it.
+        """
+        if self._lived_s(start, end) < self.active_s(start, end):
+            return ""
         for each in self.stretches():
             if each.start <= start and end <= each.end:
                 return each.point
@@ -128,8 +147,9 @@ class RunHistory:
             for start, until in self._grid.parts(stretch.start, stretch.end)
             if self._grid.slot(start) == (start, until)
         ]
-        # The newest may still be on its way from a node.
-        whole = [each for each in whole if each[1] <= self._booked()]
+        # The newest may still be on its way from a node, and the run may have ended in it.
+        known = min(self._booked(), self._heard)
+        whole = [each for each in whole if each[1] <= known]
         chosen = [*whole[:EDGE_SLOTS], *whole[EDGE_SLOTS:][-RECENT_SLOTS:]]
         if not chosen:
             return
@@ -146,7 +166,7 @@ class RunHistory:
             if before.at < stretch.start:
                 continue  # tokens of another point are among them
             seconds = (until - start).total_seconds()
-            if self.active_s(start, until) < seconds:
+            if self._lived_s(start, until) < seconds:
                 continue  # its joules are of less time
             yield Measured(
                 tokens=after.tokens - before.tokens,

@@ -4,12 +4,16 @@ Reads who held what and what was covered; the rule is telemetry/unobserved.py. I
 absolute: a turn that comes again, or after a crash, changes nothing.
 """
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.telemetry.ledger import SlotGrid
-from wattmesh.telemetry.unobserved import Limits, rows
+from wattmesh.reconfig.layout import Layout
+from wattmesh.telemetry.ledger import EnergyRow, SlotGrid
+from wattmesh.telemetry.unobserved import Ceiling, Holding, Limits, rows
 
 RECENT = timedelta(hours=48)
 """Launches that ended longer ago are looked at once, when a process begins; and while they have
@@ -44,19 +48,73 @@ class Unread:
         }
         holdings = coverage.holdings(self._since, now, heard)
         held = coverage.unread(holdings)
-        by_gpu = self._limits()
-        known = Limits(by_gpu=by_gpu, largest_w=0.0 if by_gpu else coverage.largest_w())
-        found = rows(holdings, coverage.covered(), self._grid, known, now)
+        covered, limits = coverage.covered(), Limits(by_gpu=self._limits())
+        found = rows(holdings, covered, self._grid, limits, now)
+        if found and not limits.by_gpu:
+            limits = Limits(by_gpu={}, by_run=self._drawn({row.run for row in found}, holdings))
+            found = rows(holdings, covered, self._grid, limits, now)
         wanted = {(row.gpu_uuid, row.run, row.slot_start): row for row in found}
-        # A bound that was given is only ever raised: a cap that comes bounds nothing of before.
+        wanted = {key: raised(row, held.get(key)) for key, row in wanted.items()}
         longer = [
             row
             for key, row in wanted.items()
             if key not in held
             or held[key].unobserved_ms != row.unobserved_ms
-            or held[key].upper_mj < row.upper_mj
+            or held[key].upper_mj != row.upper_mj
         ]
         gone = [key for key in held if key not in wanted]
         if longer or gone:
             coverage.book(longer, gone)
         self._since = now - RECENT
+
+    def _drawn(
+        self, dark: Collection[str], holdings: Iterable[Holding]
+    ) -> dict[str, tuple[Ceiling, ...]]:
+        """Give what GPUs were measured to draw, of runs with unread time; "": of any run."""
+        runs = {each.run for each in holdings if each.run} if "" in dark else dark
+        found = {run: drawn(self._journal, run) for run in sorted(runs)}
+        most_w = max((each.power_w for every in found.values() for each in every), default=0.0)
+        return found | {"": (Ceiling(start=NEVER, power_w=most_w),)}
+
+
+def drawn(journal: Journal, run: str) -> tuple[Ceiling, ...]:
+    """Give the most that a GPU of a run drew, for each of its stays; 0 at what was never measured.
+
+    Measured are whole slots of one stay and one launch, of which all was read, in which the run
+    trained, as it had at that point before: not those in which it loaded, compiled or began.
+    """
+    stays, launches = journal.stays.of(run), journal.stays.launches(run)
+    ends = [each.at for each in stays[1:]]
+    most_w, powers_w = 0.0, journal.coverage.largest_w(run)
+    known = set[tuple[Layout, int | None]]()
+    for before, mark in pairwise(journal.ledger.token_marks(run)):
+        slot = (mark.slot_start, mark.slot_end)
+        number = bisect_right(stays, slot[0], key=lambda each: each.at) - 1
+        if slot not in powers_w or number < 0:
+            continue
+        stay, end = stays[number], (*ends, slot[1])[number]
+        begun = stay.at <= before.at and stay.tokens < before.tokens
+        lived = any(each.start < before.at and slot[1] <= each.end for each in launches)
+        whole = not stay.switching and slot[1] <= end
+        if whole and lived and begun and before.tokens < mark.tokens:
+            most_w = max(most_w, powers_w[slot])
+            known.add((stay.layout, stay.clock_mhz))
+    return tuple(
+        Ceiling(start=each.at, power_w=most_w if (each.layout, each.clock_mhz) in known else 0.0)
+        for each in stays
+    )
+
+
+def raised(row: EnergyRow, held: EnergyRow | None) -> EnergyRow:
+    """Give a row with the bound that its time had already, where that is higher.
+
+    A bound that was given is only ever raised: a cap that comes bounds nothing of before.
+    """
+    if held is None:
+        return row
+    more_ms = row.unobserved_ms - held.unobserved_ms
+    if more_ms < 0:  # some of it was read after all
+        before_mj = held.upper_mj * row.unobserved_ms // held.unobserved_ms
+    else:
+        before_mj = held.upper_mj + row.upper_mj * more_ms // row.unobserved_ms
+    return replace(row, upper_mj=max(row.upper_mj, before_mj))

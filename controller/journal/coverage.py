@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, func, or_, select
+from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select
 
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.tables import (
@@ -24,6 +24,9 @@ from wattmesh.controller.journal.tables import (
 from wattmesh.controller.journal.values import columns, from_us, to_us, upsert
 from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
 from wattmesh.telemetry.unobserved import UNOBSERVED, Holding, Span
+
+RUN = "run"
+"""The ledger line of a run's own joules."""
 
 HOST_DEVICES = ("cpu:%", "dram:%", "node:%")
 
@@ -130,22 +133,34 @@ class CoverageStore:
         starts = [to_us(start) for _, _, start in taken_back]
         self._changed([*starts, *(value["slot_start"] for value in values)])
 
-    def largest_w(self) -> float:
-        """Give the largest mean draw of a GPU over one slot, all of it measured; 0: none."""
-        table = ENERGY.c
-        of_gpu = (
-            select(
-                (func.sum(table.energy_mj) * 1e3 / (table.slot_end - table.slot_start)).label("w")
+    def largest_w(self, run: str) -> dict[Span, float]:
+        """Give by slot the largest mean draw, in watts, of any GPU that a run held all through it.
+
+        Only GPUs of which all of that slot was read, and that had no other row in it.
+        """
+        table, other = ENERGY.c, ENERGY.alias()
+        alone = not_(
+            exists().where(
+                other.c.gpu_uuid == table.gpu_uuid,
+                other.c.slot_start == table.slot_start,
+                or_(other.c.run != table.run, other.c.line != table.line),
             )
+        )
+        draw_w = func.max(table.energy_mj * 1e3 / (table.slot_end - table.slot_start))
+        query = (
+            select(table.slot_start, table.slot_end, draw_w.label("power_w"))
             .join(COVERAGE, COVERAGE.c.gpu_uuid == table.gpu_uuid)
+            .where(table.run == run, table.line == RUN, table.unobserved_ms == 0, alone)
             .where(and_(*(table.gpu_uuid.not_like(each) for each in HOST_DEVICES)))
             .where(table.slot_start >= COVERAGE.c.from_at, table.slot_end <= COVERAGE.c.until_at)
-            .group_by(table.gpu_uuid, table.slot_start, table.slot_end)
-            .having(func.sum(table.unobserved_ms) == 0)
-            .subquery()
+            .group_by(table.slot_start, table.slot_end)
         )
         with self._database.reading() as connection:
-            return float(connection.execute(select(func.max(of_gpu.c.w))).scalar() or 0.0)
+            return {
+                (from_us(row.slot_start), from_us(row.slot_end)): float(row.power_w)
+                for row in connection.execute(query)
+                if row.power_w is not None
+            }
 
 
 _UNREAD = and_(ENERGY.c.unobserved_ms > 0, ENERGY.c.line == UNOBSERVED)

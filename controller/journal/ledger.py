@@ -89,6 +89,7 @@ class Intensity:
     g_milli_per_kwh: int | None
     model: str = ""
     stand_in: str = ""
+    pue_milli: int = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +272,7 @@ class LedgerStore:
             table.g_milli_per_kwh,
             table.model,
             table.stand_in,
+            table.pue_milli,
         )
         query: Any = (
             select(*columns)

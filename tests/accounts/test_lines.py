@@ -138,14 +138,19 @@ def test_a_facilitys_grams_are_those_of_its_machines_times_the_pue(journal: Jour
 
 
 def test_another_pue_rewrites_no_history(journal: Journal) -> None:
-    """Settings changed: rows that have a price keep its PUE, also through a restatement."""
+    """Settings changed: slots that have a price keep its PUE, also through a restatement.
+
+    So do joules that come late to a slot in which anything has a price.
+    """
     ran(journal, 1_250)
-    book(journal, energy(3, 3_600_000, run="", line="idle"))
+    for slot in (3, 5):
+        book(journal, energy(slot, 3_600_000, run="", line="idle"))
     intensity(journal, (150.0,), first=0)
+    intensity(journal, (150.0,), first=5)
     facility(journal, 1_100).price(after(200))
     rows = journal.ledger.emissions()
     assert {row.pue_milli for row in rows if row.carbon_ug and row.line == "run"} == {1_250}
-    assert {row.pue_milli for row in rows if row.line == "idle"} == {1_100}
+    assert [row.pue_milli for row in rows if row.line == "idle"] == [1_250, 1_100]
     assert any(row.g_milli_per_kwh == 150_000 for row in rows)
 
 

@@ -138,7 +138,7 @@ class Site:
 
     Attributes:
         limits: what boards tell of their power limit: known of all, or of none.
-        signal: the accounting signal of the settings.
+        signal, pue_milli: the accounting signal and the PUE of the settings.
     """
 
     journal: Journal
@@ -147,6 +147,7 @@ class Site:
     told: Told
     limits: Mapping[str, float] = field(default_factory=dict)
     signal: Signal = SIGNAL
+    pue_milli: int = 1000
     run: str = "r"
     gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     accounts: Accounts | None = None
@@ -168,7 +169,9 @@ class Site:
     def restart(self) -> None:
         """Start the daemon anew: its accounts remember nothing."""
         known = {gpu: self.limits[gpu] for gpu in self.limits}
-        self.accounts = Accounts(self.journal, self.signal, self.grid, limits=lambda: known)
+        self.accounts = Accounts(
+            self.journal, self.signal, self.grid, self.pue_milli, limits=lambda: known
+        )
 
     def price(self, at: int) -> None:
         """Bring the books up to date."""
