@@ -1,5 +1,6 @@
 """What no checkpoint can hold is told by name before the first step, and asking changes nothing."""
 
+import json
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -248,17 +249,12 @@ def test_a_schedule_of_a_function_that_build_gives_again_is_carried() -> None:
     assert problem(made, DP2) == ""
 
 
-@pytest.mark.parametrize(
-    ("mode", "late"), [("act", False), ("observe", False), ("observe", True), ("", True)]
-)
-def test_a_run_that_cannot_be_carried_is_refused_or_only_measured(
-    zygote: Zygote, tmp_path: Path, mode: str, *, late: bool
-) -> None:
-    """Where the daemon acts, or there is none, before the first step; where it observes, trained.
-
-    `late`: seen only at the first save step, by the values.
-    """
-    out, environment = tmp_path, {"OUT": str(tmp_path), **({"LATE": "1"} if late else {})}
+def launch(
+    zygote: Zygote, out: Path, kind: str, mode: str = "", **environment: str
+) -> tuple[int, list[Any], str, set[str]]:
+    """Run the job of `norm_job`; gives status, steps, log and the last trouble that was told."""
+    out.mkdir(exist_ok=True)
+    environment |= {"OUT": str(out), "KIND": kind}
     with (
         tempfile.TemporaryDirectory(prefix="wm") as short,
         FakeDaemon(Path(short) / "d.sock", out, [], mode=mode) as daemon,
@@ -266,18 +262,54 @@ def test_a_run_that_cannot_be_carried_is_refused_or_only_measured(
         environment |= {"WATTMESH_URL": f"unix://{daemon.path}"} if mode else {}
         status = zygote.wait(zygote.start(2, environment, out, "tests.attach.norm_job:main"))
     log = "".join(path.read_text() for path in out.glob("rank-*.log"))
-    steps = (out / "steps.jsonl").read_text().split() if (out / "steps.jsonl").exists() else []
+    lines = (out / "steps.jsonl").read_text() if (out / "steps.jsonl").exists() else ""
+    steps = [json.loads(line) for line in lines.splitlines()]
+    return status, steps, log, {each.trouble for each in daemon.heard.progress[-1:]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "trained"),
+    [
+        ("norm", "act", 0),
+        ("norm", "", 0),
+        ("norm", "observe", STEPS),
+        ("late norm", "observe", STEPS),
+        ("late norm", "act", 2),
+    ],
+)
+def test_a_run_that_cannot_be_carried_is_refused_or_only_measured(
+    zygote: Zygote, tmp_path: Path, kind: str, mode: str, trained: int
+) -> None:
+    """Where the daemon acts, or there is none, before the first step; where it observes, trained.
+
+    A late one is seen only at the first save step, by the values.
+    """
+    status, steps, log, told = launch(zygote, tmp_path, kind, mode)
     assert "running_mean'" in log, (status, steps, log)
-    assert not list((out / "ck").glob("step-*"))
+    assert not list((tmp_path / "ck").glob("step-*"))
+    assert [len(steps), status == 0] == [trained, trained == STEPS], log
     if mode == "observe":
-        assert status == 0, log
-        assert len(steps) == STEPS
-        told = {each.trouble for each in daemon.heard.progress[-1:]}
         assert len(told) == 1
         assert "running_mean" in told.pop()
-    else:
-        assert status != 0
-        assert len(steps) == (2 if late else 0), log
+
+
+@pytest.mark.parametrize("kind", ["amax", "late norm"])
+def test_without_a_daemon_what_is_seen_at_a_save_step_ends_nothing(
+    zygote: Zygote, tmp_path: Path, kind: str
+) -> None:
+    """Nothing acts on the run: it is said once, nothing is saved, and weights are the bare ones.
+
+    Sabotaged twin: where the daemon acts, the same job ends at that step.
+    """
+    status, steps, log, _ = launch(zygote, tmp_path / "attached", kind)
+    assert status == 0, log
+    assert steps == launch(zygote, tmp_path / "bare", kind, BARE="1")[1]
+    assert len(steps) == STEPS
+    assert not list((tmp_path / "attached" / "ck").glob("step-*"))
+    assert log.count("ranks hold different values under the name 'model.") == 2, log
+    if kind == "amax":
+        status, steps, _, _ = launch(zygote, tmp_path / "act", kind, "act")
+        assert [status == 0, len(steps)] == [False, 2]
 
 
 class Large(list[nn.Parameter]):
