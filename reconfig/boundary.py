@@ -13,6 +13,7 @@ from functools import partial
 
 import torch
 
+from wattmesh.errors import Fenced
 from wattmesh.reconfig import group, streams, usage
 from wattmesh.reconfig.agreed import Agreed, Fact, conclude, left_out
 from wattmesh.reconfig.deadlines import Phase
@@ -121,24 +122,34 @@ class Boundary:
         """Go on after a boundary that some rank could not do; a collective call.
 
         Raises:
-            Diverged, CallHuman, Refused: the ranks do not train one run, and it may be switched.
+            Diverged, CallHuman, Refused: the ranks do not train one run, and it may be switched or
+                is launched again from where they did.
+            Fenced: a newer launch trains it, and no daemon says that it is only observed.
         """
         job, position = self._job, self._position
+        # Whether training ends here must not hang on what failed.
+        wishes = {
+            "finish": job.finish_asked,
+            "stop": job.stop_reason,
+            "tokens": position.tokens,
+            "again": job.relaunched and self.saves.newest is not None,
+        }
+        every = group.gather(wishes)
         error = ending(failure)
-        if error is not None and job.acted_on:
+        goes_on = isinstance(error, Fenced) or any(each["again"] for each in every)
+        if error is not None and (job.acted_on or (goes_on and job.is_alone)):
             raise error
         self.saves.say(
             f"the boundary of step {position.step} was left out ({failure}). Training goes on; the "
-            "checkpoint before stays the one to restart from."
+            "checkpoint before stays the one to restart from.",
+            cause=str(failure),
         )
         self.saves.forget()
         if self._story is not None:
             with suppress(Exception):
                 self._story.tell(SwitchState.ROLLED_BACK, detail=f"no checkpoint: {failure}")
                 self._orders.end()
-        # Whether training ends here must not hang on what failed.
-        wishes = {"finish": job.finish_asked, "stop": job.stop_reason, "tokens": position.tokens}
-        return left_out(group.gather(wishes), job.tokens_total)
+        return left_out(every, job.tokens_total)
 
     def _agree(self) -> Agreed:
         """Compare positions, and learn what any rank was asked for and what the leader decided."""

@@ -1,17 +1,14 @@
 """Whether a freshly built state can be carried at all: asked before the first step, told by name.
 
-What an optimizer will keep is learned from a step of a stand-in with tiny parameters, which leaves
-the optimizer, its parameters and the random streams as they are.
+Of torch's own optimizers it is known what they will keep; what another one keeps is found out at
+the first save. To step one, or a copy, could do anything: call back, draw, count in its class.
 
-Invariant: nothing of the state is changed, and nothing is called that might wait for another rank.
+Invariant: nothing of the state is changed, no optimizer is stepped or copied, and nothing is called
+that might wait for another rank.
 """
 
-import copy
 import inspect
-import sys
-from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import nn
@@ -22,14 +19,12 @@ from wattmesh.reconfig.boxes import boxes_of
 from wattmesh.reconfig.in_step import words
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.memory import dtype_name
-from wattmesh.reconfig.optimizers import PARAMS, check_slot, flat, names_of
+from wattmesh.reconfig.optimizers import PARAMS, names_of
 from wattmesh.reconfig.state import State, Stateful
 from wattmesh.reconfig.tensors import name_all
 from wattmesh.reconfig.universal.dtypes import CODES
 
 _STATISTICS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
-_SIDES = (2, 3, 5, 7, 11)
-"""Lengths of a stand-in's dims: different, so that a slot cut along one of them shows."""
 
 
 def problem(state: State, layout: Layout) -> str:
@@ -110,9 +105,20 @@ def _check_optimizers(state: State) -> None:
                 "together, which belong to none of them in another layout; use an optimizer with "
                 "slots of its own for each parameter."
             )
-        for parameter, stand_in, slots in _slots_of_stand_ins(optimizer):
-            for key, value in flat(f"optim.state.{names[parameter]}", slots):
-                check_slot(key, value, stand_in)
+        if isinstance(optimizer, torch.optim.Adafactor):
+            _check_factored(optimizer, names)
+
+
+def _check_factored(optimizer: torch.optim.Adafactor, names: Mapping[torch.Tensor, str]) -> None:
+    for group in optimizer.param_groups:
+        for each in group[PARAMS]:
+            if each.requires_grad and each.dim() > 1:
+                raise InputInvalid(
+                    f"checkpoint: Adafactor keeps rows and columns of {names[each]!r} "
+                    "('row_var', 'col_var'), and a slot of another shape cannot be sharded with "
+                    "its parameter; use an optimizer whose slots have the parameter's shape or "
+                    "are one number, as AdamW's."
+                )
 
 
 def _wants_closure(optimizer: torch.optim.Optimizer) -> bool:
@@ -125,88 +131,3 @@ def _wants_closure(optimizer: torch.optim.Optimizer) -> bool:
         and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
         for each in parameters
     )
-
-
-def _slots_of_stand_ins(
-    optimizer: torch.optim.Optimizer,
-) -> list[tuple[torch.Tensor, torch.Tensor, Any]]:
-    """A parameter of each kind, its stand-in, and what a step of a copy would keep for it.
-
-    Empty where a copy cannot be made to step: then the first save finds out.
-    """
-    if optimizer.state or not _is_alone(optimizer):
-        return []
-    try:
-        others = {key: each for key, each in vars(optimizer).items() if key not in _OWN}
-        twin = object.__new__(type(optimizer))
-        twin.__dict__.update(copy.deepcopy(others))
-        # Hooks, and the step that a schedule has wrapped, are the real optimizer's.
-        twin.__dict__.update({key: OrderedDict() for key in vars(optimizer) if "_hooks" in key})
-        pairs = [_stand_ins(group) for group in optimizer.param_groups]
-        twin.state = defaultdict(dict)
-        twin.param_groups = [
-            {**copy.deepcopy(_settings(group)), PARAMS: [stand_in for _, stand_in in each]}
-            for group, each in zip(optimizer.param_groups, pairs, strict=True)
-        ]
-        device = [each for group in pairs for _, each in group if each.is_cuda]
-        with torch.random.fork_rng(devices={each.device for each in device}):
-            type(optimizer).step(twin)
-    except Exception:
-        # An optimizer may be anything; that it cannot be asked so says nothing against it.
-        return []
-    return [(real, each, twin.state[each]) for group in pairs for real, each in group]
-
-
-_OWN = ("state", "param_groups", "step")
-
-
-def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key != PARAMS}
-
-
-def _stand_ins(group: Mapping[str, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """One parameter for each number of dims, and a tiny one like it with a gradient of zeros."""
-    firsts: dict[int, torch.Tensor] = {}
-    for each in group[PARAMS]:
-        if each.requires_grad and each.dim() <= len(_SIDES):
-            firsts.setdefault(each.dim(), each)
-    found: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for dims, each in firsts.items():
-        tiny = nn.Parameter(torch.zeros(_SIDES[:dims], dtype=each.dtype, device=each.device))
-        tiny.grad = torch.zeros_like(tiny)
-        found.append((each, tiny))
-    return found
-
-
-def _is_alone(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step touches nothing but what is in the parameter groups.
-
-    Not where the optimizer holds its parameters, or another optimizer, beside them, nor where it
-    may talk to other ranks.
-    """
-    held = {id(each) for group in optimizer.param_groups for each in group[PARAMS]}
-    others = [each for key, each in vars(optimizer).items() if key not in _OWN]
-    if any(_reaches(each, held) for each in others):
-        return False
-    modules = {each.__module__ for each in type(optimizer).__mro__}
-    return not any(
-        _is_distributed(each)
-        for name in modules
-        if name.partition(".")[0] != "torch" and name in sys.modules
-        for each in vars(sys.modules[name]).values()
-    )
-
-
-def _reaches(value: Any, held: set[int]) -> bool:
-    if isinstance(value, torch.Tensor | torch.optim.Optimizer | nn.Module):
-        return id(value) in held or not isinstance(value, torch.Tensor)
-    if isinstance(value, Mapping):
-        return any(_reaches(each, held) for each in value.values())
-    if isinstance(value, list | tuple | set):
-        return any(_reaches(each, held) for each in value)
-    return False
-
-
-def _is_distributed(value: Any) -> bool:
-    name = getattr(value, "__name__" if inspect.ismodule(value) else "__module__", "")
-    return str(name).startswith("torch.distributed")

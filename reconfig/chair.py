@@ -64,6 +64,7 @@ class Chair:
         self._board.put("reached", reached.read(self._folder.reached_file))
         link = Link.from_environment()
         self._board.put("daemon", link is not None)
+        self._board.put("scripted", not isinstance(job.courier, Silent))
         if link is not None:
             self.voice = self._courier(link, generation, job)
         self._tell_what_was(begun)

@@ -94,17 +94,31 @@ class Job:
         return self.courier if self.rank == 0 else Relay(self.board)
 
     def may_be_switched(self, generation: Generation) -> bool:
-        """Whether the daemon acts, as the leader knows; a job without one has only us to save it.
+        """Whether the daemon acts, as the leader knows, or a script gives orders in its place.
 
-        One whose daemon has not answered yet is taken to be observed.
+        Without either nobody acts on the run. One whose daemon has not answered yet is taken to be
+        observed.
         """
-        if not self.board.peek("daemon"):
-            return True
+        if self.is_alone:
+            return bool(self.board.peek("scripted"))
         return self.voice(generation).orders().mode == "act"
+
+    @property
+    def must_be_carried(self) -> bool:
+        """Whether a launch that no checkpoint could hold ends before its first step.
+
+        Where the run may be switched, and where nobody watches it: its owner counts on checkpoints.
+        """
+        return self.acted_on or self.is_alone
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no daemon whose mode says if anybody acts on the run."""
+        return not self.board.peek("daemon")
 
     def knows_mode(self, generation: Generation) -> bool:
         """Whether the daemon, if there is one, has said whether it acts."""
-        return not self.board.peek("daemon") or self.voice(generation).orders().mode != ""
+        return self.is_alone or self.voice(generation).orders().mode != ""
 
     def attempt(self, generation: Generation) -> int:
         """This launch's attempt number; global rank 0 may have had to claim a higher one."""

@@ -190,7 +190,7 @@ class Member:
             try:
                 found = self._prove(generation, named)
             except CallHuman as error:
-                if self.job.acted_on or generation.checkpoint:
+                if self.job.must_be_carried or generation.checkpoint:
                     raise
                 self._observe_only(str(error))
                 return
@@ -202,7 +202,7 @@ class Member:
         """Refuse a state that no checkpoint could hold, before its first step; a collective call.
 
         Raises:
-            InputInvalid: on every rank, where the run may be switched.
+            InputInvalid: on every rank, where the run may be switched or nobody watches it.
         """
         job = self.job
         assert self.state is not None
@@ -213,7 +213,7 @@ class Member:
         while leads and not job.knows_mode(generation) and time.monotonic() < until:
             time.sleep(POLL_S)
         job.acted_on = any(group.gather(leads and job.may_be_switched(generation)))
-        if told and (job.acted_on or generation.retreats):
+        if told and (job.must_be_carried or generation.retreats):
             raise InputInvalid(told)
         if told:
             self._observe_only(told)

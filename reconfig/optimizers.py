@@ -10,11 +10,13 @@ belongs to a parameter: it has the parameter's shape and sharding, or is one num
 """
 
 from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.names import parameters_of
@@ -130,7 +132,7 @@ def begin(state: State) -> None:
     """Make the slots of optimizers that have none, by a step with zero gradients and no rate.
 
     For freshly built states that are about to be loaded: the parameters stay as they are, counters
-    of steps do not.
+    of steps do not. No hook hears of that step, for nothing is trained in it.
 
     Raises:
         InputInvalid: an optimizer that cannot step so.
@@ -146,7 +148,8 @@ def begin(state: State) -> None:
                 each.grad = torch.zeros_like(each) if each.requires_grad else None
             for group, rate in rates:
                 group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
-            optimizer.step()
+            with without_hooks(optimizer):
+                optimizer.step()
         except (TypeError, RuntimeError) as error:
             raise InputInvalid(
                 f"checkpoint: {_kind(optimizer)} cannot make its slots by a step with zero "
@@ -157,6 +160,25 @@ def begin(state: State) -> None:
                 group["lr"] = rate
             for each in parameters:
                 each.grad = None
+
+
+@contextmanager
+def without_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Let nobody hear of this optimizer's steps within: neither its hooks, nor those of all."""
+    hooks: list[dict[Any, Any]] = [
+        _global_optimizer_pre_hooks,
+        _global_optimizer_post_hooks,
+        optimizer._optimizer_step_pre_hooks,
+        optimizer._optimizer_step_post_hooks,
+    ]
+    before = [dict(each) for each in hooks]
+    for each in hooks:
+        each.clear()
+    try:
+        yield
+    finally:
+        for each, hooked in zip(hooks, before, strict=True):
+            each.update(hooked)
 
 
 def give_back(state: State, tensors: Mapping[str, torch.Tensor], plain: Mapping[str, Any]) -> None:

@@ -43,7 +43,7 @@ class Saves:
         self._member = member
         self._own = OwnSaves(job.save, job.folder, job.keep) if job.save is not None else None
         self._disk = Disk(None)
-        self._trouble = ""
+        self._trouble, self._cause = "", ""
         self.newest: Saved | None = None
 
     @property
@@ -63,11 +63,12 @@ class Saves:
         late = f"the newest checkpoint could not be made durable ({settling})" if settling else ""
         return (self._job.uncarried or self._trouble or late)[:TROUBLE_LENGTH]
 
-    def say(self, trouble: str) -> None:
-        """Keep a sentence for the daemon, and log it."""
-        if trouble and trouble != self._trouble:
+    def say(self, trouble: str, *, cause: str = "") -> None:
+        """Keep a sentence for the daemon, and log it; one with the `cause` of the last one once."""
+        cause = cause or trouble
+        if trouble and cause != self._cause:
             log.error("%s", trouble)
-        self._trouble = trouble
+        self._trouble, self._cause = trouble, cause
 
     def forget(self) -> None:
         """Leave a save that some rank could not finish; what was staged of it goes."""
