@@ -32,6 +32,8 @@ NAMES = "index.json"
 NUMBERS = "index.safetensors"
 
 _WIDE = ("start", "shape", "strides")
+_REACH = MAX_COUNT // MAX_DIMS
+"""Elements that strides may reach over along one dim, so that all dims together can be counted."""
 
 
 def names_to_bytes(index: Index) -> bytes:
@@ -185,16 +187,22 @@ def _in_place(segments: Segments, entries: tuple[Entry, ...]) -> bool:
     for row, entry in enumerate(entries):
         shapes[row, : len(entry.shape)] = entry.shape
         flat[row, 0] = math.prod(entry.shape)
-    limit = np.where(segments.flat[:, None] == 1, flat[segments.entry], shapes[segments.entry])
-    if bool((segments.start > limit - segments.shape).any()):
-        return False
-    steps = np.where(segments.shape > 0, segments.shape - 1, 0)
-    # In floating point first: what is too large there would wrap around in whole numbers.
-    reach = (steps.astype(np.float64) * segments.strides).sum(axis=1)
-    if bool((reach > MAX_COUNT).any()):
-        return False
-    span = (steps * segments.strides).sum(axis=1) + 1
-    nbytes = np.where((segments.shape > 0).all(axis=1), span * sizes[segments.entry], 0)
+    flat_one = segments.flat == 1
+    span = np.ones(len(segments), dtype=np.int64)
+    empty = np.zeros(len(segments), dtype=bool)
+    for dim in range(dims):
+        count, step = segments.shape[:, dim], segments.strides[:, dim]
+        limit = np.where(flat_one, flat[segments.entry, dim], shapes[segments.entry, dim])
+        if bool((segments.start[:, dim] > limit - count).any()):
+            return False
+        # What would wrap around in whole numbers shows in floating point.
+        most = float(count.max()) * float(step.max())
+        if most > _REACH and bool((count.astype(np.float64) * step > _REACH).any()):
+            return False
+        span += (count - 1) * step
+        empty |= count == 0
+    nbytes = span * sizes[segments.entry]
+    nbytes[empty] = 0
     return bool((segments.nbytes == nbytes).all())
 
 
