@@ -4,7 +4,7 @@ PYTHON := .venv/bin/python
 # As many workers as the machine has cores, four at most: tests themselves start many processes.
 PARALLEL := -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
-.PHONY: help setup demo test lint format peers bench gpu docs
+.PHONY: help setup demo test fuzz lint format peers bench gpu docs
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -19,6 +19,9 @@ demo: setup ## a recorded grid day moves a real training job; about two minutes
 test: setup ## all tests, in parallel; ARGS="tests/laws -k wheel" for some, "-n 0" one by one
 	@scripts/system-deps
 	$(PYTHON) -m pytest $(PARALLEL) $(ARGS)
+
+fuzz: setup ## hostile input at every door, without end; ARGS="--door readers --seed 7"
+	$(PYTHON) -m benchmarks.hostile --forever $(ARGS)
 
 lint: setup ## style, format and types
 	$(PYTHON) -m ruff check

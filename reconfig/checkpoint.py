@@ -36,6 +36,7 @@ from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.memory import dtype_name
 from wattmesh.reconfig.state import Position, State
 from wattmesh.reconfig.tensors import Named, drop_slots, give_back
+from wattmesh.reconfig.universal import documents
 from wattmesh.reconfig.universal.declared import Declared
 from wattmesh.reconfig.universal.folder import (
     COMMIT,
@@ -83,8 +84,14 @@ def header_in(checkpoint: Checkpoint) -> Header:
     """
     try:
         data = checkpoint.trainer["header"]
-        return Header(**{**data, "ranks": tuple(data["ranks"])})
-    except (KeyError, TypeError) as error:
+        for name in ("attempt", "step", "samples", "tokens"):
+            documents.whole(data[name], name)
+        for name in ("run", "digest"):
+            documents.text(data[name], name)
+        documents.mapping(data["layout"], "layout")
+        ranks = tuple(documents.whole(each, "a rank") for each in data["ranks"])
+        return Header(**{**data, "ranks": ranks})
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointDamaged(
             f"checkpoint {checkpoint.folder.name}: {TRAINER} has no header of a run ({error})."
         ) from error

@@ -6,8 +6,11 @@ way.
 Invariant: equal means that both hold the same tensors with the same bits, however they are stored.
 """
 
+import re
+
+from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.universal import logical
-from wattmesh.reconfig.universal.folder import Checkpoint
+from wattmesh.reconfig.universal.folder import TRAINER, Checkpoint
 from wattmesh.reconfig.universal.names import HOOK
 from wattmesh.reconfig.universal.sources.source import Source
 from wattmesh.reconfig.universal.staging import Progress, silent
@@ -16,6 +19,9 @@ DIGEST = "digest"
 """Key in trainer.json: {"facts_xxh3_64": what the job's digest counts beside tensors, "beside":
 names of stored tensors that it does not count as tensors, because the facts hold them, "values":
 whether it counts the plain values}."""
+
+
+_FACTS = re.compile("[0-9a-f]{1,16}")
 
 
 def differences(
@@ -42,14 +48,21 @@ def matches_memory(
     """Whether what is stored is what the job had in memory; None where the job left no digest.
 
     Raises:
-        CheckpointDamaged: bytes are missing.
+        CheckpointDamaged: bytes are missing, or what the job said of its digest is nonsense.
     """
     told = checkpoint.trainer.get(DIGEST)
     if not checkpoint.manifest.logical_digest or not isinstance(told, dict):
         return None
+    beside, facts = told.get("beside"), told.get("facts_xxh3_64")
+    names = [each for each in beside if type(each) is str] if type(beside) is list else []
+    if names != beside or type(facts) is not str or not _FACTS.fullmatch(facts):
+        raise CheckpointDamaged(
+            f"checkpoint {checkpoint.folder.name}: {TRAINER} does not say what its digest counts; "
+            "use another checkpoint."
+        )
     found = logical.by_tensor(checkpoint.index, checkpoint.folder, jobs=jobs, progress=progress)
-    for fqn in told["beside"]:
+    for fqn in names:
         found.pop(HOOK.entry_key(fqn), None)
-    values = checkpoint.trainer["values"] if told.get("values") else None
-    total = logical.digest(found, int(told["facts_xxh3_64"], 16), values)
+    values = checkpoint.trainer.get("values", {}) if told.get("values") else None
+    total = logical.digest(found, int(facts, 16), values)
     return total == checkpoint.manifest.logical_digest

@@ -15,6 +15,7 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal import unpickle
+from wattmesh.reconfig.universal.allowance import CONTAINER
 from wattmesh.reconfig.universal.reader import Files
 
 # PKWARE APPNOTE 6.3.10, sections 4.3.7, 4.3.12, 4.3.14 to 4.3.16, 4.5.3.
@@ -86,7 +87,8 @@ class Archive:
         """
         if f"{self._top}byteorder" in self._lines and self._record("byteorder") != b"little":
             raise self._bad("its tensors are not little-endian")
-        return unpickle.load(self._record("data.pkl"), self.where, self._storage)
+        allowance = self._files.allowance
+        return unpickle.load(self._record("data.pkl"), self.where, self._storage, allowance)
 
     def _storage(self, key: str) -> tuple[int, int]:
         """Where a storage lies in the file; a model's tensors often share one."""
@@ -137,6 +139,7 @@ class Archive:
         if begin + nbytes > self.length or count > min(_MAX_RECORDS, nbytes // _LINE.size):
             raise self._bad(f"its directory of {count} records lies outside of it")
         data = self._bytes(begin, nbytes)
+        self._files.allowance.made(CONTAINER * count, self.where)
         lines: dict[str, _Line] = {}
         at = 0
         for _ in range(count):
@@ -195,6 +198,7 @@ class Archive:
         """Bytes of the archive."""
         if not 0 <= at <= at + nbytes <= self.length:
             raise self._bad(f"bytes {at} to {at + nbytes} of it lie outside of it")
+        self._files.allowance.read(nbytes, self.where)
         data = bytearray(nbytes)
         self._files.read_into(self._name, self.offset + at, memoryview(data))
         return bytes(data)

@@ -11,6 +11,7 @@ whatever the bytes were; only the cover proof and the files themselves remain to
 """
 
 import json
+import math
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -20,14 +21,19 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.universal import dtypes, rules
+from wattmesh.reconfig.universal import documents, dtypes, rules
+from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.index import COLUMNS, Column, Entry, Index, Segments
+from wattmesh.reconfig.universal.names import is_name
+from wattmesh.reconfig.universal.tensors import LARGEST, MAX_COUNT, MAX_DIMS
 
 VERSION = 1
 NAMES = "index.json"
 NUMBERS = "index.safetensors"
 
 _WIDE = ("start", "shape", "strides")
+_REACH = MAX_COUNT // MAX_DIMS
+"""Elements that strides may reach over along one dim, so that all dims together can be counted."""
 
 
 def names_to_bytes(index: Index) -> bytes:
@@ -59,27 +65,37 @@ def numbers_to_bytes(index: Index) -> bytes:
     return save(columns)
 
 
-def read(names: bytes, numbers: bytes, where: str) -> Index:
+def read(names: bytes, numbers: bytes, where: str, allowance: Allowance | None = None) -> Index:
     """Read an index from its two files.
 
+    Args:
+        names: of index.json.
+        numbers: of index.safetensors.
+        where: names the checkpoint in errors.
+        allowance: of the checkpoint, which was charged for the bytes; None for an index alone.
+
     Raises:
-        CheckpointDamaged: they are no index, or not of one another; `where` names the checkpoint.
+        CheckpointDamaged: they are no index, or not of one another.
+        InputInvalid: the allowance is spent.
     """
+    if allowance is not None:
+        allowance.look(where)
     try:
-        document = json.loads(names)
+        document = documents.mapping(documents.load(names), "it")
         if document["version"] != VERSION:
             raise CheckpointDamaged(
-                f"{where}: {NAMES} has version {document['version']!r}, this wattmesh reads "
+                f"{where}: {NAMES} has version {document['version']!r:.80}, this wattmesh reads "
                 f"{VERSION}; use the wattmesh that wrote it."
             )
-        known = [rules.from_json(each) for each in document["rules"]]
+        known = [rules.from_json(documents.mapping(each, "a rule")) for each in document["rules"]]
         entries = tuple(_entry(line, known) for line in document["entries"])
-        files = tuple(str(each) for each in document["files"])
-        tied = {str(alias): str(name) for alias, name in document["tied"].items()}
+        files = tuple(documents.text(each, "a file") for each in document["files"])
+        tied = {
+            documents.text(alias, "an alias"): documents.text(name, "a tied name")
+            for alias, name in documents.mapping(document["tied"], "tied").items()
+        }
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, InputInvalid) as error:
-        raise CheckpointDamaged(f"{where}: {NAMES} is not an index ({error}).") from error
-    except RecursionError as error:
-        raise CheckpointDamaged(f"{where}: {NAMES} is nested too deeply.") from error
+        raise CheckpointDamaged(f"{where}: {NAMES} is not an index ({error!s:.300}).") from error
     if len({entry.key for entry in entries}) != len(entries):
         raise CheckpointDamaged(f"{where}: {NAMES} lists a tensor twice.")
     segments = read_numbers(numbers, where)
@@ -105,13 +121,18 @@ def read_numbers(numbers: bytes, where: str) -> Segments:
 
 def _entry(line: list[Any], known: list[rules.Rule]) -> Entry:
     name, state, dtype, shape, rule = line
-    sizes = tuple(shape)
-    if not all(type(size) is int and size >= 0 for size in sizes):
-        raise ValueError(f"{name} has the shape {shape}")
-    if type(rule) is not int or rule < 0:
-        raise ValueError(f"{name} has the rule {rule}")
+    if not is_name(name) or not is_name(state):
+        raise ValueError(f"a tensor is called {name!r:.80} ({state!r:.80})")
+    sizes = tuple(shape) if type(shape) is list else (-1,)
+    counted = len(sizes) <= MAX_DIMS and all(type(n) is int and 0 <= n < LARGEST for n in sizes)
+    if not counted or math.prod(sizes) > MAX_COUNT:
+        raise ValueError(f"{name} has the shape {shape!r:.80}")
+    if type(rule) is not int or not 0 <= rule < len(known):
+        raise ValueError(f"{name} has the rule {rule!r:.80}")
+    if type(dtype) is not str:
+        raise ValueError(f"{name} has the dtype {dtype!r:.80}")
     dtypes.view_of(dtype)
-    return Entry(name=str(name), state=str(state), dtype=dtype, shape=sizes, rule=known[rule])
+    return Entry(name=name, state=state, dtype=dtype, shape=sizes, rule=known[rule])
 
 
 def _columns_problem(columns: Mapping[str, Any]) -> str:
@@ -121,7 +142,11 @@ def _columns_problem(columns: Mapping[str, Any]) -> str:
         return f"lacks the column {min(missing)!r}"
     if unknown := set(columns) - expected:
         return f"has a column {min(unknown)!r} that no index has"
+    if columns["entry"].ndim != 1 or columns["start"].ndim != 2:
+        return "has columns that are no columns"
     rows, dims = len(columns["entry"]), columns["start"].shape[-1]
+    if dims > MAX_DIMS:
+        return f"has {dims} dims, {MAX_DIMS} is the most"
     for name, column in columns.items():
         width = {"digest": (2,)}.get(name, (dims,) if name in _WIDE else ())
         if column.dtype != np.int64 or column.shape != (rows, *width):
@@ -133,18 +158,52 @@ def _check_ranges(
     segments: Segments, entries: tuple[Entry, ...], files: tuple[str, ...], where: str
 ) -> None:
     """Refuse numbers that no index has; what they mean is for the cover proof to say."""
-    dims = np.array([len(entry.shape) for entry in entries], dtype=np.int64)
+    widest = max((len(entry.shape) for entry in entries), default=1)
     good = (
         _within(segments.entry, len(entries))
         and _within(segments.file, len(files))
-        and bool((segments.offset >= 0).all() and (segments.nbytes >= 0).all())
-        and bool((segments.start >= 0).all() and (segments.shape >= 0).all())
+        and bool((segments.offset >= 0).all())
+        and all(_within(getattr(segments, name), MAX_COUNT + 1) for name in _WIDE)
         and bool(np.isin(segments.flat, (0, 1)).all())
         and bool((segments.entry[1:] >= segments.entry[:-1]).all())
-        and segments.dims >= int(dims.max(initial=1))
+        and segments.dims >= max(1, widest)
+        and _in_place(segments, entries)
     )
     if not good:
         raise CheckpointDamaged(f"{where}: {NUMBERS} holds numbers that no index has.")
+
+
+def _in_place(segments: Segments, entries: tuple[Entry, ...]) -> bool:
+    """Whether every box lies in its tensor, and its bytes are as many as its strides reach over.
+
+    Otherwise sums and products of these numbers, which everybody makes of them, may overflow.
+    """
+    if not len(segments):
+        return True
+    dims = segments.dims
+    shapes = np.ones((len(entries), dims), dtype=np.int64)
+    flat = np.ones((len(entries), dims), dtype=np.int64)
+    sizes = np.array([dtypes.size_of(entry.dtype) for entry in entries], dtype=np.int64)
+    for row, entry in enumerate(entries):
+        shapes[row, : len(entry.shape)] = entry.shape
+        flat[row, 0] = math.prod(entry.shape)
+    flat_one = segments.flat == 1
+    span = np.ones(len(segments), dtype=np.int64)
+    empty = np.zeros(len(segments), dtype=bool)
+    for dim in range(dims):
+        count, step = segments.shape[:, dim], segments.strides[:, dim]
+        limit = np.where(flat_one, flat[segments.entry, dim], shapes[segments.entry, dim])
+        if bool((segments.start[:, dim] > limit - count).any()):
+            return False
+        # What would wrap around in whole numbers shows in floating point.
+        most = float(count.max()) * float(step.max())
+        if most > _REACH and bool((count.astype(np.float64) * step > _REACH).any()):
+            return False
+        span += (count - 1) * step
+        empty |= count == 0
+    nbytes = span * sizes[segments.entry]
+    nbytes[empty] = 0
+    return bool((segments.nbytes == nbytes).all())
 
 
 def _within(column: Column, count: int) -> bool:

@@ -10,16 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.box import Box, Shape
 from wattmesh.reconfig.universal.index import Column, Entry, Index
 from wattmesh.reconfig.universal.planner import Planner
 
-GAP_BOXES = 4096
+GAP_BOXES = 512
 """Above this many boxes a gap is told by its size, not its place: finding it takes too long."""
 
 
-def prove(index: Index) -> None:
-    """Prove exact cover.
+def prove(index: Index, allowance: Allowance | None = None) -> None:
+    """Prove exact cover; the allowance, where there is one, ends what takes for ever.
 
     Raises:
         InputInvalid: bytes are missing, stored twice, or lie outside; the message names the tensor
@@ -29,7 +30,7 @@ def prove(index: Index) -> None:
     proven = _prove_flat(index) | _are_whole(index)
     planner = Planner(index)
     for row in np.flatnonzero(~proven).tolist():
-        _prove_boxes(index, planner, row)
+        _prove_boxes(index, planner, row, allowance)
 
 
 def _prove_sorted(index: Index) -> None:
@@ -105,11 +106,13 @@ def _refuse_flat(entry: Entry, expected: int, begin: int, end: int) -> None:
     )
 
 
-def _prove_boxes(index: Index, planner: Planner, row: int) -> None:
+def _prove_boxes(index: Index, planner: Planner, row: int, allowance: Allowance | None) -> None:
     """Prove one entry that has boxes."""
     entry = index.entries[row]
     table = planner.table(row)
-    _prove_cover(str(entry), entry.shape, table.start, table.stop, table.dim)
+    _prove_cover(
+        str(entry), entry.shape, table.start, table.stop, dim=table.dim, allowance=allowance
+    )
 
 
 def prove_boxes(name: str, shape: Shape, boxes: Collection[Box]) -> None:
@@ -122,15 +125,23 @@ def prove_boxes(name: str, shape: Shape, boxes: Collection[Box]) -> None:
     start = np.array([each.start for each in boxes], dtype=np.int64).reshape(len(boxes), len(shape))
     stop = np.array([each.stop for each in boxes], dtype=np.int64).reshape(len(boxes), len(shape))
     if not shape:
-        _prove_cover(name, shape, start, stop, 0)
+        _prove_cover(name, shape, start, stop, dim=0)
         return
     # Sorted along the dim that tells most of them apart, each is compared with few others.
     dim = max(range(len(shape)), key=lambda at: len(np.unique(start[:, at])))
     order = np.argsort(start[:, dim], kind="stable")
-    _prove_cover(name, shape, start[order], stop[order], dim)
+    _prove_cover(name, shape, start[order], stop[order], dim=dim)
 
 
-def _prove_cover(name: str, shape: Shape, start: Column, stop: Column, dim: int) -> None:
+def _prove_cover(
+    name: str,
+    shape: Shape,
+    start: Column,
+    stop: Column,
+    *,
+    dim: int,
+    allowance: Allowance | None = None,
+) -> None:
     """Prove boxes that are sorted by their start along `dim`."""
     limit = np.array(shape, dtype=np.int64)
     outside = ((start < 0) | (stop > limit) | (stop < start)).any(axis=1)
@@ -139,7 +150,7 @@ def _prove_cover(name: str, shape: Shape, start: Column, stop: Column, dim: int)
         raise InputInvalid(f"{name}: {_box(start, stop, at)} is outside {shape}.")
     holds = (stop > start).all(axis=1)
     start, stop = start[holds], stop[holds]
-    _refuse_overlap(name, start, stop, dim)
+    _refuse_overlap(name, start, stop, dim, allowance)
     volume = int((stop - start).prod(axis=1).sum())
     whole = Box.whole(shape)
     if volume != whole.count:
@@ -149,12 +160,16 @@ def _prove_cover(name: str, shape: Shape, start: Column, stop: Column, dim: int)
         )
 
 
-def _refuse_overlap(name: str, start: Column, stop: Column, dim: int) -> None:
+def _refuse_overlap(
+    name: str, start: Column, stop: Column, dim: int, allowance: Allowance | None
+) -> None:
     """Compare each box with those that begin before it ends, along the dim they are sorted by."""
     if len(start) < 2 or not start.shape[1]:
         return
     until = np.searchsorted(start[:, dim], stop[:, dim], side="left")
     for at in np.flatnonzero(until > np.arange(len(start)) + 1).tolist():
+        if allowance is not None and at % 256 == 0:
+            allowance.look(name)
         others = slice(at + 1, int(until[at]))
         meets = (start[others] < stop[at]) & (stop[others] > start[at])
         found = np.flatnonzero(meets.all(axis=1))

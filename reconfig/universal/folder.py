@@ -8,13 +8,12 @@ Order of writing: data files and the four above into a staging folder, each fsyn
 fsynced; rename; parent fsynced. So a folder under its final name is whole.
 
 Invariant: a folder without a COMMIT that matches is no checkpoint; whatever differs from the
-manifest is named before anything is read from it.
+manifest is named before anything is read from it. The seal says that nothing broke, not who made
+it: every number, name and list in a sealed document is checked like any stranger's.
 """
 
 import hashlib
 import json
-import os
-import stat
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -27,9 +26,11 @@ import xxhash
 
 from wattmesh import durable
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.universal import columns
+from wattmesh.reconfig.universal import columns, documents
+from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.index import Index
-from wattmesh.reconfig.universal.reader import Files, check_inside
+from wattmesh.reconfig.universal.reader import BUFFER, Files
+from wattmesh.reconfig.universal.regular_files import RegularFiles, check_relative
 
 FORMAT = "wattmesh universal checkpoint"
 VERSION = 1
@@ -141,69 +142,163 @@ def seal(
         list(pool.map(lambda name: durable.write_new(staging / name, small[name]), small))
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path, allowance: Allowance | None = None) -> Manifest:
     """Read what a checkpoint says of itself, after its COMMIT has been checked.
+
+    Args:
+        folder: the checkpoint's.
+        allowance: what reading may cost; None for a new one.
 
     Raises:
         CheckpointDamaged: no COMMIT, no manifest, or they do not belong together.
+        InputInvalid: the allowance is spent.
     """
-    text, commit = _read(folder, MANIFEST), _read(folder, COMMIT)
+    allowance = allowance or Allowance()
+    text, commit = _read(folder, MANIFEST, allowance), _read(folder, COMMIT, allowance)
     if hashlib.sha256(text).hexdigest().encode() != commit.removesuffix(b"\n"):
         raise CheckpointDamaged(
             f"checkpoint {folder.name}: {MANIFEST} differs from what {COMMIT} was written for."
         )
     try:
-        document = json.loads(text)
+        document = documents.mapping(documents.load(text), "it")
         told = document.pop("format"), document.pop("version")
         if told != (FORMAT, VERSION):
             raise CheckpointDamaged(
-                f"checkpoint {folder.name}: {MANIFEST} is of {told[0]!r} version {told[1]!r}, this "
-                f"wattmesh reads {FORMAT!r} version {VERSION}; use the wattmesh that wrote it."
+                f"checkpoint {folder.name}: {MANIFEST} is of {told[0]!r:.80} version "
+                f"{told[1]!r:.80}, this wattmesh reads {FORMAT!r} version {VERSION}; use the "
+                "wattmesh that wrote it."
             )
-        data = {str(name): DataFile(**line) for name, line in document.pop("data").items()}
-        return Manifest(**{**document, "kind": Kind(document["kind"]), "data": data})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return _manifest(document)
+    except (ValueError, KeyError, TypeError, InputInvalid) as error:
         raise CheckpointDamaged(
-            f"checkpoint {folder.name}: {MANIFEST} is no manifest ({error})."
+            f"checkpoint {folder.name}: {MANIFEST} is no manifest ({error!s:.300}); use another "
+            "checkpoint."
         ) from error
 
 
-def open_checkpoint(folder: Path) -> Checkpoint:
+def _manifest(document: dict[str, Any]) -> Manifest:
+    """What a document says, each part of its type.
+
+    Raises:
+        ValueError, KeyError, TypeError, InputInvalid: a part is missing, unknown, of another type.
+    """
+    files = {
+        name: {
+            "size": documents.whole(documents.mapping(line, name)["size"], name),
+            "xxh3_128": documents.text(line["xxh3_128"], name, _DIGEST),
+        }
+        for name, line in documents.mapping(document.pop("files", {}), "files").items()
+    }
+    if type(document.get("hashed", False)) is not bool:
+        raise ValueError("hashed is not true or false")
+    return Manifest(
+        kind=Kind(document.pop("kind")),
+        data={
+            name: _data_file(name, documents.mapping(line, name))
+            for name, line in documents.mapping(document.pop("data"), "data").items()
+        },
+        files=files,
+        run=documents.text(document.pop("run", ""), "run"),
+        attempt=documents.whole(document.pop("attempt", 0), "attempt"),
+        source=documents.mapping(document.pop("source", {}), "source"),
+        logical_digest=documents.text(
+            document.pop("logical_digest", ""), "logical_digest", _DIGEST
+        ),
+        **document,
+    )
+
+
+def _data_file(name: str, line: dict[str, Any]) -> DataFile:
+    """One data file's line.
+
+    Raises:
+        ValueError, TypeError, InputInvalid: the path or a number is none.
+    """
+    check_relative(name)
+    header = documents.text(line.pop("header_xxh3_128", ""), name, _DIGEST)
+    numbers = {key: documents.whole(value, f"{key} of {name}") for key, value in line.items()}
+    found = DataFile(**numbers, header_xxh3_128=header)
+    if found.header_nbytes > min(found.size, _HEADER):
+        raise ValueError(f"the header of {name} is longer than the file, or than any header")
+    return found
+
+
+def open_checkpoint(folder: Path, allowance: Allowance | None = None) -> Checkpoint:
     """Open a checkpoint; its data is not read, only looked at.
+
+    Args:
+        folder: the checkpoint's.
+        allowance: what reading may cost; None for a new one.
 
     Raises:
         CheckpointDamaged: the seal is broken, a small file differs, a data file is missing, has
             another size or (virtual) was changed since it was indexed, or the index reaches
             outside of them.
+        InputInvalid: the allowance is spent.
     """
-    checkpoint = open_sealed(folder)
+    checkpoint = open_sealed(folder, allowance)
     _check_data(folder, checkpoint.manifest, checkpoint.index)
     return checkpoint
 
 
-def open_sealed(folder: Path) -> Checkpoint:
+def open_sealed(folder: Path, allowance: Allowance | None = None) -> Checkpoint:
     """Open a checkpoint without looking at its data files: for who looks at each by itself.
 
     Raises:
         CheckpointDamaged: the seal is broken, or a small file differs.
+        InputInvalid: the allowance is spent.
     """
-    manifest = read_manifest(folder)
-    small = {name: _checked(folder, name, manifest) for name in _SMALL}
-    index = columns.read(small[columns.NAMES], small[columns.NUMBERS], f"checkpoint {folder.name}")
+    allowance = allowance or Allowance()
+    manifest = read_manifest(folder, allowance)
+    small = {name: _checked(folder, name, manifest, allowance) for name in _SMALL}
+    where = f"checkpoint {folder.name}"
+    index = columns.read(small[columns.NAMES], small[columns.NUMBERS], where, allowance)
     try:
-        trainer = json.loads(small[TRAINER])
+        trainer = _trainer(documents.load(small[TRAINER]))
     except ValueError as error:
-        raise CheckpointDamaged(f"checkpoint {folder.name}: {TRAINER}: {error}.") from error
+        raise CheckpointDamaged(f"{where}: {TRAINER}: {error!s:.300}.") from error
     return Checkpoint(folder=folder, manifest=manifest, index=index, trainer=trainer)
+
+
+def _trainer(document: Any) -> dict[str, Any]:
+    """What a trainer said: objects where every reader expects them.
+
+    Raises:
+        ValueError: a part is of another type.
+    """
+    trainer = documents.mapping(document, "it")
+    for part in ("header", "values", "extra"):
+        documents.mapping(trainer.get(part, {}), part)
+    values = trainer.get("values", {})
+    if type(values.get("param_groups")) is dict:
+        documents.mapping(values.get("other", {}), "other")
+        for part in ("param_groups", "slots"):
+            for name, told in documents.mapping(values.get(part, {}), part).items():
+                documents.mapping(told, f"{part} of {name:.80}")
+    return trainer
 
 
 _SMALL = (columns.NAMES, columns.NUMBERS, TRAINER)
 
+_MOST = {
+    MANIFEST: 128 << 20,
+    COMMIT: 128,
+    TRAINER: 512 << 20,
+    columns.NAMES: 1 << 30,
+    columns.NUMBERS: 4 << 30,
+}
+"""Bytes that each may have: what a job of 10^5 ranks and 10^7 segments writes, with room."""
 
-def _checked(folder: Path, name: str, manifest: Manifest) -> bytes:
+_DIGEST = 32
+_HEADER = 128 << 20
+"""Bytes of a data file's header; safetensors itself reads 100,000,000."""
+
+
+def _checked(folder: Path, name: str, manifest: Manifest, allowance: Allowance) -> bytes:
     """Read a small file and hold it against its line."""
-    data = _read(folder, name)
-    if manifest.files.get(name) != _line(data):
+    line = manifest.files.get(name)
+    data = _read(folder, name, allowance, line["size"] if line else None)
+    if line != _line(data):
         raise CheckpointDamaged(
             f"checkpoint {folder.name}: {name} differs from its line in {MANIFEST}."
         )
@@ -244,16 +339,14 @@ def check_file(folder: Path, name: str, expected: DataFile, *, foreign: bool) ->
         CheckpointDamaged: it is missing, no plain file, has another size or was changed.
     """
     try:
-        check_inside(folder, name)
-        found = os.stat(folder / name, follow_symlinks=False)
+        with RegularFiles(folder) as files:
+            found = files.look(name)
     except InputInvalid as error:
         raise CheckpointDamaged(f"checkpoint {folder.name}: {error}") from error
     except OSError as error:
         raise CheckpointDamaged(
             f"checkpoint {folder.name}: {name} cannot be read ({error.strerror})."
         ) from error
-    if not stat.S_ISREG(found.st_mode):
-        raise CheckpointDamaged(f"checkpoint {folder.name}: {name} is no plain file.")
     if found.st_size != expected.size:
         raise CheckpointDamaged(
             f"checkpoint {folder.name}: {name} has {found.st_size} bytes, not the {expected.size} "
@@ -273,23 +366,37 @@ def check_header(checkpoint: Checkpoint, name: str) -> None:
         CheckpointDamaged: it differs, or cannot be read.
     """
     expected = checkpoint.manifest.data[name]
-    header = bytearray(expected.header_nbytes)
+    hasher = xxhash.xxh3_128()
+    buffer = memoryview(bytearray(min(BUFFER, expected.header_nbytes)))
     with Files(checkpoint.folder) as files:
-        files.read_into(name, 0, memoryview(header))
-    if xxhash.xxh3_128_hexdigest(header) != expected.header_xxh3_128:
+        for at in range(0, expected.header_nbytes, BUFFER):
+            part = buffer[: min(BUFFER, expected.header_nbytes - at)]
+            files.read_into(name, at, part)
+            hasher.update(part)
+    if hasher.hexdigest() != expected.header_xxh3_128:
         raise CheckpointDamaged(
             f"checkpoint {checkpoint.folder.name}: the header of {name} differs from what was "
             "written."
         )
 
 
+def manifest_bytes(folder: Path) -> bytes:
+    """The manifest as it lies there, unchecked.
+
+    Raises:
+        CheckpointDamaged: it cannot be read, or is no plain file of a manifest's size.
+    """
+    return _read(folder, MANIFEST, Allowance())
+
+
 def _line(data: bytes) -> dict[str, Any]:
     return {"size": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
 
 
-def _read(folder: Path, name: str) -> bytes:
+def _read(folder: Path, name: str, allowance: Allowance, expected: int | None = None) -> bytes:
     try:
-        return (folder / name).read_bytes()
+        with RegularFiles(folder) as files:
+            return files.read(name, _MOST[name], allowance, expected)
     except OSError as error:
         raise CheckpointDamaged(
             f"checkpoint {folder.name}: {name} cannot be read ({error.strerror}); it was never "

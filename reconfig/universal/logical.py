@@ -178,7 +178,7 @@ def _cut(box: Box, strides: Shape) -> Iterator[tuple[Box, int]]:
 def _bits(stored: _Stored, offset: int, shape: Shape, strides: Shape) -> NDArray[np.int64]:
     """Row-major bits of a box from byte `offset` on."""
     span = _span(shape, strides)
-    if strides == row_major(shape) or (min(strides) > 0 and span <= 64 * CHUNK):
+    if strides == row_major(shape) or span <= 64 * CHUNK:
         raw = np.empty(span * stored.size, dtype=np.uint8)
         stored.files.read_into(stored.name, offset, raw.data)
         steps = [each * stored.size for each in strides]

@@ -9,6 +9,7 @@ Invariant: `fqn(*entry_key(x)) == x` for every x, so no two FQNs share a key.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.index import PARAM
@@ -19,6 +20,15 @@ EXTRA = "extra"
 
 AVERAGE = "average."
 """Before the slot of an average of a parameter (EMA); an optimizer slot has no dot in its name."""
+
+
+MAX_NAME = 1024
+"""Characters of a tensor's name; the longest of known models have some 150."""
+
+
+def is_name(value: Any) -> bool:
+    """Whether a tensor may be called that: text of 1 to MAX_NAME characters, all printable."""
+    return type(value) is str and 0 < len(value) <= MAX_NAME and value.isprintable()
 
 
 def is_average(state: str) -> bool:

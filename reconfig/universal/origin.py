@@ -88,7 +88,7 @@ def look(path: Path, words: str) -> Fingerprint:
         InputInvalid: it is gone.
     """
     try:
-        found = os.stat(path)
+        found = os.stat(path, follow_symlinks=False)
     except OSError as error:
         raise InputInvalid(
             f"{words} can no longer be read ({error.strerror}); it was deleted while it was read."

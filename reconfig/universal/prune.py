@@ -8,7 +8,6 @@ Invariant: COMMIT goes first, durably, then the name; so what a crash leaves is 
 """
 
 import fcntl
-import json
 import os
 import secrets
 import shutil
@@ -22,12 +21,12 @@ from wattmesh import durable
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.attempt import highest_attempt
 from wattmesh.reconfig.folder import RunFolder
-from wattmesh.reconfig.universal import record
+from wattmesh.reconfig.universal import documents, record
 from wattmesh.reconfig.universal.folder import (
     COMMIT,
     FORMAT,
-    MANIFEST,
     Kind,
+    manifest_bytes,
     open_checkpoint,
 )
 
@@ -162,7 +161,7 @@ def candidates(folder: Path) -> list[Candidate]:
     found = []
     for each in sorted(folder.iterdir()):
         hidden = each.name.startswith(".") or each.is_symlink()
-        if not hidden and each.is_dir() and _is_ours(each / MANIFEST):
+        if not hidden and each.is_dir() and _is_ours(each):
             found.append(_candidate(each))
     return found
 
@@ -187,30 +186,30 @@ def delete(checkpoint: Path) -> None:
         ) from error
 
 
-def _is_ours(manifest: Path) -> bool:
+def _is_ours(path: Path) -> bool:
     try:
-        document = json.loads(manifest.read_bytes())
-    except (OSError, ValueError):
+        document = documents.load(manifest_bytes(path))
+    except (CheckpointDamaged, ValueError):
         return False
     return isinstance(document, dict) and document.get("format") == FORMAT
 
 
 def _candidate(path: Path) -> Candidate:
-    step = int(path.name[5:]) if path.name.startswith("step-") and path.name[5:].isdigit() else -1
+    step = int(path.name[5:]) if path.name.startswith("step-") and path.name[5:].isdecimal() else -1
     try:
-        published_ns = (path / COMMIT).stat().st_mtime_ns
+        published_ns = (path / COMMIT).stat(follow_symlinks=False).st_mtime_ns
     except OSError:
         return Candidate(name=path.name, step=step, problem=f"no {COMMIT}")
     try:
         checkpoint = open_checkpoint(path)
         verified = record.is_verified(checkpoint)
-    except CheckpointDamaged as error:
+    except (CheckpointDamaged, InputInvalid) as error:
         return Candidate(name=path.name, step=step, published_ns=published_ns, problem=str(error))
     manifest = checkpoint.manifest
-    looked = [os.stat(path / name) for name in manifest.data]
-    header = checkpoint.trainer.get("header")
-    if step < 0 and isinstance(header, dict) and isinstance(header.get("step"), int):
-        step = header["step"]
+    looked = [os.stat(path / name, follow_symlinks=False) for name in manifest.data]
+    told = checkpoint.trainer.get("header", {}).get("step")
+    if step < 0 and type(told) is int:
+        step = told
     return Candidate(
         name=path.name,
         step=step,

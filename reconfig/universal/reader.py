@@ -9,32 +9,40 @@ silence; a file that shrinks while it is read is an error, never a crash.
 
 import math
 import os
-import stat
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal import dtypes
+from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.box import Box, Shape
 from wattmesh.reconfig.universal.index import Index
 from wattmesh.reconfig.universal.planner import Planner
+from wattmesh.reconfig.universal.regular_files import RegularFiles
 
 BUFFER = 8 << 20
 MIN_RUN = 256
 MAX_OPEN = 128
-"""Files open at once; a large job's checkpoint has more files than a process may hold."""
+"""Files open at once, the folder among them; a large job's checkpoint has more files than a
+process may hold."""
 
 
 class Files:
-    """Files below one folder, by relative path, a bounded number of them open; of one thread."""
+    """Files below one folder, by relative path, a bounded number of them open; of one thread.
 
-    def __init__(self, folder: Path) -> None:
+    Attributes:
+        allowance: what understanding them may still cost; data of tensors is not counted.
+    """
+
+    def __init__(self, folder: Path, allowance: Allowance | None = None) -> None:
         """Open nothing yet."""
         self.folder = folder
+        self.allowance = allowance or Allowance()
         self.bytes_read = 0
+        self._root = RegularFiles(folder)
         self._open: dict[str, tuple[int, int]] = {}
 
     def __enter__(self) -> "Files":
@@ -47,6 +55,7 @@ class Files:
 
     def close(self) -> None:
         """Close every file."""
+        self._root.close()
         while self._open:
             os.close(self._open.popitem()[1][0])
 
@@ -98,53 +107,21 @@ class Files:
         """Give the descriptor and size of a file, good until the next call.
 
         Raises:
+            InputInvalid: its path leads out of the folder.
             CheckpointDamaged: it is missing or no plain file.
         """
         if name not in self._open:
-            while len(self._open) >= MAX_OPEN:
+            while len(self._open) >= MAX_OPEN - 1:
                 os.close(self._open.pop(next(iter(self._open)))[0])
-            check_inside(self.folder, name)
             try:
-                # Without O_NONBLOCK, opening a pipe would wait for ever.
-                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-                descriptor = os.open(self.folder / name, flags)
+                descriptor, found = self._root.open(name)
             except OSError as error:
                 raise self._unreadable(name, error) from error
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                os.close(descriptor)
-                raise CheckpointDamaged(f"{self.folder.name}/{name} is no plain file.")
             self._open[name] = (descriptor, found.st_size)
         return self._open[name]
 
     def _unreadable(self, name: str, error: OSError) -> CheckpointDamaged:
         return CheckpointDamaged(f"{self.folder.name}/{name} cannot be read ({error.strerror}).")
-
-
-def check_relative(name: str) -> None:
-    """Refuse a path that could lead out of its folder.
-
-    Raises:
-        InputInvalid: it is absolute, climbs, or is not in its plainest form.
-    """
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or str(path) != name or name in ("", "."):
-        raise InputInvalid(
-            f"the index names the file {name!r}; only plain relative paths below the checkpoint "
-            "folder are allowed."
-        )
-
-
-def check_inside(folder: Path, name: str) -> None:
-    """Refuse a path that leads out of `folder`, by its words or by a link on the way.
-
-    Raises:
-        InputInvalid: see `check_relative`; or a folder on the way is a symbolic link.
-    """
-    check_relative(name)
-    for parent in PurePosixPath(name).parents[:-1]:
-        if (folder / parent).is_symlink():
-            raise InputInvalid(f"{parent} is a symbolic link, which leads out of the checkpoint.")
 
 
 class Reader:

@@ -20,13 +20,17 @@ from safetensors.numpy import load, save
 
 from wattmesh import durable
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.universal import folder
+from wattmesh.reconfig.universal import documents, folder
+from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.folder import Checkpoint
 from wattmesh.reconfig.universal.index import Column
+from wattmesh.reconfig.universal.regular_files import RegularFiles
 
 HASHES = "hashes.safetensors"
 VERIFIED = "verified.json"
 VERSION = 1
+_MOST = 64 << 10
+"""Bytes of verified.json, and of what hashes.safetensors has beside its digests."""
 
 
 def is_verified(checkpoint: Checkpoint) -> bool:
@@ -47,12 +51,15 @@ def digests(checkpoint: Checkpoint) -> Column | None:
     own = checkpoint.index.segments.digest
     if own is not None:
         return own
-    path = checkpoint.folder / VERIFIED
-    if not path.exists():
-        return None
+    rows = len(checkpoint.index.segments)
+    allowance = Allowance()
     try:
-        document = json.loads(path.read_bytes())
-        data = (checkpoint.folder / HASHES).read_bytes()
+        with RegularFiles(checkpoint.folder) as files:
+            try:
+                document = documents.load(files.read(VERIFIED, _MOST, allowance))
+            except FileNotFoundError:
+                return None
+            data = files.read(HASHES, 16 * rows + _MOST, allowance)
         if document != _document(checkpoint, data):
             raise _damaged(checkpoint, f"{VERIFIED} does not fit its manifest and {HASHES}")
         found: Column = load(data)["digest"]
@@ -83,7 +90,7 @@ def write(checkpoint: Checkpoint, digest: Column) -> None:
 
 def _document(checkpoint: Checkpoint, hashes: bytes) -> dict[str, Any]:
     """What seals a record."""
-    manifest = (checkpoint.folder / folder.MANIFEST).read_bytes()
+    manifest = folder.manifest_bytes(checkpoint.folder)
     return {
         "version": VERSION,
         "manifest_sha256": hashlib.sha256(manifest).hexdigest(),

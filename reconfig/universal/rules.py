@@ -8,7 +8,7 @@ Invariant: runs never overlap, in either coordinate; what no run names (padding)
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
@@ -177,10 +177,13 @@ def from_json(data: Mapping[str, Any]) -> Rule:
         raise InputInvalid(f"rule {kind.kind}: {error}.") from error
 
 
-def _tuples(value: Any) -> Any:
-    """JSON lists of whole numbers as tuples; anything else is refused."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return tuple(_tuples(each) for each in value)
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is not a whole number")
+def _tuples(value: Any, depth: int = 2) -> Any:
+    """JSON lists of whole numbers as tuples, at most two deep; anything else is refused."""
+    if isinstance(value, list | tuple) and depth:
+        return tuple(_tuples(each, depth - 1) for each in value)
+    if type(value) is not int or not 0 <= value < _LARGEST:
+        raise TypeError(f"{value!r:.80} is not a whole number from 0 on")
     return value
+
+
+_LARGEST = 1 << 48

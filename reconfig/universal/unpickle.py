@@ -5,8 +5,8 @@ memo index asks for, hashes keys that take for ever, and finds extension codes b
 few dozen bytes of a hostile file stop the process. Here a global is a name, a call is a record of
 it, and the only functions ever called are the few in rebuild.py that turn torch's calls into data.
 
-Invariant: nothing is imported, called or set because a pickle says so; time and memory are
-proportional to the bytes of the pickle; everything wrong with it is one InputInvalid.
+Invariant: nothing is imported, called or set because a pickle says so; time and memory stay below
+a line in the bytes of the pickle (the allowance's); everything wrong with it is one InputInvalid.
 """
 
 import struct
@@ -14,11 +14,12 @@ from collections.abc import Callable
 from typing import Any
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.universal.allowance import CONTAINER, Allowance
 from wattmesh.reconfig.universal.rebuild import KNOWN, Global, Record, Refused
 from wattmesh.reconfig.universal.tensors import Storage, StoredTensor, storage_type
 
 MAX_NBYTES = 1 << 30
-"""A longer pickle is refused: data in it costs some fifty times its bytes."""
+"""A longer pickle is refused: data in it may cost some forty times its bytes."""
 
 MAX_INT_NBYTES = 128
 MAX_KEY_INT = 1 << 60  # larger ones can be chosen so that all their hashes are equal
@@ -29,13 +30,19 @@ Extents = Callable[[str], tuple[int, int]]
 """Byte offset and size, in the file, of the storage that an archive calls by that key."""
 
 
-def load(data: bytes, where: str, extents: Extents | None = None) -> Any:
+def load(
+    data: bytes,
+    where: str,
+    extents: Extents | None = None,
+    allowance: Allowance | None = None,
+) -> Any:
     """Read a pickle of protocol 2 or later.
 
     Args:
         data: the pickle.
         where: names it in errors.
         extents: finds the storages of a torch archive; None where there are none.
+        allowance: of the checkpoint, which was charged for the bytes; None for a pickle alone.
 
     Returns:
         None, bool, int, float, str, bytes, list, tuple, dict, StoredTensor, Global and Record,
@@ -48,15 +55,24 @@ def load(data: bytes, where: str, extents: Extents | None = None) -> Any:
         raise InputInvalid(
             f"{where}: the pickle has {len(data)} bytes, {MAX_NBYTES} is the most that is read."
         )
-    machine = _Machine(data, extents)
+    if allowance is None:
+        allowance = Allowance()
+        allowance.read(len(data), where)
+    machine = _Machine(data, extents, allowance, where)
     try:
-        return machine.run()
+        value = machine.run()
+        machine.settle()
+        return value
     except Refused as error:
         raise InputInvalid(f"{where}: {error} (at byte {machine.at} of its pickle).") from error
     except (IndexError, KeyError, ValueError, struct.error) as error:
         raise InputInvalid(
             f"{where}: the pickle is damaged at byte {machine.at} ({type(error).__name__})."
         ) from error
+
+
+_SOME = 1 << 12
+"""Containers and memo cells that are made between two looks at the allowance."""
 
 
 class _Stop(Exception):
@@ -66,10 +82,18 @@ class _Stop(Exception):
 class _Machine:
     """One pickle: its bytes, the stack, the stacks below marks, the memo."""
 
-    __slots__ = ("at", "below", "copied", "data", "extents", "globals", "memo", "stack")
+    __slots__ = (
+        "allowance", "at", "below", "copied", "data", "extents", "globals", "left", "memo", "stack",
+        "where",
+    )  # fmt: skip
 
-    def __init__(self, data: bytes, extents: Extents | None) -> None:
+    def __init__(
+        self, data: bytes, extents: Extents | None, allowance: Allowance, where: str
+    ) -> None:
         self.data = data
+        self.allowance = allowance
+        self.where = where
+        self.left = _SOME
         self.at = 0
         self.stack: list[Any] = []
         self.below: list[list[Any]] = []
@@ -89,6 +113,11 @@ class _Machine:
                 steps[code](self)
         except _Stop:
             return self.stack.pop()
+
+    def settle(self) -> None:
+        """Charge the allowance for what was made since the last time."""
+        made, self.left = _SOME - self.left, _SOME
+        self.allowance.made(CONTAINER * made, self.where)
 
     def take(self, count: int) -> bytes:
         """The next bytes."""
@@ -201,8 +230,23 @@ def _get(form: struct.Struct) -> Callable[[_Machine], None]:
     return step
 
 
+def _makes(make: Callable[[], Any]) -> Callable[[_Machine], None]:
+    """A step that pushes an empty container."""
+
+    def step(to: _Machine) -> None:
+        to.left -= 1
+        if to.left < 0:
+            to.settle()
+        to.stack.append(make())
+
+    return step
+
+
 def _tuple_of(count: int) -> Callable[[_Machine], None]:
     def step(to: _Machine) -> None:
+        to.left -= 1
+        if to.left < 0:
+            to.settle()
         if len(to.stack) < count:
             raise IndexError
         to.stack[-count:] = [tuple(to.stack[-count:])]
@@ -217,6 +261,9 @@ def _stop(to: _Machine) -> None:
 
 
 def _mark(to: _Machine) -> None:
+    to.left -= 1
+    if to.left < 0:
+        to.settle()
     to.below.append(to.stack)
     to.stack = []
 
@@ -229,6 +276,9 @@ def _pop(to: _Machine) -> None:
 
 
 def _memoize(to: _Machine) -> None:
+    to.left -= 1
+    if to.left < 0:
+        to.settle()
     to.memo[len(to.memo)] = to.stack[-1]
 
 
@@ -310,11 +360,17 @@ _EASY_KEYS = frozenset({str, bytes, bool, float, type(None), Global, Record})
 
 
 def _reduce(to: _Machine) -> None:
+    to.left -= 1
+    if to.left < 0:
+        to.settle()
     args, kind = to.stack.pop(), to.stack.pop()
     to.stack.append(_called(to, kind, args))
 
 
 def _newobj_ex(to: _Machine) -> None:
+    to.left -= 1
+    if to.left < 0:
+        to.settle()
     named, args, kind = to.stack.pop(), to.stack.pop(), to.stack.pop()
     if type(named) is not dict:
         raise Refused("named arguments that are no dict")
@@ -359,6 +415,7 @@ def _build(to: _Machine) -> None:
 
 def _persistent(to: _Machine) -> Storage:
     """A storage of a torch archive: ("storage", class, key, device, number of elements)."""
+    to.left -= 1
     pid = to.stack.pop()
     if to.extents is None or type(pid) is not tuple or len(pid) != 5 or pid[0] != "storage":
         raise Refused("an object kept outside the pickle that is no storage of this archive")
@@ -408,13 +465,13 @@ _BY_CODE: dict[bytes, Callable[[_Machine], None]] = {
     b"\x86": _tuple_of(2),
     b"\x87": _tuple_of(3),
     b"t": _pushes(lambda to: tuple(to.since_mark())),
-    b"]": _pushes(lambda to: []),
-    b"\x8f": _pushes(lambda to: []),
+    b"]": _makes(list),
+    b"\x8f": _makes(list),
     b"\x91": _pushes(lambda to: to.since_mark()),
     b"a": _append,
     b"e": _appends,
     b"\x90": _appends,
-    b"}": _pushes(lambda to: {}),
+    b"}": _makes(dict),
     b"s": _setitem,
     b"u": _setitems,
     b"q": _put(_U1),

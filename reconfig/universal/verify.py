@@ -15,6 +15,7 @@ import numpy as np
 from wattmesh import durable
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal import cover, folder, missing, record, replicas
+from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.folder import Checkpoint, Kind
 from wattmesh.reconfig.universal.hashing import Hashed, hash_segments
 from wattmesh.reconfig.universal.index import Column, Segments
@@ -87,14 +88,15 @@ def verify(
         gentle: run behind everybody else, for CPU and disk.
 
     Raises:
-        InputInvalid: the digests cannot be recorded.
+        InputInvalid: the digests cannot be recorded; or reading costs more than any job's would.
     """
+    allowance = Allowance()
     try:
-        checkpoint = folder.open_sealed(path)
+        checkpoint = folder.open_sealed(path, allowance)
         expected = record.digests(checkpoint)
     except CheckpointDamaged as error:
         return Result(damage=(Damage(str(error)),))
-    damage = list(look(checkpoint))
+    damage = list(look(checkpoint, allowance))
     if expected is None and (damage or not record_digests):
         touched = [each for name in _files_of(damage) for each in _touched(checkpoint, name)]
         return Result(damage=(*damage, *touched))
@@ -121,11 +123,11 @@ def hash_in_background(path: Path, *, jobs: int = 1) -> Result:
     return verify(path, jobs=jobs, record_digests=True, gentle=True)
 
 
-def look(checkpoint: Checkpoint) -> Iterator[Damage]:
-    """Find what shows without reading data."""
+def look(checkpoint: Checkpoint, allowance: Allowance | None = None) -> Iterator[Damage]:
+    """Find what shows without reading data; the allowance is what is left of the checkpoint's."""
     yield from _files(checkpoint)
     try:
-        cover.prove(checkpoint.index)
+        cover.prove(checkpoint.index, allowance or Allowance())
     except InputInvalid as error:
         yield Damage(str(error))
     yield from (Damage(each) for each in missing.slots(checkpoint.index))

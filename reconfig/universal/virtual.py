@@ -18,7 +18,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal import folder
 from wattmesh.reconfig.universal.folder import DataFile, Kind
 from wattmesh.reconfig.universal.origin import check_unchanged, look, origin_of
-from wattmesh.reconfig.universal.reader import check_relative
+from wattmesh.reconfig.universal.regular_files import check_relative
 from wattmesh.reconfig.universal.sources.source import Fingerprint, Source
 from wattmesh.reconfig.universal.staging import Fence, staged, unfenced
 
@@ -82,8 +82,8 @@ def _up_to(top: Path, below: Path) -> Iterable[Path]:
 
 def _link_one(source: Source, name: str, path: Path, expected: Fingerprint) -> None:
     try:
-        # Through symbolic links to the file itself: a link to a link would pin nothing.
-        os.link(os.path.realpath(source.folder / name), path)
+        # What was read was no link, and a link put there since pins nothing: seen just below.
+        os.link(source.folder / name, path, follow_symlinks=False)
     except OSError as error:
         if error.errno in _NO_LINK:
             raise InputInvalid(

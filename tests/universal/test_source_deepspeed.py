@@ -250,7 +250,7 @@ _WRONG: dict[str, tuple[Change, str]] = {
     ),
     "an unknown parameter": (
         lambda it: it.ranks[1]["param_slice_mappings"][0].update(c=Address(1, 1)),
-        "c is mapped",
+        "'c' is mapped",
     ),
     "an address that is none": (
         lambda it: it.ranks[1]["param_slice_mappings"][0].update(b=(5, 2)),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.universal.names import HOOK, Names
 
 _TUPLE = "__tuple__"
@@ -50,8 +51,20 @@ def from_trainer(trainer: Mapping[str, Any], names: Names = HOOK) -> Values:
     Args:
         trainer: the document.
         names: the prefixes of the job that wrote flat names.
+
+    Raises:
+        CheckpointDamaged: the values are not as any writer leaves them.
     """
-    told = trainer.get("values", {})
+    try:
+        return _values(trainer.get("values", {}), names)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CheckpointDamaged(
+            f"trainer.json holds values that no job writes ({error!s:.200}); use another "
+            "checkpoint."
+        ) from error
+
+
+def _values(told: Mapping[str, Any], names: Names) -> Values:
     if isinstance(told.get("param_groups"), Mapping):
         return Values(
             settings=_decoded(told["param_groups"]),

@@ -14,6 +14,7 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal import dtypes, placing
+from wattmesh.reconfig.universal.allowance import CONTAINER, Allowance
 from wattmesh.reconfig.universal.archive import Archive
 from wattmesh.reconfig.universal.box import Box, Shape
 from wattmesh.reconfig.universal.cover import prove
@@ -24,40 +25,59 @@ from wattmesh.reconfig.universal.reader import Files
 from wattmesh.reconfig.universal.rules import Replicate, Rule
 from wattmesh.reconfig.universal.sources import dcp_metadata, dcp_names, slots, ties
 from wattmesh.reconfig.universal.sources.dcp_metadata import METADATA, Contents, Place, Tensor
-from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json
-from wattmesh.reconfig.universal.sources.source import BYTES, Source, Watched, fingerprints
+from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json, characters
+from wattmesh.reconfig.universal.sources.source import (
+    BYTES,
+    Source,
+    Watched,
+    check_amount,
+    fingerprints,
+)
 from wattmesh.reconfig.universal.tensors import StoredTensor
 
 _SMALL = 16 << 10
+_HEADERS = 4
+"""Ways in which archives of equal chunks begin that are kept; torch has one."""
+
+_SEGMENT = 4 * CONTAINER
+"""What a segment costs beside a plain value."""
 
 
-def open_dcp(folder: Path, declared: Declared, names: Names | None = None) -> Source:
+def open_dcp(
+    folder: Path,
+    declared: Declared,
+    names: Names | None = None,
+    allowance: Allowance | None = None,
+) -> Source:
     """Open a DCP folder.
 
     Args:
         folder: holds `.metadata`.
         declared: layout rules and renames, by names without prefixes.
         names: the prefixes, where they are known; otherwise they are found and proven.
+        allowance: what reading may cost; None for a new one.
 
     Raises:
         InputInvalid: it is damaged, or of a kind that is not carried.
         CheckpointDamaged: a file is missing or too short.
     """
-    contents = dcp_metadata.read(folder)
+    allowance = allowance or Allowance()
+    contents = dcp_metadata.read(folder, allowance)
     shapes = {fqn: tensor.shape for fqn, tensor in contents.tensors.items()}
     if names is None:
-        names = dcp_names.find(shapes, contents.values.keys(), folder.name)
+        names = dcp_names.find(shapes, contents.values.keys(), folder.name, allowance)
     else:
         dcp_names.prove(names, shapes, contents.values.keys(), folder.name)
-    with Watched(folder) as files:
+    with Watched(folder, allowance) as files:
         rows = _Rows(files, contents, names, declared)
         values = _Values.read(rows, contents.values)
         rows.tensors()
         slots.check(values.slots_with(rows.slots), values.optimized, declared)
         index = rows.index()
         declared.check_used([*(entry.name for entry in index.entries), *index.tied])
-        prove(index)
+        prove(index, allowance)
         seen = fingerprints(files, [METADATA, *index.files])
+    check_amount(folder, index, seen)
     count = len({file for file in index.files})
     return Source(
         kind="dcp",
@@ -110,6 +130,8 @@ class _Rows:
         entry = Entry(name=name, state=state, dtype=tensor.dtype, shape=shape, rule=rule)
         self.entries.append(entry)
         size = dtypes.size_of(tensor.dtype)
+        allowance = self.files.allowance
+        allowance.made(_SEGMENT * len(tensor.chunks), self.files.folder.name)
         for box, place in tensor.chunks:
             stored = self._chunk(place, tensor.dtype, box.shape)
             segment = Segment(
@@ -167,7 +189,8 @@ class _Rows:
                 f"{dtype} {shape}."
             )
         begin, _ = archive.member("data/0") if stored.count else (stored.offset, 0)
-        if place.offset < begin <= place.offset + _SMALL and begin <= stored.offset:
+        near = place.offset < begin <= place.offset + _SMALL and begin <= stored.offset
+        if near and len(known) < _HEADERS:
             head = self._read(place, begin - place.offset)
             known.append(_Header(head, stored.offset - begin, stored.strides))
         return stored
@@ -176,25 +199,31 @@ class _Rows:
         return self._read(place, len(head)) == head
 
     def _read(self, place: Place, count: int) -> bytes:
+        self.files.allowance.read(count, f"{self.files.folder.name}/{place.file}")
         data = bytearray(count)
         self.files.read_into(place.file, place.offset, memoryview(data))
         return bytes(data)
 
     def values(self, places: Mapping[str, Place]) -> Iterator[tuple[str, Place, Any]]:
         """Every value as JSON; NotPlain itself for what is none."""
-        known: dict[bytes, Any] = {}
+        allowance = self.files.allowance
+        known: dict[bytes | Place, tuple[Any, int]] = {}
         for fqn, place in places.items():
-            # Equal settings of many parameters are equal bytes.
-            raw = self._bytes(place) if place.length <= _SMALL else b""
-            if not raw or raw not in known:
+            # Equal settings of many parameters are equal bytes; larger values are known by place.
+            key = (self._bytes(place) if place.length <= _SMALL else b"") or place
+            if key not in known:
+                archive = Archive(self.files, place.file, place.offset, place.length)
                 try:
-                    value = Archive(self.files, place.file, place.offset, place.length).value()
-                    known[raw] = as_json(value)
+                    value = as_json(archive.value(), allowance, archive.where)
+                    known[key] = value, characters(value)
                 except NotPlain:
-                    known[raw] = NotPlain
-            yield fqn, place, known[raw]
+                    known[key] = NotPlain, 0
+            else:
+                allowance.written(known[key][1], self.files.folder.name)
+            yield fqn, place, known[key][0]
 
     def _bytes(self, place: Place) -> bytes:
+        """The archive at a place; none where the file ends before."""
         if place.offset + place.length > self.files.opened(place.file)[1]:
             return b""
         return self._read(place, place.length)
@@ -249,6 +278,8 @@ class _Values:
                     "parameters; save the optimizer's state by name (get_optimizer_state_dict)."
                 )
             rest = {key: value for key, value in group.items() if key != "params"}
+            where = rows.files.folder.name
+            rows.files.allowance.written(characters(rest) * len(params), where)
             for name in params:
                 rows.check_parameter(name)
                 self.settings[rows.declared.name(name)] = rest

@@ -5,6 +5,7 @@ It is a pickle of `Metadata` (torch/distributed/checkpoint/metadata.py); read as
 Invariant: what leaves here is numbers and text of the right types, each chunk with its place.
 """
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +14,11 @@ from typing import Any
 
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal import unpickle
+from wattmesh.reconfig.universal.allowance import CONTAINER, Allowance
 from wattmesh.reconfig.universal.box import Box, Shape
+from wattmesh.reconfig.universal.names import MAX_NAME, is_name
 from wattmesh.reconfig.universal.rebuild import Global, Record, brief
+from wattmesh.reconfig.universal.regular_files import RegularFiles
 from wattmesh.reconfig.universal.tensors import LARGEST, MAX_COUNT, MAX_DIMS, element_type
 
 METADATA = ".metadata"
@@ -46,8 +50,8 @@ class Contents:
     values: Mapping[str, Place]
 
 
-def read(folder: Path) -> Contents:
-    """Read a folder's `.metadata`.
+def read(folder: Path, allowance: Allowance) -> Contents:
+    """Read a folder's `.metadata`; the allowance pays for it.
 
     Raises:
         CheckpointDamaged: it is missing.
@@ -55,18 +59,34 @@ def read(folder: Path) -> Contents:
     """
     where = f"{folder.name}/{METADATA}"
     try:
-        data = (folder / METADATA).read_bytes()
+        with RegularFiles(folder) as files:
+            data = files.read(METADATA, unpickle.MAX_NBYTES, allowance)
     except OSError as error:
         raise CheckpointDamaged(f"{where} cannot be read ({error.strerror}).") from error
-    top = _Parser(where).fields(unpickle.load(data, where), "Metadata")
-    return _Parser(where).contents(top)
+    parser = _Parser(where, allowance)
+    told = unpickle.load(data, where, allowance=allowance)
+    contents = parser.contents(parser.fields(told, "Metadata"))
+    _refuse_shared_bytes(contents, parser)
+    return contents
+
+
+def _refuse_shared_bytes(contents: Contents, parser: "_Parser") -> None:
+    """Refuse places that overlap: every byte of a file is one archive's."""
+    chunks = (place for each in contents.tensors.values() for _, place in each.chunks)
+    places = sorted({*chunks, *contents.values.values()}, key=lambda each: (each.file, each.offset))
+    for one, other in itertools.pairwise(places):
+        if one.file == other.file and one.offset + one.length > other.offset:
+            raise parser.bad(
+                f"bytes {other.offset} and on of {other.file!r:.80} are in two archives at once"
+            )
 
 
 class _Parser:
     """Turns records into facts; `where` names the file in errors."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, allowance: Allowance) -> None:
         self.where = where
+        self.allowance = allowance
 
     def contents(self, top: Mapping[str, Any]) -> Contents:
         """All tensors and values."""
@@ -76,8 +96,11 @@ class _Parser:
             raise self.bad("it does not say what is stored")
         tensors, values = {}, {}
         for fqn, record in described.items():
-            if type(fqn) is not str or type(record) is not Record:
-                raise self.bad("it names something by what is no text")
+            if not is_name(fqn) or type(record) is not Record:
+                raise self.bad(
+                    f"{brief(fqn)} is no name of a tensor (printable text of at most {MAX_NAME} "
+                    "characters)"
+                )
             if record.kind.name == "BytesStorageMetadata":
                 values[fqn] = self.place(places, fqn, None)
             else:
@@ -94,6 +117,7 @@ class _Parser:
             offset = key.get("offset")
             start = None if offset is None else self.size(offset)
             name = key.get("fqn")
+            self.allowance.made(2 * CONTAINER, self.where)
             if type(name) is not str or (name, start) in places:
                 raise self.bad(f"it places {brief(name)} twice")
             places[name, start] = self.info(self.fields(info, "_StorageInfo"), name)
@@ -127,7 +151,10 @@ class _Parser:
         shape, chunks = self.size(told.get("size")), told.get("chunks")
         if type(chunks) is not list:
             raise self.bad(f"the chunks of {fqn!r:.80} are no list")
+        self.allowance.made(2 * CONTAINER * len(chunks), self.where)
         boxes = [self.box(each, fqn, len(shape)) for each in chunks]
+        if len({box.start for box in boxes}) != len(boxes):
+            raise self.bad(f"two chunks of {fqn!r:.80} begin at the same element")
         placed = tuple((box, self.place(places, fqn, box.start)) for box in boxes)
         return Tensor(self.dtype(told.get("properties"), fqn), shape, placed)
 

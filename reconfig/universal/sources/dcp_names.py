@@ -8,37 +8,55 @@ Invariant: prefixes are accepted only when every key of the optimizer fits a par
 there; nothing is taken for a slot or a parameter because it looks like one.
 """
 
+import itertools
 import math
+import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.box import Shape
 from wattmesh.reconfig.universal.names import AVERAGE, HOOK, Names
 
 _STATE, _GROUPS = "state.", "param_groups."
+_WORDS = re.compile(r"(?:^|(?<=\.))(?:state|param_groups)\.")
 _SAMPLES = 50
+MOST_IN_ONE = 8
+MOST_PREFIXES = 64
+MOST_PAIRS = 256
+"""Prefixes that are tried: in one key, of the optimizer, and of the model for each of those."""
 
 ALONE = Names("", HOOK.optim)
 """For a folder without any optimizer: nothing could be proven, so names stay whole."""
 
 
-def find(shapes: Mapping[str, Shape], values: Collection[str], where: str) -> Names:
+def find(
+    shapes: Mapping[str, Shape], values: Collection[str], where: str, allowance: Allowance
+) -> Names:
     """Find the prefixes.
 
     Args:
         shapes: of the tensors, by key.
         values: keys of what is no tensor.
         where: names the source in errors.
+        allowance: pays for every pair that is tried.
 
     Raises:
         InputInvalid: no prefixes, or more than one pair of them, fit every key of the optimizer.
     """
     keys = [*shapes, *values]
-    pairs = {names for optim in _optim_prefixes(keys) for names in _pairs(optim, shapes, keys)}
+    pairs: set[Names] = set()
+    for optim in _optim_prefixes(keys):
+        allowance.look(where)
+        pairs.update(itertools.islice(_pairs(optim, shapes, keys), MOST_PAIRS))
     if not pairs:
         _refuse_lonely_slots(keys, where)
         return ALONE
-    wrong = {names: _first_wrong(names, shapes, values) for names in pairs}
+    wrong: dict[Names, str | None] = {}
+    for names in pairs:
+        allowance.look(where)
+        wrong[names] = _first_wrong(names, shapes, values)
     good = [names for names, key in wrong.items() if key is None]
     # An average has its parameter's name and shape; beside a model it is not the model.
     good = [names for names in good if not names.model.startswith(AVERAGE)] or good
@@ -91,17 +109,17 @@ def _refuse_lonely_slots(keys: Collection[str], where: str) -> None:
             raise InputInvalid(f"{where}: {key!r} is a slot of a parameter that is not there.")
 
 
-def _optim_prefixes(keys: Collection[str]) -> set[str]:
-    """Everything that stands before `state.` or `param_groups.`."""
-    found: set[str] = set()
+def _optim_prefixes(keys: Collection[str]) -> list[str]:
+    """What most keys have before `state.` or `param_groups.`, at most MOST_PREFIXES.
+
+    A parameter's own name may hold these words too ("layers.3.state.weight"); such a prefix begins
+    fewer keys than the optimizer's, which begins all of its.
+    """
+    found: Counter[str] = Counter()
     for key in keys:
-        for word in (_STATE, _GROUPS):
-            at = key.find(word)
-            while at >= 0:
-                if at == 0 or key[at - 1] == ".":
-                    found.add(key[:at])
-                at = key.find(word, at + 1)
-    return found
+        mine = (each.start() for each in _WORDS.finditer(key))
+        found.update({key[:at] for at in itertools.islice(mine, MOST_IN_ONE)})
+    return [prefix for prefix, _ in found.most_common(MOST_PREFIXES)]
 
 
 def _pairs(optim: str, shapes: Mapping[str, Shape], keys: Collection[str]) -> Iterator[Names]:

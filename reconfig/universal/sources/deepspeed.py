@@ -19,17 +19,19 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh.errors import CheckpointDamaged, InputInvalid
+from wattmesh.reconfig.universal.allowance import CONTAINER, Allowance
 from wattmesh.reconfig.universal.archive import Archive
 from wattmesh.reconfig.universal.cover import prove
 from wattmesh.reconfig.universal.declared import Declared
+from wattmesh.reconfig.universal.names import is_name
 from wattmesh.reconfig.universal.reader import Files
 from wattmesh.reconfig.universal.rebuild import Record, brief
 from wattmesh.reconfig.universal.sources import zero
-from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json
-from wattmesh.reconfig.universal.sources.source import Source, Watched, fingerprints
+from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json, characters
+from wattmesh.reconfig.universal.sources.source import Source, Watched, check_amount, fingerprints
 from wattmesh.reconfig.universal.sources.zero import Flat, Shapes
 from wattmesh.reconfig.universal.sources.zero_index import Model, Optimizer, make_index
-from wattmesh.reconfig.universal.tensors import LARGEST, MAX_COUNT, StoredTensor
+from wattmesh.reconfig.universal.tensors import LARGEST, MAX_COUNT, MAX_DIMS, StoredTensor
 
 OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
 
@@ -48,15 +50,21 @@ _KNOWN = frozenset({
 })  # fmt: skip
 
 
-def open_deepspeed(folder: Path, declared: Declared) -> Source:
+def open_deepspeed(folder: Path, declared: Declared, allowance: Allowance | None = None) -> Source:
     """Open one tag's folder of a DeepSpeed checkpoint.
+
+    Args:
+        folder: holds the ranks' files.
+        declared: layout rules and renames.
+        allowance: what reading may cost; None for a new one.
 
     Raises:
         InputInvalid: it is of a kind that is not carried, or its files do not belong together.
         CheckpointDamaged: a file is missing.
     """
     names = _rank_files(folder)
-    with Watched(folder) as files:
+    allowance = allowance or Allowance()
+    with Watched(folder, allowance) as files:
         parts = [_read(files, name) for name in names]
         stage = _stage(folder, parts)
         model_files = _model_files(folder, stage, len(names))
@@ -65,17 +73,18 @@ def open_deepspeed(folder: Path, declared: Declared) -> Source:
         _check_degrees(folder, first, len(names))
         if stage == 3 and first.get("frozen_param_fragments"):
             models += [_read(files, name) for name in model_files[1:]]
-        model = _model(model_files[: len(models)], models, stage)
-        optimizer = _optimizer(names, parts, stage, model)
+        model = _model(model_files[: len(models)], models, stage, allowance)
+        optimizer = _optimizer(names, parts, stage, model, allowance)
         index, numbers = make_index(files, optimizer, model, declared)
-        prove(index)
+        prove(index, allowance)
         seen = fingerprints(files, [*names, *model_files[: len(models)]])
+    check_amount(folder, index, seen)
     return Source(
         kind="deepspeed",
         described=f"DeepSpeed ZeRO-{stage}, {len(names)} ranks",
         folder=folder,
         index=index,
-        values=_values(_plain_parts(first, parts[0]), optimizer, numbers, declared),
+        values=_values(_plain_parts(first, parts[0]), optimizer, numbers, declared, allowance),
         position=_position(first),
         files=seen,
     )
@@ -103,10 +112,10 @@ def _rank_files(folder: Path) -> list[str]:
                 )
             if found.setdefault(int(match[1]), each.name) != each.name:
                 raise InputInvalid(f"{folder.name}: two files are rank {int(match[1])}'s.")
-    missing = sorted(set(range(max(found, default=0) + 1)) - set(found))
-    if missing:
+    missing = next((rank for rank in range(len(found)) if rank not in found), None)
+    if missing is not None:
         raise CheckpointDamaged(
-            f"{folder.name}: the optimizer file of rank {missing[0]} is missing; "
+            f"{folder.name}: the optimizer file of rank {missing} is missing; "
             f"{len(found)} others are there."
         )
     return [found[rank] for rank in sorted(found)]
@@ -157,24 +166,29 @@ def _check_degrees(folder: Path, model: Mapping[str, Any], ranks: int) -> None:
         )
 
 
-def _model(names: Sequence[str], models: Sequence[Mapping[str, Any]], stage: int) -> Model:
+def _model(
+    names: Sequence[str], models: Sequence[Mapping[str, Any]], stage: int, allowance: Allowance
+) -> Model:
     """What the model's file says beside the optimizer."""
     first, where = models[0], names[0]
     module = _dict(first.get("module"), f"{where}: module")
     shapes = first.get("param_shapes")
     if type(shapes) is not list:
         raise InputInvalid(f"{where}: param_shapes does not list the groups' parameters.")
-    groups = [_shapes(each, where) for each in shapes]
+    groups = [_shapes(each, where, allowance) for each in shapes]
     tied = _dict(first.get("shared_params") or {}, f"{where}: shared_params")
-    if not all(type(alias) is type(name) is str for alias, name in tied.items()):
+    if not all(is_name(alias) and is_name(name) for alias, name in tied.items()):
         raise InputInvalid(f"{where}: shared_params names no parameters.")
-    frozen = _shapes(first.get("frozen_param_shapes") or {}, where) if stage == 3 else {}
-    trained = {name for group in groups for name in group}
+    frozen = _shapes(first.get("frozen_param_shapes") or {}, where, allowance) if stage == 3 else {}
+    known = {*(name for group in groups for name in group), *tied, *frozen}
     whole = {
         name: value
         for name, value in module.items()
-        if type(value) is StoredTensor and name not in trained | set(tied) | set(frozen)
+        if type(value) is StoredTensor and name not in known
     }
+    for name in whole:
+        if not is_name(name):
+            raise InputInvalid(f"{where}: module holds a tensor called {brief(name)}.")
     fragments = [_dict(each.get("frozen_param_fragments") or {}, where) for each in models]
     return Model(
         files=tuple(names),
@@ -186,10 +200,12 @@ def _model(names: Sequence[str], models: Sequence[Mapping[str, Any]], stage: int
     )
 
 
-def _shapes(value: Any, where: str) -> Shapes:
+def _shapes(value: Any, where: str, allowance: Allowance) -> Shapes:
     shapes = _dict(value, f"{where}: param_shapes")
+    # The same shapes may be listed for one group after the other.
+    allowance.made(len(shapes), where)
     for name, shape in shapes.items():
-        good = type(name) is str and type(shape) is tuple
+        good = is_name(name) and type(shape) is tuple and len(shape) <= MAX_DIMS
         numbers = good and all(type(n) is int and 0 <= n < LARGEST for n in shape)
         if not numbers or math.prod(shape) > MAX_COUNT:
             raise InputInvalid(f"{where}: the shape of {brief(name)} is none.")
@@ -212,7 +228,11 @@ _KEYS = {
 
 
 def _optimizer(
-    names: Sequence[str], parts: Sequence[Mapping[str, Any]], stage: int, model: Model
+    names: Sequence[str],
+    parts: Sequence[Mapping[str, Any]],
+    stage: int,
+    model: Model,
+    allowance: Allowance,
 ) -> Optimizer:
     """The flat buffers of all ranks and what lies where in them."""
     flats, settings = [], []
@@ -228,7 +248,7 @@ def _optimizer(
                 f"{name}: its groups are partitioned over {brief(count)} ranks, {len(names)} "
                 "optimizer files are there; groups of ranks of their own are not carried."
             )
-        of_rank, groups = _flats(name, state, _KEYS[stage], len(model.groups))
+        of_rank, groups = _flats(name, state, _KEYS[stage], len(model.groups), allowance)
         flats.append(of_rank)
         settings.append(groups)
     all_shapes = {n: shape for group in model.groups for n, shape in group.items()}
@@ -237,10 +257,11 @@ def _optimizer(
     order = list(all_shapes)
     if stage == 3:
         number = {each: at for at, each in enumerate(order)}
+        allowance.made(len(order) * len(flats), names[0])
         fragments = zero.partitioned(model.groups, number, flats)
     else:
         mappings = [part["optimizer_state_dict"].get("param_slice_mappings") for part in parts]
-        fragments = zero.mapped(order, all_shapes, mappings, flats)
+        fragments = zero.mapped(order, all_shapes, mappings, flats, allowance)
     return Optimizer(
         files=tuple(names),
         names=order,
@@ -252,7 +273,7 @@ def _optimizer(
 
 
 def _flats(
-    name: str, state: Mapping[str, Any], keys: _Keys, count: int
+    name: str, state: Mapping[str, Any], keys: _Keys, count: int, allowance: Allowance
 ) -> tuple[list[Flat], list[dict[str, Any]]]:
     """One rank's flat buffers by group, and the settings of each."""
     base = _dict(state.get(keys.state), f"{name}: {keys.state}")
@@ -263,8 +284,9 @@ def _flats(
     settings: dict[int, dict[str, Any]] = {}
     for group in groups:
         rest = dict(_dict(group, f"{name}: param_groups"))
-        for number in _list(rest.pop("params", None), f"{name}: param_groups.params"):
-            settings[number] = rest
+        numbers = _list(rest.pop("params", None), f"{name}: param_groups.params")
+        allowance.made(len(rest) + len(numbers), name)
+        settings.update(dict.fromkeys(numbers, rest))
     if sorted(settings) != list(range(count)):
         raise InputInvalid(f"{name}: its param_groups do not name the {count} flat groups.")
     if extra := sorted(map(brief, set(slots) - set(range(count)))):
@@ -279,6 +301,7 @@ def _flats(
         if type(master) is not StoredTensor or len(master.shape) != 1 or not master.contiguous:
             raise InputInvalid(f"{name}: its fp32 group {number} is no flat tensor.")
         held = _dict(slots.get(number, {}), f"{name}: state {number}")
+        allowance.made(CONTAINER + len(held), name)
         flats.append(Flat(master, held, paddings[number]))
     return flats, [settings[number] for number in range(count)]
 
@@ -311,23 +334,30 @@ def _values(
     optimizer: Optimizer,
     numbers: dict[str, dict[str, Any]],
     declared: Declared,
+    allowance: Allowance,
 ) -> dict[str, Any]:
     """Everything that is no tensor, as JSON."""
+    where = optimizer.files[0]
     left_out: list[str] = []
     other: dict[str, Any] = {}
     for key, value in parts.items():
         try:
-            other[key] = as_json(value)
+            other[key] = as_json(value, allowance, where)
         except NotPlain:
             left_out.append(key)
     settings: list[dict[str, Any]] = []
     for number, group in enumerate(optimizer.settings):
         try:
-            settings.append({str(key): as_json(value) for key, value in group.items()})
+            settings.append(
+                {str(key): as_json(value, allowance, where) for key, value in group.items()}
+            )
         except NotPlain as error:
             raise InputInvalid(
-                f"{optimizer.files[0]}: the settings of group {number} are no plain data."
+                f"{where}: the settings of group {number} are no plain data."
             ) from error
+    sizes = [characters(each) for each in settings]
+    allowance.written(sum(sizes[group] for group in optimizer.groups.values()), where)
+    allowance.written(sum(map(characters, numbers.values())), where)
     of_name = {declared.name(name): settings[group] for name, group in optimizer.groups.items()}
     return {"param_groups": of_name, "slots": numbers, "other": other, "left_out": left_out}
 
@@ -335,4 +365,9 @@ def _values(
 def _position(model: Mapping[str, Any]) -> dict[str, int]:
     keys = {"step": "global_steps", "samples": "global_samples"}
     found = {name: model.get(key) for name, key in keys.items()}
+    for name, value in found.items():
+        if type(value) is int and not 0 <= value < LARGEST:
+            raise InputInvalid(
+                f"the model's file says {keys[name]} is {brief(value)}, which is none."
+            )
     return {name: value for name, value in found.items() if type(value) is int}

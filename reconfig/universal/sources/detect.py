@@ -14,8 +14,10 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.declared import Declared
 from wattmesh.reconfig.universal.names import Names
+from wattmesh.reconfig.universal.regular_files import RegularFiles
 from wattmesh.reconfig.universal.sources.dcp import open_dcp
 from wattmesh.reconfig.universal.sources.dcp_metadata import METADATA
 from wattmesh.reconfig.universal.sources.deepspeed import is_deepspeed, open_deepspeed
@@ -24,6 +26,7 @@ from wattmesh.reconfig.universal.sources.source import Source
 
 LATEST = "latest"
 _TAG_NBYTES = 4096
+_NAME = 255
 
 _NOTHING = Declared()
 
@@ -40,20 +43,33 @@ def open_source(path: Path, declared: Declared = _NOTHING, names: Names | None =
         InputInvalid: it holds none, more than one kind, or one that is not carried.
         CheckpointDamaged: a file of it is missing or differs from its digest.
     """
-    folder, kind = locate(path)
+    allowance = Allowance()
+    try:
+        return _opened(*locate(path, allowance), declared, names, allowance)
+    except MemoryError as error:
+        raise InputInvalid(
+            f"{path}: memory ran out after {allowance.used} bytes that describe its tensors; open "
+            "it where more is free."
+        ) from error
+
+
+def _opened(
+    folder: Path, kind: str, declared: Declared, names: Names | None, allowance: Allowance
+) -> Source:
+    """Open what was found."""
     if kind == "universal":
         if declared != _NOTHING:
             raise InputInvalid(
                 f"{folder}: this is a universal checkpoint; its layout rules are applied already, "
                 "leave the declarations out."
             )
-        return open_own(folder)
+        return open_own(folder, allowance)
     if kind == "dcp":
-        return open_dcp(folder, declared, names)
-    return open_deepspeed(folder, declared)
+        return open_dcp(folder, declared, names, allowance)
+    return open_deepspeed(folder, declared, allowance)
 
 
-def locate(path: Path) -> tuple[Path, str]:
+def locate(path: Path, allowance: Allowance | None = None) -> tuple[Path, str]:
     """Give the checkpoint's own folder and its kind: "universal", "dcp" or "deepspeed".
 
     Raises:
@@ -63,7 +79,7 @@ def locate(path: Path) -> tuple[Path, str]:
         raise InputInvalid(f"{path}: there is no such folder.")
     if kind := _kind(path):
         return path, kind
-    found = _latest(path) or _newest(path)
+    found = _latest(path, allowance or Allowance()) or _newest(path)
     if found is None:
         raise InputInvalid(
             f"{path}: there is no checkpoint in it. Looked for: manifest.json (universal "
@@ -88,20 +104,26 @@ def _kind(folder: Path) -> str:
     return kinds[0] if kinds else ""
 
 
-def _latest(path: Path) -> tuple[Path, str] | None:
+def _latest(path: Path, allowance: Allowance) -> tuple[Path, str] | None:
     """Follow DeepSpeed's file `latest`, which names a folder beside it."""
     try:
-        with (path / LATEST).open("rb") as file:
-            tag = file.read(_TAG_NBYTES).decode().strip()
+        with RegularFiles(path) as files:
+            tag = files.read(LATEST, _TAG_NBYTES, allowance).decode().strip()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputInvalid(f"{path / LATEST}: cannot be read ({error}).") from error
+        raise InputInvalid(
+            f"{path / LATEST}: cannot be read ({error}); name the checkpoint's own folder."
+        ) from error
     parts = PurePosixPath(tag).parts
-    if len(parts) != 1 or parts[0] in ("..", "/") or "\0" in tag:
+    if len(parts) != 1 or parts[0] in ("..", "/") or not tag.isprintable() or len(tag) > _NAME:
         raise InputInvalid(f"{path / LATEST}: {tag!r:.80} is no name of a folder beside it.")
+    if (path / tag).is_symlink():
+        raise InputInvalid(
+            f"{path / LATEST}: it names {tag!r:.80}, a symbolic link; name the folder you mean."
+        )
     if not (path / tag).is_dir():
-        raise InputInvalid(f"{path / LATEST}: it names {tag!r}, which is not there.")
+        raise InputInvalid(f"{path / LATEST}: it names {tag!r:.80}, which is not there.")
     kind = _kind(path / tag)
     if not kind:
         raise InputInvalid(f"{path / tag}: `{LATEST}` names it, but it holds no checkpoint.")

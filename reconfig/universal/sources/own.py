@@ -5,8 +5,11 @@ Invariant: its seal held when it was opened; nothing is looked at before that.
 
 from pathlib import Path
 
+from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.universal import folder as own_folder
-from wattmesh.reconfig.universal.sources.source import Source, Watched, fingerprints
+from wattmesh.reconfig.universal.allowance import Allowance
+from wattmesh.reconfig.universal.documents import LARGEST
+from wattmesh.reconfig.universal.sources.source import Source, Watched, check_amount, fingerprints
 
 _POSITION = ("step", "samples", "tokens")
 
@@ -17,24 +20,31 @@ def is_universal(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (own_folder.MANIFEST, own_folder.COMMIT))
 
 
-def open_own(folder: Path) -> Source:
-    """Open one of our own checkpoints.
+def open_own(folder: Path, allowance: Allowance | None = None) -> Source:
+    """Open one of our own checkpoints; the allowance says what reading may cost.
 
     Raises:
         CheckpointDamaged: its seal is broken, or a file differs from what the manifest says.
+        InputInvalid: the allowance is spent.
     """
-    checkpoint = own_folder.open_checkpoint(folder)
-    header = checkpoint.trainer.get("header")
-    known = header if isinstance(header, dict) else {}
-    values = checkpoint.trainer.get("values")
-    with Watched(folder) as files:
+    allowance = allowance or Allowance()
+    checkpoint = own_folder.open_checkpoint(folder, allowance)
+    known = checkpoint.trainer.get("header", {})
+    for key in _POSITION:
+        if type(known.get(key)) is int and not 0 <= known[key] < LARGEST:
+            raise CheckpointDamaged(
+                f"checkpoint {folder.name}: {own_folder.TRAINER} says {key} is out of range; use "
+                "another checkpoint."
+            )
+    with Watched(folder, allowance) as files:
         seen = fingerprints(files, checkpoint.index.files)
+    check_amount(folder, checkpoint.index, seen)
     return Source(
         kind="universal",
         described=f"{checkpoint.manifest.kind} universal checkpoint",
         folder=folder,
         index=checkpoint.index,
-        values=values if isinstance(values, dict) else {},
+        values=checkpoint.trainer.get("values", {}),
         position={key: known[key] for key in _POSITION if type(known.get(key)) is int},
         files=seen,
     )

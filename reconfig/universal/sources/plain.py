@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from wattmesh.reconfig.universal.allowance import Allowance
+
 MAX_DEPTH = 40
 MAX_VALUES = 100_000
 
@@ -10,24 +12,42 @@ class NotPlain(Exception):
     """The value holds something that JSON has no word for."""
 
 
-def as_json(value: Any) -> Any:
-    """Give the value with tuples as lists.
+def as_json(value: Any, allowance: Allowance, where: str) -> Any:
+    """Give the value with tuples as lists; the allowance pays for every part, shared ones too.
 
     Raises:
         NotPlain: it holds tensors, bytes, objects or keys that are no text; or is too deep, too
             large, or within itself.
+        InputInvalid: the allowance is spent; `where` names the file.
     """
-    return _as_json(value, MAX_DEPTH, [MAX_VALUES])
+    left = [MAX_VALUES, 0]
+    try:
+        return _as_json(value, MAX_DEPTH, left)
+    finally:
+        allowance.made(MAX_VALUES - left[0], where)
+        allowance.written(left[1], where)
+
+
+def characters(value: Any) -> int:
+    """About how many characters a value from `as_json`, or a few of them, makes."""
+    left = [1 << 62, 0]
+    _as_json(value, 2 * MAX_DEPTH, left)
+    return left[1]
 
 
 def _as_json(value: Any, depth: int, left: list[int]) -> Any:
     left[0] -= 1
     if depth < 0 or left[0] < 0:
         raise NotPlain
-    if value is None or type(value) in (bool, int, float, str):
+    if type(value) is str:
+        left[1] += len(value)
+        return value
+    left[1] += 8
+    if value is None or type(value) in (bool, int, float):
         return value
     if type(value) in (list, tuple):
         return [_as_json(each, depth - 1, left) for each in value]
     if type(value) is dict and all(type(key) is str for key in value):
+        left[1] += sum(map(len, value))
         return {key: _as_json(each, depth - 1, left) for key, each in value.items()}
     raise NotPlain

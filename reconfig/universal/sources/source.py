@@ -12,11 +12,16 @@ from typing import Any
 import numpy as np
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.index import COLUMNS, Column, Index, Segments, from_table
 from wattmesh.reconfig.universal.reader import Files
 
 BYTES = "pickle"
 """The state of a value that is no plain data: its archive, byte for byte, as a uint8 tensor."""
+
+REPEATED = 4
+REPEATED_NBYTES = 64 << 20
+"""Tied weights and expanded buffers repeat a little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +70,29 @@ def fingerprints(files: Files, names: Iterable[str]) -> dict[str, Fingerprint]:
     return found
 
 
+def check_amount(folder: Path, index: Index, files: Mapping[str, Fingerprint]) -> None:
+    """Refuse tensors that make far more bytes than the files have that hold them.
+
+    A tensor that repeats one element for ever, or a thousand that lie in the same bytes, take no
+    room in a pickle and fill the disk of who copies them.
+
+    Raises:
+        InputInvalid: they make more than REPEATED times the files' bytes.
+    """
+    stored = sum(each.size for each in files.values())
+    if index.nbytes > REPEATED * stored + REPEATED_NBYTES:
+        raise InputInvalid(
+            f"{folder}: its tensors make {index.nbytes} bytes of files that have {stored}; they "
+            "repeat the same bytes over and over, which no job saves. Do not use it."
+        )
+
+
 class Watched(Files):
     """Files of a source, each the same whenever it is opened."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, allowance: Allowance | None = None) -> None:
         """Open nothing yet."""
-        super().__init__(folder)
+        super().__init__(folder, allowance)
         self.seen: dict[str, Fingerprint] = {}
 
     def opened(self, name: str) -> tuple[int, int]:

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.universal.allowance import CONTAINER, Allowance
 from wattmesh.reconfig.universal.index import Column
-from wattmesh.reconfig.universal.rebuild import Record
+from wattmesh.reconfig.universal.rebuild import Record, brief
 from wattmesh.reconfig.universal.tensors import StoredTensor
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -56,7 +57,11 @@ class Fragments:
 
 
 def mapped(
-    names: Sequence[str], shapes: Shapes, mappings: Sequence[Any], flats: Sequence[Sequence[Flat]]
+    names: Sequence[str],
+    shapes: Shapes,
+    mappings: Sequence[Any],
+    flats: Sequence[Sequence[Flat]],
+    allowance: Allowance,
 ) -> Fragments:
     """Stages 1 and 2.
 
@@ -65,6 +70,7 @@ def mapped(
         shapes: of them.
         mappings: by rank, `param_slice_mappings`.
         flats: by rank, then group.
+        allowance: pays for every fragment.
 
     Raises:
         InputInvalid: a mapping is none, or the fragments do not make up the parameters.
@@ -77,9 +83,10 @@ def mapped(
         for group, mapping in enumerate(groups):
             if type(mapping) is not dict:
                 raise InputInvalid(f"rank {rank}: param_slice_mappings holds what is no mapping.")
+            allowance.made(CONTAINER * len(mapping), f"rank {rank}")
             for name, address in mapping.items():
                 if name not in number:
-                    raise InputInvalid(f"rank {rank}: {name} is mapped, but has no shape.")
+                    raise InputInvalid(f"rank {rank}: {brief(name)} is mapped, but has no shape.")
                 rows.append((number[name], rank, group, *_address(rank, name, address)))
     table = np.array(rows, dtype=np.int64).reshape(len(rows), 5)
     table = table[table[:, 4] > 0]

@@ -11,6 +11,7 @@ import numpy as np
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal import dtypes, placing
+from wattmesh.reconfig.universal.allowance import CONTAINER
 from wattmesh.reconfig.universal.box import Box
 from wattmesh.reconfig.universal.declared import Declared
 from wattmesh.reconfig.universal.index import (
@@ -23,6 +24,7 @@ from wattmesh.reconfig.universal.index import (
     build,
     sort_by_entry,
 )
+from wattmesh.reconfig.universal.names import is_name
 from wattmesh.reconfig.universal.reader import Files
 from wattmesh.reconfig.universal.rebuild import brief
 from wattmesh.reconfig.universal.sources import slots as slot_check
@@ -94,6 +96,7 @@ def make_index(
             ranks where it may not; two tensors get one name.
     """
     groups = range(len(optimizer.flats[0]) if optimizer.flats else 0)
+    _charge(files, optimizer)
     read = [_slots(files, optimizer, group) for group in groups]
     of_name = optimizer.groups
     logical = {
@@ -117,6 +120,16 @@ def make_index(
     ), numbers
 
 
+def _charge(files: Files, optimizer: Optimizer) -> None:
+    """Count the rows that are about to be made: a fragment has one in every slot of its group."""
+    stored = np.bincount(optimizer.fragments.group, minlength=1).tolist()
+    first = optimizer.flats[0] if optimizer.flats else ()
+    slots = [1 + len(flat.state) for flat in first]
+    rows = sum(count * width for count, width in zip(stored, slots, strict=False))
+    entries = sum(slots[group] for group in optimizer.groups.values())
+    files.allowance.made(rows + CONTAINER * entries, files.folder.name)
+
+
 @dataclass(frozen=True, slots=True)
 class _Read:
     """What a group's slots are: of the parameters' shape, single elements, plain numbers."""
@@ -134,7 +147,7 @@ def _slots(files: Files, optimizer: Optimizer, group: int) -> _Read:
     for state in sorted({key for flat in flats for key in flat.state}, key=brief):
         values = [flat.state.get(state) for flat in flats]
         where = f"group {group}, slot {brief(state)}"
-        if type(state) is not str or state == PARAM:
+        if not is_name(state) or state == PARAM:
             raise InputInvalid(f"{where}: this is no name that a slot may have.")
         kinds = {_kind(value, flat) for value, flat in zip(values, flats, strict=True)}
         if kinds == {"none"}:
