@@ -18,6 +18,7 @@ from wattmesh.controller.journal.introduced import first_mark, incarnation_row, 
 from wattmesh.controller.journal.leadership import check_epoch
 from wattmesh.controller.journal.liveness import Known, Liveness, Sign
 from wattmesh.controller.journal.stays import RESTART, note_stay
+from wattmesh.controller.journal.stored import sound
 from wattmesh.controller.journal.tables import (
     FREEZE,
     INCARNATIONS,
@@ -338,9 +339,9 @@ class RunStore:
         """Read one row."""
         known = Known.of(row)
         last_seen_at, phase = self.liveness.seen(known)
-        values: dict[str, Any] = {
-            each: getattr(row, each) for each in RunRow.__dataclass_fields__ if hasattr(row, each)
-        }
+        values = sound(
+            {each: getattr(row, each) for each in RunRow.__dataclass_fields__ if hasattr(row, each)}
+        )
         values |= {
             "state": self.liveness.state(known, now),
             "phase": phase,
