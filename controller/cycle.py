@@ -14,6 +14,7 @@ from wattmesh.controller.act import carry_out, settle, settle_clock
 from wattmesh.controller.cap.capping import apply
 from wattmesh.controller.cap.held import CapNow
 from wattmesh.controller.clocks import BACK_S, Controls
+from wattmesh.controller.isolation import Isolation
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.measured_speeds import note_speeds
@@ -30,6 +31,7 @@ from wattmesh.policies.decision import (
     PolicySettings,
     Rung,
 )
+from wattmesh.policies.isolation import UNDECIDABLE
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +86,7 @@ class Cycle:
         settings: Callable[[], CycleSettings],
         epoch: Callable[[], int | None],
         plans: Plans | None = None,
+        isolation: Isolation | None = None,
     ) -> None:
         """Take the journal, the settings as they stand, this daemon's epoch and who plans.
 
@@ -92,11 +95,13 @@ class Cycle:
             settings: as they stand.
             epoch: None while another daemon leads.
             plans: None: nobody plans, and the price rule decides alone.
+            isolation: counts what fails for one run alone.
         """
         self._journal = journal
         self._settings = settings
         self._epoch = epoch
         self._plans = plans or NoPlans()
+        self._isolation = isolation or Isolation()
 
     def run(self, now: datetime) -> CycleReport:
         """Run one cycle at `now`; never raises for an outside failure, holds instead."""
@@ -131,9 +136,10 @@ class Cycle:
         )
         observation, cap = self._capped(observation, settings)
         observation, decisions = think(observation, self._plans)
+        self._tell_undecidable(observation, decisions)
         if epoch is not None:
             self._note_rung(settings.facts, observation.carbon, now)
-            note_speeds(self._journal, observation, epoch=epoch)
+            note_speeds(self._journal, observation, epoch=epoch, isolation=self._isolation)
             self._act(decisions, observation, epoch)
         return CycleReport(
             at=now,
@@ -150,22 +156,24 @@ class Cycle:
         row = self._journal.caps.in_force(seen.now)
         if row is None:
             return seen, None
-        return apply(seen, row, settings.nodes, self._journal.runs.all(seen.now))
+        return apply(seen, row, settings.nodes, self._journal.runs.open(seen.now))
 
     def _settle(self, settings: CycleSettings, now: datetime, epoch: int) -> None:
         """Give up on switches that cannot be confirmed and clocks that cannot be kept."""
         frozen = self._journal.runs.frozen_all()
-        for row in self._journal.runs.all(now):
-            settle(self._journal, row, now=now, epoch=epoch, timeout_s=settings.switch_timeout_s)
-            settle_clock(
-                self._journal,
-                row,
-                settings.controls,
-                now=now,
-                epoch=epoch,
-                mode=settings.mode,
-                frozen=frozen,
-            )
+        timeout_s = settings.switch_timeout_s
+        for row in self._journal.runs.unsettled(now):
+            with self._isolation.alone(row.run, "settling what is over"):
+                settle(self._journal, row, now=now, epoch=epoch, timeout_s=timeout_s)
+                settle_clock(
+                    self._journal,
+                    row,
+                    settings.controls,
+                    now=now,
+                    epoch=epoch,
+                    mode=settings.mode,
+                    frozen=frozen,
+                )
 
     def _note_rung(self, facts: SignalFacts | None, carbon: CarbonView, now: datetime) -> None:
         """Remember since when decisions rest on what they rest on; the first has no "since"."""
@@ -180,13 +188,21 @@ class Cycle:
     def _act(self, decisions: Sequence[Decision], seen: Observation, epoch: int) -> None:
         """Remember every decision; carry it out only in mode `act`."""
         now, mode = seen.now, seen.mode
-        rows = {row.run: row for row in self._journal.runs.all(now)}
+        rows = {row.run: row for row in self._journal.runs.open(now)}
         for decision in decisions:
-            self._journal.decisions.record(
-                decision, now=now, epoch=epoch, mode=mode, forecast=seen.carbon.forecast
-            )
-            if mode is Mode.ACT:
-                carry_out(self._journal, rows[decision.run], decision, now=now, epoch=epoch)
+            with self._isolation.alone(decision.run, "carrying out what was decided"):
+                self._journal.decisions.record(
+                    decision, now=now, epoch=epoch, mode=mode, forecast=seen.carbon.forecast
+                )
+                if mode is Mode.ACT:
+                    carry_out(self._journal, rows[decision.run], decision, now=now, epoch=epoch)
+
+    def _tell_undecidable(self, seen: Observation, decisions: Sequence[Decision]) -> None:
+        """Count the runs that nothing could be decided about; each cause is told once."""
+        for each in decisions:
+            if each.kind == UNDECIDABLE:
+                view = next(run for run in seen.runs if run.run == each.run)
+                self._isolation.note(each.run, f"{view.name}: {each.reason}")
 
 
 def summary(

@@ -165,7 +165,13 @@ class Parts:
         self.journal.runs.liveness.pace(settings.loops.live_s)
         if self._planner is not None:
             pulse.planning = self._planner.planning
-        cycle = Cycle(self.journal, self._cycle_settings, lambda: pulse.epoch, self._planner)
+        cycle = Cycle(
+            self.journal,
+            self._cycle_settings,
+            lambda: pulse.epoch,
+            self._planner,
+            pulse.isolation,
+        )
         duty = CycleDuty(cycle, self.journal, pulse, self.bell, self._schedule)
         self._sampling = self._sampler()
         clock = pulse.clock

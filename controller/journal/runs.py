@@ -5,12 +5,13 @@ the newest incarnation, so that a launch that was superseded can change nothing 
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, insert, or_, select, update
 
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.frozen_catalogue import from_text, point_rows, to_stored
@@ -24,6 +25,7 @@ from wattmesh.controller.journal.tables import (
     INCARNATIONS,
     POINTS,
     RUNS,
+    SWITCHES,
     TOKEN_MARKS,
 )
 from wattmesh.controller.journal.values import (
@@ -35,14 +37,26 @@ from wattmesh.controller.journal.values import (
     to_us,
     upsert,
 )
-from wattmesh.errors import Fenced, InputInvalid, Refused
+from wattmesh.errors import Fenced, InputInvalid, Refused, WattmeshError
 from wattmesh.policies.best_single import best_single
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.ranges import clean
 from wattmesh.reconfig.wire import Finish, Progress, Register, Registered
+
+log = logging.getLogger(__name__)
 
 # Made once: building a statement costs more than SQLite takes to run it.
 _ALL = select(RUNS).order_by(RUNS.c.registered_at)
+_OPEN = _ALL.where(RUNS.c.finished_at.is_(None))
+_RECENT = _ALL.where(or_(RUNS.c.finished_at.is_(None), RUNS.c.finished_at >= bindparam("since_us")))
+_UNSETTLED = _ALL.where(
+    or_(
+        RUNS.c.finished_at.is_(None),
+        RUNS.c.clock_mhz.is_not(None),
+        RUNS.c.run.in_(select(SWITCHES.c.open_run).where(SWITCHES.c.open_run.is_not(None))),
+    )
+)
 _CALLED = (
     select(RUNS)
     .where(or_(RUNS.c.run == bindparam("called"), RUNS.c.name == bindparam("called")))
@@ -149,6 +163,7 @@ class RunStore:
         """Keep the database; who lives is known from here on."""
         self._database = database
         self.liveness = Liveness()
+        self._unreadable: set[str] = set()
 
     def register(
         self, message: Register, *, owner_uid: int, now: datetime, epoch: int, plan: RunPlan
@@ -245,9 +260,29 @@ class RunStore:
 
     def all(self, now: datetime) -> tuple[RunRow, ...]:
         """List every run, oldest first, as it stands at `now`."""
-        with self._database.reading() as connection:
-            rows = connection.execute(_ALL).all()
-        return tuple(self._row(row, now) for row in rows)
+        return self._rows(_ALL, now)
+
+    def open(self, now: datetime, silent: timedelta | None = None) -> tuple[RunRow, ...]:
+        """List runs that have not ended, oldest first.
+
+        Args:
+            now: at which they stand.
+            silent: without those that are lost and were not heard for longer; None: with them.
+        """
+        rows = self._rows(_OPEN, now)
+        if silent is None:
+            return rows
+        return tuple(
+            each for each in rows if each.state == "live" or now - each.last_seen_at <= silent
+        )
+
+    def recent(self, now: datetime, since: datetime) -> tuple[RunRow, ...]:
+        """List runs that have not ended, or not before `since`, oldest first."""
+        return self._rows(_RECENT, now, since_us=to_us(since))
+
+    def unsettled(self, now: datetime) -> tuple[RunRow, ...]:
+        """List runs that have not ended, or of which an order or a clock still stands."""
+        return self._rows(_UNSETTLED, now)
 
     def find(self, run: str, now: datetime) -> RunRow | None:
         """Find a run by its id, or the newest of that name."""
@@ -334,6 +369,26 @@ class RunStore:
                 f"{(now - seen_at).total_seconds():.1f} s ago, {phase}); end it before launching "
                 "another"
             )
+
+    def _rows(self, query: Select[Any], now: datetime, **values: object) -> tuple[RunRow, ...]:
+        """Read rows; one that cannot be read is left out, and the log says so once."""
+        with self._database.reading() as connection:
+            rows = connection.execute(query, values).all()
+        found = []
+        for row in rows:
+            try:
+                found.append(self._row(row, now))
+            except (WattmeshError, ValueError, TypeError, OverflowError) as error:
+                if row.run not in self._unreadable:
+                    self._unreadable.add(row.run)
+                    log.error(
+                        "run %s cannot be read from the journal and is left out (%s); "
+                        "`wattmesh retire %s` ends it, its rows stay",
+                        clean(row.run),
+                        clean(str(error)),
+                        clean(row.run),
+                    )
+        return tuple(found)
 
     def _row(self, row: Row[Any], now: datetime) -> RunRow:
         """Read one row."""
