@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 
 from wattmesh.controller.act import carry_out, settle, settle_clock
 from wattmesh.controller.cap.capping import apply
@@ -17,6 +18,7 @@ from wattmesh.controller.clocks import BACK_S, Controls
 from wattmesh.controller.isolation import Isolation
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.nodes import NodeRow
+from wattmesh.controller.journal.runs import EXPIRED, RunRow
 from wattmesh.controller.measured_speeds import note_speeds
 from wattmesh.controller.observe import SignalFacts, observe
 from wattmesh.controller.think import NoPlans, Plans, think
@@ -32,6 +34,7 @@ from wattmesh.policies.decision import (
     Rung,
 )
 from wattmesh.policies.isolation import UNDECIDABLE
+from wattmesh.policies.words import duration
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +49,7 @@ class CycleSettings:
         nodes: every node that was not retired.
         budgets: what is left of the budgets that are a run's own, by its name.
         clock_lag_s: until a clock that is wished is in force (`controller.clocks.back_s`).
+        lost_s: a run that was not heard for longer is ended.
     """
 
     mode: Mode
@@ -58,6 +62,7 @@ class CycleSettings:
     nodes: tuple[NodeRow, ...] = ()
     budgets: Mapping[str, BudgetView] = field(default_factory=dict)
     clock_lag_s: float = BACK_S
+    lost_s: float = inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +167,14 @@ class Cycle:
         """Give up on switches that cannot be confirmed and clocks that cannot be kept."""
         frozen = self._journal.runs.frozen_all()
         timeout_s = settings.switch_timeout_s
+        switching = self._journal.switches.open_runs()
         for row in self._journal.runs.unsettled(now):
             with self._isolation.alone(row.run, "settling what is over"):
-                settle(self._journal, row, now=now, epoch=epoch, timeout_s=timeout_s)
+                self._expire(row, settings.lost_s, now, epoch)
+                if row.run in switching:
+                    settle(self._journal, row, now=now, epoch=epoch, timeout_s=timeout_s)
+                if row.state == "lost" and row.clock_mhz is None:
+                    continue
                 settle_clock(
                     self._journal,
                     row,
@@ -174,6 +184,14 @@ class Cycle:
                     mode=settings.mode,
                     frozen=frozen,
                 )
+
+    def _expire(self, row: RunRow, lost_s: float, now: datetime, epoch: int) -> None:
+        """End a run that has been silent for too long; it goes on when it is heard again."""
+        silent_s = (now - row.last_seen_at).total_seconds()
+        if row.state == "lost" and silent_s > lost_s:
+            reason = f"not heard for {duration(silent_s)}"
+            self._journal.runs.end(row.run, EXPIRED + reason, now=now, epoch=epoch)
+            log.info("%s: ended, %s", row.name, reason)
 
     def _note_rung(self, facts: SignalFacts | None, carbon: CarbonView, now: datetime) -> None:
         """Remember since when decisions rest on what they rest on; the first has no "since"."""

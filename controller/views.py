@@ -305,6 +305,7 @@ class StatusView:
         trouble: sentences that need a human, most urgent first, each ending in what to do next.
         simulated: what in this answer is simulated; empty when nothing is.
         cap: the operator's power cap in force; null while none is.
+        lost_more: by uid, lost runs that are not among `runs`: of each user only the newest few.
     """
 
     at: datetime
@@ -328,6 +329,7 @@ class StatusView:
     simulated: tuple[str, ...] = ()
     settings: str = ""
     cap: CapLine | None = None
+    lost_more: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,6 +161,11 @@ def clean(text: str) -> str:
     return "".join(_plain(each) for each in text)
 
 
+def clean_lines(text: str) -> str:
+    """Give a text of several lines that may be printed: each one cleaned."""
+    return "\n".join(clean(line) for line in text.split("\n"))
+
+
 def _plain(character: str) -> str:
     """Give what stands for one character."""
     if character in "\t\n\r\x0b\x0c":

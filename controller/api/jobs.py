@@ -17,7 +17,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from wattmesh.controller.api.calls import failure, plain, read_call, success
-from wattmesh.controller.api.desk import Call, Desk
+from wattmesh.controller.api.desk import Call, Desk, NotFound
+from wattmesh.controller.journal.runs import Forgotten
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import FINAL
 from wattmesh.reconfig.wire import (
@@ -55,6 +56,7 @@ def register(desk: Desk, call: Call) -> dict[str, Any]:
         now=desk.now,
         epoch=epoch,
         plan=desk.plan_for(message.name),
+        most=desk.pulse.settings.api.runs_per_user,
     )
     log.info(
         "%s: incarnation %d registered at step %d by uid %d",
@@ -144,8 +146,11 @@ def _known(desk: Desk, run: str) -> Iterator[None]:
     """
     try:
         yield
+    except Forgotten as error:
+        raise NotFound(f"{error}.") from error
     except InputInvalid:
-        desk.run(run)
+        if desk.journal.runs.find(run, desk.now) is None:
+            raise NotFound(f"There is no run {run!r}; register it first.") from None
         raise
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, func, insert, or_, select, update
 
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.frozen_catalogue import from_text, point_rows, to_stored
@@ -66,18 +66,53 @@ _HELD = select(RUNS).where(RUNS.c.run == bindparam("which")).with_for_update()
 _CHANGE = update(RUNS).where(RUNS.c.run == bindparam("which"))
 _SPEAKER = update(INCARNATIONS).where(INCARNATIONS.c.incarnation == bindparam("which"))
 
+_THEIRS = select(RUNS).where(RUNS.c.owner_uid == bindparam("uid"), RUNS.c.finished_at.is_(None))
+_NEW = select(func.count()).where(
+    RUNS.c.owner_uid == bindparam("uid"),
+    RUNS.c.registered_at >= bindparam("since_us"),
+    RUNS.c.run != bindparam("which"),
+)
+_NAMED_FIRST = (
+    select(RUNS.c.owner_uid)
+    .where(RUNS.c.name == bindparam("called"))
+    .order_by(RUNS.c.registered_at)
+    .limit(1)
+)
+
+EXPIRED = "expired: "
+"""A run that we ended for its silence; it goes on when it is heard again."""
+
+RETIRED = "retired: "
+"""A run that a person ended; another launch of it begins it again."""
+
+MOST_RUNS = 100_000
+
+NEW_RUNS_FACTOR, NEW_RUNS_TIME = 2, timedelta(hours=1)
+"""A user begins at most so many times the quota of new runs in so long."""
+
 TROUBLE_LENGTH = 500
 """Characters that are kept of a run's own sentence."""
 
 
+class Forgotten(InputInvalid):
+    """The run is none of those that are followed; it has to register again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """What the settings say about a run; frozen at its first registration."""
+    """What the settings say about a run; frozen at its first registration.
+
+    Attributes:
+        named: the settings name it, so the name belongs to one user: `owner_uid`, or (None) whoever
+            registered a run of that name first.
+    """
 
     catalogue: Catalogue | None = None
     baseline: str = ""
     deadline: datetime | None = None
     deadline_after_s: float | None = None
+    named: bool = False
+    owner_uid: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,15 +201,32 @@ class RunStore:
         self._unreadable: set[str] = set()
 
     def register(
-        self, message: Register, *, owner_uid: int, now: datetime, epoch: int, plan: RunPlan
+        self,
+        message: Register,
+        *,
+        owner_uid: int,
+        now: datetime,
+        epoch: int,
+        plan: RunPlan,
+        most: int = MOST_RUNS,
     ) -> Registered:
         """Take in one incarnation of a run; a repeat changes nothing.
 
+        Args:
+            message: what the run says of itself.
+            owner_uid: who says so.
+            now: when.
+            epoch: of who leads.
+            plan: what the settings say of that name.
+            most: runs of one user that have not ended; one more ends the longest silent of them.
+
         Raises:
-            Refused: the run belongs to another user.
+            Refused: the run, or its name, belongs to another user, or the user has too many.
             Fenced: a newer attempt is known, or another incarnation is still alive.
         """
         with self._database.writing() as connection:
+            _check_name(connection, message, owner_uid, plan)
+            self._make_room(connection, message, owner_uid, now, most)
             if insert_new(connection, RUNS, _first(message, owner_uid, now, plan)):
                 upsert(connection, TOKEN_MARKS, [first_mark(message, now)])
                 if plan.catalogue is not None:
@@ -187,7 +239,8 @@ class RunStore:
                 if row.incarnation != message.incarnation:
                     seen_at, _ = self.liveness.seen(Known.of(row))
                     _succeed(connection, row, message, now, to_us(seen_at))
-                elif not row.finish_reason:
+                elif not row.finish_reason or row.finish_reason.startswith(EXPIRED):
+                    _go_on(connection, row)
                     _change(connection, message.run, attempt=max(row.attempt, message.attempt))
                     _seen(connection, message, now)
             note_stay(connection, message.run, now)
@@ -258,6 +311,58 @@ class RunStore:
             )
         self.liveness.forget(message.run)
 
+    def end(self, run: str, reason: str, *, now: datetime, epoch: int) -> None:
+        """End a run in nobody's name but ours; its rows stay. Once; a finished one stays as it is.
+
+        Args:
+            run: its id.
+            reason: begins with `EXPIRED`: it goes on when it is heard again; or with `RETIRED`:
+                only with another launch.
+            now: when.
+            epoch: of who leads.
+
+        Raises:
+            InputInvalid: no such run. Fenced: another daemon leads by now; nothing was written.
+        """
+        with self._database.writing() as connection:
+            check_epoch(connection, epoch)
+            row = _find(connection, run)
+            if row is None:
+                raise InputInvalid(f"run {run} is not known; `wattmesh runs` lists those that are")
+            if row.finished_at is None:
+                _end(connection, row, reason, now)
+        self.liveness.forget(run)
+
+    def _make_room(
+        self, connection: Connection, message: Register, uid: int, now: datetime, most: int
+    ) -> None:
+        """End the longest silent run of a user who has as many as may be.
+
+        Raises:
+            Refused: all of them report.
+        """
+        rows = connection.execute(_THEIRS, {"uid": uid}).all()
+        others = [row for row in rows if row.run != message.run]
+        begun = {"uid": uid, "since_us": to_us(now - NEW_RUNS_TIME), "which": message.run}
+        new = connection.execute(_NEW, begun).scalar_one()
+        if new >= NEW_RUNS_FACTOR * most and len(others) == len(rows):
+            raise Refused(
+                f"uid {uid} has begun {new} runs within an hour, and no more than "
+                f"{NEW_RUNS_FACTOR * most} are taken (twice api.runs_per_user); wait a while"
+            )
+        if len(others) < most:
+            return
+        silent = [row for row in others if self.liveness.state(Known.of(row), now) == "lost"]
+        if not silent:
+            raise Refused(
+                f"uid {uid} has {len(others)} runs that report, and no more than {most} are taken "
+                "of one user (api.runs_per_user); end one with `wattmesh retire RUN` first"
+            )
+        oldest = sorted(silent, key=lambda row: self.liveness.seen(Known.of(row))[0])
+        for row in oldest[: len(others) - most + 1]:
+            _end(connection, row, f"{EXPIRED}made room for a newer run of uid {uid}", now)
+            self.liveness.forget(row.run)
+
     def all(self, now: datetime) -> tuple[RunRow, ...]:
         """List every run, oldest first, as it stands at `now`."""
         return self._rows(_ALL, now)
@@ -286,9 +391,12 @@ class RunStore:
 
     def find(self, run: str, now: datetime) -> RunRow | None:
         """Find a run by its id, or the newest of that name."""
-        with self._database.reading() as connection:
-            row = connection.execute(_CALLED, {"called": run}).first()
-        return self._row(row, now) if row else None
+        found = self.called(run, now)
+        return next((each for each in found if each.run == run), next(iter(found), None))
+
+    def called(self, word: str, now: datetime) -> tuple[RunRow, ...]:
+        """List every run of that id or name, newest first."""
+        return self._rows(_CALLED, now, called=word)
 
     def freeze(self, run: str | None, *, reason: str, by: str, now: datetime) -> None:
         """Take hands off one run, or off everything (None)."""
@@ -435,12 +543,59 @@ def speaking(row: Row[Any] | None, message: Any, owner_uid: int) -> Row[Any]:
         raise Refused(
             f"run {row.name} belongs to uid {row.owner_uid}; uid {owner_uid} may not report for it"
         )
+    if row.finish_reason.startswith(RETIRED):
+        raise Fenced(
+            f"run {row.name} was ended with `wattmesh retire` "
+            f"({row.finish_reason.removeprefix(RETIRED)}); launch it again to have it counted again"
+        )
+    if row.finish_reason.startswith(EXPIRED):
+        raise Forgotten(f"run {row.name} was ended, {row.finish_reason}; register it again")
     if row.incarnation != message.incarnation or row.attempt != message.attempt:
         raise Fenced(
             f"run {row.name}: attempt {message.attempt} was superseded by attempt {row.attempt}; "
             "it must stop"
         )
     return row
+
+
+def _check_name(connection: Connection, message: Register, uid: int, plan: RunPlan) -> None:
+    """Let nobody but its owner use a name that the settings name.
+
+    Raises:
+        Refused: it belongs to another user.
+    """
+    if not plan.named:
+        return
+    owner = plan.owner_uid
+    if owner is None:
+        owner = connection.execute(_NAMED_FIRST, {"called": message.name}).scalar()
+    if owner not in (None, uid):
+        raise Refused(
+            f"the name {message.name} belongs to uid {owner} (runs.{message.name} in the "
+            f"settings), so uid {uid} may not register a run of that name: take another"
+        )
+
+
+def _end(connection: Connection, row: Row[Any], reason: str, now: datetime) -> None:
+    """Write the end of a run; its launch ended when it was last heard."""
+    ended = {"finished_at": to_us(now), "finish_reason": reason}
+    connection.execute(update(RUNS).where(RUNS.c.run == row.run).values(**ended))
+    connection.execute(
+        update(INCARNATIONS)
+        .where(INCARNATIONS.c.incarnation == row.incarnation, INCARNATIONS.c.ended_at.is_(None))
+        .values(ended_at=row.last_seen_at, end_reason=reason)
+    )
+
+
+def _go_on(connection: Connection, row: Row[Any]) -> None:
+    """Take back the end of a launch that was only silent."""
+    if row.finish_reason:
+        _change(connection, row.run, finished_at=None, finish_reason="")
+        connection.execute(
+            update(INCARNATIONS)
+            .where(INCARNATIONS.c.incarnation == row.incarnation)
+            .values(ended_at=None, end_reason="")
+        )
 
 
 def _find(connection: Connection, run: str) -> Row[Any] | None:

@@ -93,7 +93,9 @@ def serving(folder: Path, settings: Settings) -> Iterator[Served]:
         journal=journal,
         pulse=pulse,
         bell=bell,
-        plan_for=lambda name: RunPlan(catalogue=catalogue, deadline_after_s=5000.0),
+        plan_for=lambda name: RunPlan(
+            catalogue=catalogue, deadline_after_s=5000.0, named=name == "llama-8b"
+        ),
         wake=cycle.wake,
     )
     server = ApiServer(desk, listen(settings.api.socket, GROUP))
