@@ -8,14 +8,16 @@ the demo; time is an argument.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from math import inf
 
 from wattmesh.controller.act import carry_out, settle, settle_clock
 from wattmesh.controller.cap.capping import apply
 from wattmesh.controller.cap.held import CapNow
 from wattmesh.controller.clocks import BACK_S, Controls
+from wattmesh.controller.fleet import LOST_HELD
 from wattmesh.controller.isolation import Isolation
+from wattmesh.controller.journal.caps import CapRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.journal.runs import EXPIRED, RunRow
@@ -37,6 +39,8 @@ from wattmesh.policies.isolation import UNDECIDABLE
 from wattmesh.policies.words import duration
 
 log = logging.getLogger(__name__)
+
+LONGEST_S = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +131,7 @@ class Cycle:
         self._journal.check_revision()
         if epoch is not None:
             self._settle(settings, now, epoch)
+        cap_row = self._journal.caps.in_force(now)
         observation = observe(
             self._journal,
             now=now,
@@ -138,8 +143,10 @@ class Cycle:
             coverage=settings.coverage,
             controls=settings.controls,
             budgets=settings.budgets,
+            # Nothing is decided about who is silent, but their boards draw under a cap.
+            silent=LOST_HELD if cap_row else timedelta(0),
         )
-        observation, cap = self._capped(observation, settings)
+        observation, cap = self._capped(observation, cap_row, settings)
         observation, decisions = think(observation, self._plans)
         self._tell_undecidable(observation, decisions)
         if epoch is not None:
@@ -155,10 +162,9 @@ class Cycle:
         )
 
     def _capped(
-        self, seen: Observation, settings: CycleSettings
+        self, seen: Observation, row: CapRow | None, settings: CycleSettings
     ) -> tuple[Observation, CapNow | None]:
         """Bring the operator's power cap into what was seen, if one is in force."""
-        row = self._journal.caps.in_force(seen.now)
         if row is None:
             return seen, None
         return apply(seen, row, settings.nodes, self._journal.runs.open(seen.now))
@@ -168,7 +174,9 @@ class Cycle:
         frozen = self._journal.runs.frozen_all()
         timeout_s = settings.switch_timeout_s
         switching = self._journal.switches.open_runs()
-        for row in self._journal.runs.unsettled(now):
+        # Longer than any clock tells where nobody is to be ended.
+        silent = timedelta(seconds=min(settings.lost_s, LONGEST_S))
+        for row in self._journal.runs.unsettled(now, switching, silent):
             with self._isolation.alone(row.run, "settling what is over"):
                 self._expire(row, settings.lost_s, now, epoch)
                 if row.run in switching:
@@ -206,7 +214,7 @@ class Cycle:
     def _act(self, decisions: Sequence[Decision], seen: Observation, epoch: int) -> None:
         """Remember every decision; carry it out only in mode `act`."""
         now, mode = seen.now, seen.mode
-        rows = {row.run: row for row in self._journal.runs.open(now)}
+        rows = {row.run: row for row in self._journal.runs.live(now)}
         for decision in decisions:
             with self._isolation.alone(decision.run, "carrying out what was decided"):
                 self._journal.decisions.record(

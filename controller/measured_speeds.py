@@ -55,7 +55,7 @@ def note_speeds(
     """
     isolation = isolation or Isolation()
     live = {each.run: each for each in seen.runs if each.live and not each.unreadable}
-    for row in journal.runs.open(seen.now):
+    for row in journal.runs.live(seen.now):
         if row.run not in live:
             continue
         with isolation.alone(row.run, "measuring its speed"):

@@ -70,6 +70,7 @@ def observe(
     coverage: tuple[int, int] = (0, 0),
     controls: Controls = MappingProxyType({}),
     budgets: Mapping[str, BudgetView] = MappingProxyType({}),
+    silent: timedelta = LOST_HELD,
 ) -> Observation:
     """Read everything one cycle decides on.
 
@@ -84,16 +85,17 @@ def observe(
         coverage: devices whose power was read lately, and devices expected.
         controls: what the nodes' actuators said lately, by GPU.
         budgets: what is left of the budgets that are a run's own, by its name.
+        silent: lost runs are seen that were heard within so long.
 
     Raises:
         JournalUnavailable: the database does not answer; the cycle then holds.
     """
     views = []
-    for row in journal.runs.open(now, LOST_HELD):
+    for row in journal.runs.open(now, silent):
         try:
-            silent, why = row.state != "live", trouble(row, controls, coverage)
-            view = run_view(journal, row, now, clock_trouble=why, silent=silent)
-            past = () if silent else trained(journal, row.run, now, policy)
+            lost, why = row.state != "live", trouble(row, controls, coverage)
+            view = run_view(journal, row, now, clock_trouble=why, silent=lost)
+            past = () if lost else trained(journal, row.run, now, policy)
             views.append(replace(view, trained=past, budget=budgets.get(row.name)))
         except JournalUnavailable:
             raise

@@ -6,7 +6,7 @@ the newest incarnation, so that a launch that was superseded can change nothing 
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -374,20 +374,43 @@ class RunStore:
             now: at which they stand.
             silent: without those that are lost and were not heard for longer; None: with them.
         """
-        rows = self._rows(_OPEN, now)
-        if silent is None:
-            return rows
-        return tuple(
-            each for each in rows if each.state == "live" or now - each.last_seen_at <= silent
-        )
+        return self._rows(_OPEN, now, lambda row: self._heard(row, now, silent))
+
+    def live(self, now: datetime) -> tuple[RunRow, ...]:
+        """List runs that are live, oldest first."""
+        return self.open(now, timedelta(0))
 
     def recent(self, now: datetime, since: datetime) -> tuple[RunRow, ...]:
         """List runs that have not ended, or not before `since`, oldest first."""
         return self._rows(_RECENT, now, since_us=to_us(since))
 
-    def unsettled(self, now: datetime) -> tuple[RunRow, ...]:
-        """List runs that have not ended, or of which an order or a clock still stands."""
-        return self._rows(_UNSETTLED, now)
+    def unsettled(
+        self, now: datetime, switching: Collection[str], silent: timedelta
+    ) -> tuple[RunRow, ...]:
+        """List live runs, and those of which something is still to be settled.
+
+        Args:
+            now: at which they stand.
+            switching: runs that have an open switch.
+            silent: a lost run that was not heard for longer is to be ended.
+        """
+        return self._rows(
+            _UNSETTLED,
+            now,
+            lambda row: (
+                row.run in switching
+                or row.clock_mhz is not None
+                or self._heard(row, now, timedelta(0))
+                or not self._heard(row, now, silent)
+            ),
+        )
+
+    def _heard(self, row: Row[Any], now: datetime, silent: timedelta | None) -> bool:
+        """Say whether a run lives, or was heard within so long; told without reading the row."""
+        known = Known.of(row)
+        if silent is None or self.liveness.state(known, now) == "live":
+            return True
+        return bool(silent) and now - self.liveness.seen(known)[0] <= silent
 
     def find(self, run: str, now: datetime) -> RunRow | None:
         """Find a run by its id, or the newest of that name."""
@@ -478,12 +501,23 @@ class RunStore:
                 "another"
             )
 
-    def _rows(self, query: Select[Any], now: datetime, **values: object) -> tuple[RunRow, ...]:
-        """Read rows; one that cannot be read is left out, and the log says so once."""
+    def _rows(
+        self,
+        query: Select[Any],
+        now: datetime,
+        wanted: Callable[[Row[Any]], bool] = bool,
+        **values: object,
+    ) -> tuple[RunRow, ...]:
+        """Read rows; one that cannot be read is left out, and the log says so once.
+
+        `wanted` is asked first: to read a row takes longer.
+        """
         with self._database.reading() as connection:
             rows = connection.execute(query, values).all()
         found = []
         for row in rows:
+            if not wanted(row):
+                continue
             try:
                 found.append(self._row(row, now))
             except (WattmeshError, ValueError, TypeError, OverflowError) as error:

@@ -263,7 +263,7 @@ class RunSection(Section):
 
     catalogue: File | None = Field(default=None, examples=["/etc/wattmesh/llama-8b.toml"])
     """Catalogue of its operating points, as `wattmesh configs profile` writes it."""
-    owner: str = Field(default="", examples=["alice", "1000"])
+    owner: str = Field(default="", examples=["1000"])
     """User (name or uid) to whom the name belongs: nobody else registers a run of it. Default:
     whoever registered one first."""
     baseline: str = Field(default="", examples=["A"])
