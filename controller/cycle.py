@@ -8,14 +8,19 @@ the demo; time is an argument.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from math import inf
 
 from wattmesh.controller.act import carry_out, settle, settle_clock
 from wattmesh.controller.cap.capping import apply
 from wattmesh.controller.cap.held import CapNow
 from wattmesh.controller.clocks import BACK_S, Controls
+from wattmesh.controller.fleet import LOST_HELD
+from wattmesh.controller.isolation import Isolation
+from wattmesh.controller.journal.caps import CapRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.nodes import NodeRow
+from wattmesh.controller.journal.runs import EXPIRED, RunRow
 from wattmesh.controller.measured_speeds import note_speeds
 from wattmesh.controller.observe import SignalFacts, observe
 from wattmesh.controller.think import NoPlans, Plans, think
@@ -30,8 +35,12 @@ from wattmesh.policies.decision import (
     PolicySettings,
     Rung,
 )
+from wattmesh.policies.isolation import UNDECIDABLE
+from wattmesh.policies.words import duration
 
 log = logging.getLogger(__name__)
+
+LONGEST_S = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +53,7 @@ class CycleSettings:
         nodes: every node that was not retired.
         budgets: what is left of the budgets that are a run's own, by its name.
         clock_lag_s: until a clock that is wished is in force (`controller.clocks.back_s`).
+        lost_s: a run that was not heard for longer is ended.
     """
 
     mode: Mode
@@ -56,6 +66,7 @@ class CycleSettings:
     nodes: tuple[NodeRow, ...] = ()
     budgets: Mapping[str, BudgetView] = field(default_factory=dict)
     clock_lag_s: float = BACK_S
+    lost_s: float = inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +95,7 @@ class Cycle:
         settings: Callable[[], CycleSettings],
         epoch: Callable[[], int | None],
         plans: Plans | None = None,
+        isolation: Isolation | None = None,
     ) -> None:
         """Take the journal, the settings as they stand, this daemon's epoch and who plans.
 
@@ -92,11 +104,13 @@ class Cycle:
             settings: as they stand.
             epoch: None while another daemon leads.
             plans: None: nobody plans, and the price rule decides alone.
+            isolation: counts what fails for one run alone.
         """
         self._journal = journal
         self._settings = settings
         self._epoch = epoch
         self._plans = plans or NoPlans()
+        self._isolation = isolation or Isolation()
 
     def run(self, now: datetime) -> CycleReport:
         """Run one cycle at `now`; never raises for an outside failure, holds instead."""
@@ -117,6 +131,7 @@ class Cycle:
         self._journal.check_revision()
         if epoch is not None:
             self._settle(settings, now, epoch)
+        cap_row = self._journal.caps.in_force(now)
         observation = observe(
             self._journal,
             now=now,
@@ -128,12 +143,15 @@ class Cycle:
             coverage=settings.coverage,
             controls=settings.controls,
             budgets=settings.budgets,
+            # Nothing is decided about who is silent, but their boards draw under a cap.
+            silent=LOST_HELD if cap_row else timedelta(0),
         )
-        observation, cap = self._capped(observation, settings)
+        observation, cap = self._capped(observation, cap_row, settings)
         observation, decisions = think(observation, self._plans)
+        self._tell_undecidable(observation, decisions)
         if epoch is not None:
             self._note_rung(settings.facts, observation.carbon, now)
-            note_speeds(self._journal, observation, epoch=epoch)
+            note_speeds(self._journal, observation, epoch=epoch, isolation=self._isolation)
             self._act(decisions, observation, epoch)
         return CycleReport(
             at=now,
@@ -144,28 +162,44 @@ class Cycle:
         )
 
     def _capped(
-        self, seen: Observation, settings: CycleSettings
+        self, seen: Observation, row: CapRow | None, settings: CycleSettings
     ) -> tuple[Observation, CapNow | None]:
         """Bring the operator's power cap into what was seen, if one is in force."""
-        row = self._journal.caps.in_force(seen.now)
         if row is None:
             return seen, None
-        return apply(seen, row, settings.nodes, self._journal.runs.all(seen.now))
+        return apply(seen, row, settings.nodes, self._journal.runs.open(seen.now))
 
     def _settle(self, settings: CycleSettings, now: datetime, epoch: int) -> None:
         """Give up on switches that cannot be confirmed and clocks that cannot be kept."""
         frozen = self._journal.runs.frozen_all()
-        for row in self._journal.runs.all(now):
-            settle(self._journal, row, now=now, epoch=epoch, timeout_s=settings.switch_timeout_s)
-            settle_clock(
-                self._journal,
-                row,
-                settings.controls,
-                now=now,
-                epoch=epoch,
-                mode=settings.mode,
-                frozen=frozen,
-            )
+        timeout_s = settings.switch_timeout_s
+        switching = self._journal.switches.open_runs()
+        # Longer than any clock tells where nobody is to be ended.
+        silent = timedelta(seconds=min(settings.lost_s, LONGEST_S))
+        for row in self._journal.runs.unsettled(now, switching, silent):
+            with self._isolation.alone(row.run, "settling what is over"):
+                self._expire(row, settings.lost_s, now, epoch)
+                if row.run in switching:
+                    settle(self._journal, row, now=now, epoch=epoch, timeout_s=timeout_s)
+                if row.state == "lost" and row.clock_mhz is None:
+                    continue
+                settle_clock(
+                    self._journal,
+                    row,
+                    settings.controls,
+                    now=now,
+                    epoch=epoch,
+                    mode=settings.mode,
+                    frozen=frozen,
+                )
+
+    def _expire(self, row: RunRow, lost_s: float, now: datetime, epoch: int) -> None:
+        """End a run that has been silent for too long; it goes on when it is heard again."""
+        silent_s = (now - row.last_seen_at).total_seconds()
+        if row.state == "lost" and silent_s > lost_s:
+            reason = f"not heard for {duration(silent_s)}"
+            self._journal.runs.end(row.run, EXPIRED + reason, now=now, epoch=epoch)
+            log.info("%s: ended, %s", row.name, reason)
 
     def _note_rung(self, facts: SignalFacts | None, carbon: CarbonView, now: datetime) -> None:
         """Remember since when decisions rest on what they rest on; the first has no "since"."""
@@ -180,13 +214,21 @@ class Cycle:
     def _act(self, decisions: Sequence[Decision], seen: Observation, epoch: int) -> None:
         """Remember every decision; carry it out only in mode `act`."""
         now, mode = seen.now, seen.mode
-        rows = {row.run: row for row in self._journal.runs.all(now)}
+        rows = {row.run: row for row in self._journal.runs.live(now)}
         for decision in decisions:
-            self._journal.decisions.record(
-                decision, now=now, epoch=epoch, mode=mode, forecast=seen.carbon.forecast
-            )
-            if mode is Mode.ACT:
-                carry_out(self._journal, rows[decision.run], decision, now=now, epoch=epoch)
+            with self._isolation.alone(decision.run, "carrying out what was decided"):
+                self._journal.decisions.record(
+                    decision, now=now, epoch=epoch, mode=mode, forecast=seen.carbon.forecast
+                )
+                if mode is Mode.ACT:
+                    carry_out(self._journal, rows[decision.run], decision, now=now, epoch=epoch)
+
+    def _tell_undecidable(self, seen: Observation, decisions: Sequence[Decision]) -> None:
+        """Count the runs that nothing could be decided about; each cause is told once."""
+        for each in decisions:
+            if each.kind == UNDECIDABLE:
+                view = next(run for run in seen.runs if run.run == each.run)
+                self._isolation.note(each.run, f"{view.name}: {each.reason}")
 
 
 def summary(

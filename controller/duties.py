@@ -12,7 +12,7 @@ from wattmesh.controller.bell import Bell
 from wattmesh.controller.books.closing_runs import close_runs
 from wattmesh.controller.cap.held import CapNow
 from wattmesh.controller.cycle import Cycle
-from wattmesh.controller.fleet import Snapshot, holders
+from wattmesh.controller.fleet import SILENT_HELD, Snapshot, holders
 from wattmesh.controller.fleet import sample as fleet_sample
 from wattmesh.controller.journal.forecasts import ISSUES_KEPT
 from wattmesh.controller.journal.journal import Journal
@@ -89,7 +89,7 @@ class CycleDuty:
         now, epoch = pulse.clock.now(), pulse.epoch
         pulse.snapshot = Snapshot.of(
             pulse.clock.monotonic(),
-            self._journal.runs.all(now),
+            self._journal.runs.recent(now, now - SILENT_HELD),
             pulse.nodes,
             epoch=epoch,
             frozen=self._journal.runs.frozen_all(),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from wattmesh.errors import FixInput, WattmeshError
+from wattmesh.reconfig.ranges import clean_lines
 
 STOPPING = frozenset({signal.SIGTERM, signal.SIGINT})
 WATCHED = frozenset({*STOPPING, signal.SIGHUP})
@@ -60,19 +61,25 @@ def live(
 def set_up_logging(*, debug: bool) -> None:
     """Log to stderr: with times of our own only where no journal adds them."""
     times = "" if os.environ.get("JOURNAL_STREAM") else "%(asctime)s "
-    logging.basicConfig(
-        level=logging.DEBUG if debug else logging.INFO,
-        format=f"{times}%(levelname)s %(threadName)s: %(message)s",
-        stream=sys.stderr,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(CleanFormatter(f"{times}%(levelname)s %(threadName)s: %(message)s"))
+    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler])
     for name in QUIET_LIBRARIES:
         # What they would say is counted, or said by us in one sentence.
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
+class CleanFormatter(logging.Formatter):
+    """Writes no character that a terminal obeys; what is no first line of ours is indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one record."""
+        return clean_lines(super().format(record)).replace("\n", "\n  ")
+
+
 def failed(error: Exception, status: int, *, debug: bool) -> int:
     """Say in one sentence why the process ends; give its exit status."""
-    print(f"wattmesh: {error}", file=sys.stderr)
+    print(f"wattmesh: {clean_lines(str(error))}", file=sys.stderr)
     if debug:
         log.exception("the traceback")
     return status

@@ -12,6 +12,7 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 
+from wattmesh.controller.isolation import Isolation
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.values import to_text
@@ -44,20 +45,24 @@ def read(row: RunRow) -> Paces:
     return Paces(attempt=row.attempt, host=row.host, watched=watched)
 
 
-def note_speeds(journal: Journal, seen: Observation, *, epoch: int) -> None:
+def note_speeds(
+    journal: Journal, seen: Observation, *, epoch: int, isolation: Isolation | None = None
+) -> None:
     """Look at every live run, and remember what is new.
 
     Raises:
         Fenced: another daemon leads by now; nothing was written.
     """
-    live = {each.run: each for each in seen.runs if each.live}
-    for row in journal.runs.all(seen.now):
+    isolation = isolation or Isolation()
+    live = {each.run: each for each in seen.runs if each.live and not each.unreadable}
+    for row in journal.runs.live(seen.now):
         if row.run not in live:
             continue
-        before = read(row)
-        after = replace(before, watched=_watched(before.watched, live[row.run], seen))
-        if after != _parsed(row.speeds):
-            journal.runs.note_speeds(row.run, to_text(asdict(after)), epoch=epoch)
+        with isolation.alone(row.run, "measuring its speed"):
+            before = read(row)
+            after = replace(before, watched=_watched(before.watched, live[row.run], seen))
+            if after != _parsed(row.speeds):
+                journal.runs.note_speeds(row.run, to_text(asdict(after)), epoch=epoch)
 
 
 def _watched(before: Watched, run: RunView, seen: Observation) -> Watched:

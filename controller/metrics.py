@@ -83,6 +83,12 @@ class Figured(Collector):
         status = pulse.newest_status
         trouble.add_metric([], float(len(status.trouble) if status else 0))
         yield trouble
+        alone = CounterMetricFamily(
+            "wattmesh_run_failures",
+            "Parts of a turn that failed for one run alone, which was held.",
+        )
+        alone.add_metric([], float(pulse.isolation.count))
+        yield alone
         covered = GaugeMetricFamily(
             "wattmesh_coverage_gpus",
             "GPUs whose power was read lately (seen), and GPUs expected.",

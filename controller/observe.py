@@ -11,11 +11,13 @@ from types import MappingProxyType
 
 from wattmesh.controller import measured_speeds
 from wattmesh.controller.clocks import BACK_S, Controls, trouble
+from wattmesh.controller.fleet import LOST_HELD
 from wattmesh.controller.journal.carbon import FetchRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.outages import MOST
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.switches import SwitchRow
+from wattmesh.errors import JournalUnavailable
 from wattmesh.policies.decision import (
     BudgetView,
     CarbonView,
@@ -27,6 +29,7 @@ from wattmesh.policies.decision import (
     RunView,
     SwitchView,
 )
+from wattmesh.policies.isolation import cause
 from wattmesh.policies.ladder import ACTS, DAY_S, Standing, stand
 from wattmesh.policies.switch_time import SwitchKind, SwitchRecord
 from wattmesh.reconfig.switch import SwitchState
@@ -67,6 +70,7 @@ def observe(
     coverage: tuple[int, int] = (0, 0),
     controls: Controls = MappingProxyType({}),
     budgets: Mapping[str, BudgetView] = MappingProxyType({}),
+    silent: timedelta = LOST_HELD,
 ) -> Observation:
     """Read everything one cycle decides on.
 
@@ -81,23 +85,26 @@ def observe(
         coverage: devices whose power was read lately, and devices expected.
         controls: what the nodes' actuators said lately, by GPU.
         budgets: what is left of the budgets that are a run's own, by its name.
+        silent: lost runs are seen that were heard within so long.
 
     Raises:
         JournalUnavailable: the database does not answer; the cycle then holds.
     """
-    rows = journal.runs.all(now)
+    views = []
+    for row in journal.runs.open(now, silent):
+        try:
+            lost, why = row.state != "live", trouble(row, controls, coverage)
+            view = run_view(journal, row, now, clock_trouble=why, silent=lost)
+            past = () if lost else trained(journal, row.run, now, policy)
+            views.append(replace(view, trained=past, budget=budgets.get(row.name)))
+        except JournalUnavailable:
+            raise
+        except Exception as error:
+            views.append(_unread(row, cause(error)))
     return Observation(
         now=now,
         mode=mode,
-        runs=tuple(
-            replace(
-                run_view(journal, row, now, clock_trouble=trouble(row, controls, coverage)),
-                trained=trained(journal, row.run, now, policy),
-                budget=budgets.get(row.name),
-            )
-            for row in rows
-            if row.state != "finished"
-        ),
+        runs=tuple(views),
         carbon=carbon_view(journal, facts, now),
         frozen=journal.runs.frozen_all(),
         coverage=coverage,
@@ -181,9 +188,21 @@ def _trouble(facts: SignalFacts, age_s: float | None, standing: Standing, detail
     return ""
 
 
-def run_view(journal: Journal, row: RunRow, now: datetime, *, clock_trouble: str) -> RunView:
-    """Read one run with its switches."""
-    history = journal.switches.history(row.run)
+def run_view(
+    journal: Journal, row: RunRow, now: datetime, *, clock_trouble: str, silent: bool = False
+) -> RunView:
+    """Read one run with its switches.
+
+    Args:
+        journal: what is remembered.
+        row: the run.
+        now: of the cycle.
+        clock_trouble: why no clock of its GPUs can be set; "" when all can.
+        silent: nothing is decided about it: its switches and outages are not asked for. What it
+            draws under a cap is known from its row.
+    """
+    history = () if silent else journal.switches.history(row.run)
+    again = row.attempt > 1 and not silent
     confirmed = [each for each in history if each.state is SwitchState.CONFIRMED]
     today = [each for each in history if (now - each.created_at).total_seconds() < DAY_S]
     current = row.point
@@ -207,25 +226,43 @@ def run_view(journal: Journal, row: RunRow, now: datetime, *, clock_trouble: str
         deadline=row.deadline,
         tokens_per_s=row.tokens_per_s or None,
         frozen=row.frozen,
-        open_switch=_open_view(journal.switches.open(row.run), now),
+        open_switch=_open_view(None if silent else journal.switches.open(row.run), now),
         ordered_point=row.ordered_point,
         clock_trouble=clock_trouble,
         since_clock_s=_age_s(row.clock_at, now) if row.clock_at else None,
-        failed_switches=journal.switches.failures_in_a_row(row.run),
+        failed_switches=0 if silent else journal.switches.failures_in_a_row(row.run),
         switches_today=sum(each.state is not SwitchState.ABANDONED for each in today),
         since_switch_s=_age_s(confirmed[0].updated_at, now) if confirmed else None,
-        switches=_records(history, journal.outages.last(row.run) if row.attempt > 1 else 0, now),
+        switches=_records(history, journal.outages.last(row.run) if again else 0, now),
         speeds=measured_speeds.read(row).watched.speeds,
         capabilities=row.capabilities,
         trouble=row.trouble,
-        outage_share=_standing_share(journal, row, now),
+        outage_share=_standing_share(row, journal.outages.share(row.run, now) if again else 0.0),
     )
 
 
-def _standing_share(journal: Journal, row: RunRow, now: datetime) -> float:
+def _unread(row: RunRow, why: str) -> RunView:
+    """Show a run of which not everything could be read: it is held."""
+    return RunView(
+        run=row.run,
+        name=row.name,
+        attempt=row.attempt,
+        live=row.state == "live",
+        last_seen_s=0.0,
+        step=row.step,
+        tokens=row.tokens,
+        tokens_total=row.tokens_total,
+        layout=row.layout,
+        world_size=row.world_size,
+        gpus_held=row.world_size,
+        boundary_every=row.boundary_every,
+        started_at=row.registered_at,
+        unreadable=why,
+    )
+
+
+def _standing_share(row: RunRow, outages: float) -> float:
     """Share of its time that a run stands: between launches, and in long pauses within one."""
-    # A first launch has no outage behind it, and most runs are at their first.
-    outages = journal.outages.share(row.run, now) if row.attempt > 1 else 0.0
     return min(MOST, 1.0 - (1.0 - outages) * (1.0 - row.pause_share))
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wattmesh.controller.fleet import Snapshot
+from wattmesh.controller.isolation import Isolation
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.loops import Clock, LoopState
 from wattmesh.controller.planner.asking import Planning
@@ -130,6 +131,7 @@ class Pulse:
         breakers: the state of the circuit breaker of each signal's provider, read live.
         planning: how the planner gets on, read live.
         exporter: follows the devices that this process samples itself.
+        isolation: counts what failed for one run alone.
     """
 
     clock: Clock
@@ -155,6 +157,7 @@ class Pulse:
     breakers: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     planning: Callable[[], Planning] = Planning
     exporter: DeviceExporter = field(default_factory=DeviceExporter)
+    isolation: Isolation = field(default_factory=Isolation)
 
     def journal_failed(self, sentence: str) -> None:
         """Note that the journal did not answer; told to the log once per outage."""

@@ -40,7 +40,10 @@ def bring_up_to_date(url: str) -> None:
             f"the journal's folder {path.parent} cannot be made ({error.strerror}); make it, or "
             "name another place in journal.url"
         ) from error
-    log.info("the journal %s: from revision %s to %s", path, found or "none", migrations.HEAD)
+    if found:
+        log.info("the journal %s: from revision %s to %s", path, found, migrations.HEAD)
+    else:
+        log.info("the journal %s is new: made at revision %s", path, migrations.HEAD)
     _migrate(url)
 
 

@@ -6,6 +6,8 @@ Invariant: only this module reads; `trouble.py` decides what is wrong, and is pu
 
 import os
 import socket
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -37,6 +39,9 @@ from wattmesh.telemetry.sampler import Sample
 
 FINISHED_SHOWN = timedelta(days=1)
 
+MOST = {"lost": 3, "finished": 20}
+"""Runs of one user in a state that a screen lists; `wattmesh runs` has them all."""
+
 
 def status(journal: Journal, pulse: Pulse) -> StatusView:
     """Read the journal and build the whole screen.
@@ -45,14 +50,33 @@ def status(journal: Journal, pulse: Pulse) -> StatusView:
         JournalUnavailable: the journal does not answer; `last_known` still can.
     """
     now = pulse.clock.now()
-    runs = tuple(
-        run_line(journal, pulse, row, now) for row in journal.runs.all(now) if _shown(row, now)
-    )
+    rows = journal.runs.recent(now, now - FINISHED_SHOWN)
+    told = shown(rows)
+    runs = tuple(run_line(journal, pulse, row, now) for row in told)
     decision = carbon_line(journal, pulse.signals.decision, now)
     accounting = decision
     if pulse.signals.accounting != pulse.signals.decision:
         accounting = carbon_line(journal, pulse.signals.accounting, now, decides=False)
-    return _assemble(pulse, now, runs, (decision, accounting), journal.runs.frozen_all())
+    view = _assemble(pulse, now, runs, (decision, accounting), journal.runs.frozen_all())
+    left_out = Counter(row.owner_uid for row in rows if row.state == "lost")
+    left_out -= Counter(row.owner_uid for row in told if row.state == "lost")
+    view = replace(view, lost_more={str(uid): count for uid, count in sorted(left_out.items())})
+    return replace(view, trouble=troubles(view, pulse))
+
+
+def shown(rows: Iterable[RunRow]) -> tuple[RunRow, ...]:
+    """Leave out silent runs of a user who has many: the newest few stand for them."""
+    rows = tuple(rows)
+    silent: dict[tuple[str, int], list[RunRow]] = {}
+    for row in rows:
+        if row.state != "live":
+            silent.setdefault((row.state, row.owner_uid), []).append(row)
+    left_out = {
+        row.run
+        for (state, _), theirs in silent.items()
+        for row in sorted(theirs, key=lambda each: each.last_seen_at, reverse=True)[MOST[state] :]
+    }
+    return tuple(row for row in rows if row.run not in left_out)
 
 
 def last_known(pulse: Pulse, before: StatusView | None) -> StatusView:
@@ -61,6 +85,8 @@ def last_known(pulse: Pulse, before: StatusView | None) -> StatusView:
     if before is None:
         return _assemble(pulse, now, (), (None, None), "")
     view = _assemble(pulse, now, before.runs, (before.carbon, before.accounting), before.frozen)
+    view = replace(view, lost_more=before.lost_more)
+    view = replace(view, trouble=troubles(view, pulse))
     return replace(view, stale_s=max(0.0, (now - before.at).total_seconds()))
 
 
@@ -293,11 +319,6 @@ def _simulated(
     named += [f"grid ({each.signal})" for each in carbon if each is not None and each.simulated]
     named += [f"{run.name} {what}" for run in runs for what in run.simulated]
     return tuple(dict.fromkeys(named))
-
-
-def _shown(row: RunRow, now: datetime) -> bool:
-    """Old finished runs are for `wattmesh runs`."""
-    return row.finished_at is None or now - row.finished_at < FINISHED_SHOWN
 
 
 def _activity(row: RunRow, switch: SwitchRow | None, frozen: str, pulse: Pulse) -> str:

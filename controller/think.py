@@ -3,7 +3,8 @@
 The one function that the live cycle and replay share; what differs is who makes plans, and how old
 they are.
 
-Invariant: nothing waits for a plan; a run without one is decided on all the same.
+Invariant: nothing waits for a plan; a run without one is decided on all the same, and whatever is
+wrong with one run's numbers is an error of nobody else.
 """
 
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Protocol
 
 from wattmesh.policies.decide import decide
 from wattmesh.policies.decision import Decision, Observation, PlanView, RunView
+from wattmesh.policies.isolation import cause
 
 
 class Plans(Protocol):
@@ -31,6 +33,13 @@ class NoPlans:
 
 def think(seen: Observation, plans: Plans) -> tuple[Observation, tuple[Decision, ...]]:
     """Decide about every run, with its newest plan; give what was decided on, too."""
-    runs = tuple(replace(run, plan=plans.newest(seen, run)) for run in seen.runs)
-    planned = replace(seen, runs=runs)
+    planned = replace(seen, runs=tuple(_with_plan(seen, run, plans) for run in seen.runs))
     return planned, decide(planned)
+
+
+def _with_plan(seen: Observation, run: RunView, plans: Plans) -> RunView:
+    """Lay the newest plan beside one run; one that none can be asked for is held."""
+    try:
+        return run if run.unreadable else replace(run, plan=plans.newest(seen, run))
+    except Exception as error:
+        return replace(run, unreadable=cause(error))

@@ -10,6 +10,7 @@ from wattmesh.controller import marks
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.views import CarbonLine, RunLine, StatusView
+from wattmesh.reconfig.ranges import clean
 from wattmesh.telemetry.readings import flags_of
 
 PLANS_FAILED = 3
@@ -138,7 +139,7 @@ def _refused(node: NodeRow) -> Iterator[str]:
     rows, energy_j = refused.get("rows"), refused.get("energy_j")
     # What follows the first colon of a sentence is what to do.
     flags = flags_of(*(str(each.get("quality", "")) for each in node.devices.values()))
-    why = str(refused.get("why", ""))[:300].rstrip(".").replace(":", ",")
+    why = clean(str(refused.get("why", ""))[:300]).rstrip(".").replace(":", ",")
     if isinstance(rows, int) and rows > 0 and isinstance(energy_j, int | float):
         joules = marks.marked(f"{energy_j:.0f} J", flags)
         yield (
@@ -193,11 +194,19 @@ def _meanwhile(line: CarbonLine) -> str:
 
 
 def _runs(view: StatusView) -> Iterator[str]:
-    """What is wrong with single runs."""
+    """What is wrong with single runs; one line for all lost ones of a user who has many."""
+    for uid, more in view.lost_more.items():
+        theirs = [run for run in view.runs if run.state == "lost" and str(run.owner_uid) == uid]
+        names = ", ".join(run.name for run in theirs)
+        yield (
+            f"{more + len(theirs)} runs of uid {uid} have not been heard for a while (the newest: "
+            f"{names}): `wattmesh runs` lists them, `wattmesh retire RUN` ends one, and each ends "
+            "by itself in time (journal.lost_days)."
+        )
     for run in view.runs:
         if run.state == "finished":
             continue
-        if run.state == "lost":
+        if run.state == "lost" and str(run.owner_uid) not in view.lost_more:
             yield (
                 f"{run.name} has not been heard for {span(run.last_seen_s)} (last at step "
                 f"{run.step}{f', {run.phase}' if run.phase else ''}): see whether the job still "

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from pathlib import Path
+from math import isfinite
 from typing import Any
+
+from wattmesh.reconfig.ranges import clean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,6 +305,7 @@ class StatusView:
         trouble: sentences that need a human, most urgent first, each ending in what to do next.
         simulated: what in this answer is simulated; empty when nothing is.
         cap: the operator's power cap in force; null while none is.
+        lost_more: by uid, lost runs that are not among `runs`: of each user only the newest few.
     """
 
     at: datetime
@@ -326,6 +329,7 @@ class StatusView:
     simulated: tuple[str, ...] = ()
     settings: str = ""
     cap: CapLine | None = None
+    lost_more: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,6 +371,9 @@ def _scalar(value: object) -> Any:
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, Enum):
         return value.value
-    if value is None or isinstance(value, str | int | float):
-        return value
-    return str(value) if isinstance(value, Path) else repr(value)
+    if isinstance(value, float):
+        # JSON has no other numbers; what was stored before they were refused is not known.
+        return value if isfinite(value) else None
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    return value if value is None or isinstance(value, int) else clean(str(value))

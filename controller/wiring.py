@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from pathlib import Path
 
 from sqlalchemy import make_url
@@ -44,12 +45,13 @@ from wattmesh.controller.power import power_source
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.scheduler import Jobs
 from wattmesh.controller.schema import bring_up_to_date
-from wattmesh.controller.settings.checks import listen_address
+from wattmesh.controller.settings.checks import listen_address, uid_of
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
 from wattmesh.controller.signals.grid import grid
 from wattmesh.controller.signals.poller import Poller
 from wattmesh.errors import FixInput, JournalUnavailable, WattmeshError
+from wattmesh.policies.ladder import DAY_S
 from wattmesh.reconfig import catalogue_file
 from wattmesh.telemetry.carbon import Provider
 from wattmesh.telemetry.desired import GpuControl
@@ -62,6 +64,7 @@ from wattmesh.telemetry.sampler import Sampler
 log = logging.getLogger(__name__)
 
 LOOP_STOP_S = 8.0
+AFTER_STEP_S = 3600.0
 HOLD_S, HOLD_SAMPLES = 5.0, 2.5
 """A device without a counter is integrated over a gap of this long, or of so many samples."""
 FIXED = (
@@ -91,6 +94,8 @@ def run_plans(settings: Settings) -> dict[str, RunPlan]:
             baseline=section.baseline,
             deadline=section.deadline,
             deadline_after_s=section.deadline_after_s,
+            named=True,
+            owner_uid=uid_of(section.owner) if section.owner else None,
         )
     return plans
 
@@ -165,7 +170,13 @@ class Parts:
         self.journal.runs.liveness.pace(settings.loops.live_s)
         if self._planner is not None:
             pulse.planning = self._planner.planning
-        cycle = Cycle(self.journal, self._cycle_settings, lambda: pulse.epoch, self._planner)
+        cycle = Cycle(
+            self.journal,
+            self._cycle_settings,
+            lambda: pulse.epoch,
+            self._planner,
+            pulse.isolation,
+        )
         duty = CycleDuty(cycle, self.journal, pulse, self.bell, self._schedule)
         self._sampling = self._sampler()
         clock = pulse.clock
@@ -265,6 +276,7 @@ class Parts:
         timeout_s = settings.policy.switch_timeout_s
         # Ages of open switches are wall time: an hour stepped over is no hour that passed.
         step = self.pulse.recent_clock_step(within_s=timeout_s)
+        stepped = self.pulse.recent_clock_step(within_s=AFTER_STEP_S) is not None
         coverage, controls = self._nodes()
         return CycleSettings(
             coverage=coverage,
@@ -275,6 +287,8 @@ class Parts:
             facts=self.pulse.signals.decision,
             switch_timeout_s=timeout_s + max(0.0, step.step_s if step else 0.0),
             cycle_s=settings.loops.cycle_s,
+            # Law 15: after a step of the wall clock nobody's silence is known to be long.
+            lost_s=inf if stepped else settings.journal.lost_days * DAY_S,
             budgets=own_budgets(self.pulse),
             clock_lag_s=back_s(settings.actuator.step_share, settings.actuator.write_every_s),
         )

@@ -32,7 +32,11 @@ def loads(seen: Observation, boards: Mapping[str, tuple[str, ...]]) -> tuple[Loa
 def _load(seen: Observation, run: RunView, gpus: tuple[str, ...]) -> Load:
     """Give one run."""
     alike = run.catalogue.points if run.catalogue else ()
-    guard = examine(seen, run).guard
+    try:
+        guard = examine(seen, run).guard
+    except Exception:
+        # `decide` names the cause; a cap outranks every deadline that the guard could not keep.
+        guard = None
     affordable = [each.id for each in alike if guard is None or guard.may_stay(each)]
     return Load(run=run.run, gpus=gpus, levels=levels(run.current, alike, affordable))
 

@@ -16,6 +16,7 @@ from wattmesh.policies.case import LEAST_TOLD, Case, examine
 from wattmesh.policies.constraints import usable
 from wattmesh.policies.decision import Action, Decision, Observation, RunView
 from wattmesh.policies.guard import Guard
+from wattmesh.policies.isolation import cause, undecidable
 from wattmesh.policies.ladder import ACTS, NAMES, waits
 from wattmesh.policies.orders import ordered
 from wattmesh.policies.words import clause, duration, figures, moment
@@ -26,12 +27,23 @@ COVERAGE_FLOOR = 0.9
 
 
 def decide(observation: Observation) -> tuple[Decision, ...]:
-    """Decide about every live run that still has work to do."""
+    """Decide about every live run that still has work to do, each on its own.
+
+    A run that no rule can be asked about is held (`policies/isolation.py`); it stops nobody else.
+    """
     return tuple(
-        _capped(run, _decide_run(observation, run))
-        for run in observation.runs
-        if run.live and not _finished(run)
+        _alone(observation, run) for run in observation.runs if run.live and not _finished(run)
     )
+
+
+def _alone(seen: Observation, run: RunView) -> Decision:
+    """Decide about one run, whatever its numbers are."""
+    if run.unreadable:
+        return undecidable(run, run.unreadable)
+    try:
+        return _capped(run, _decide_run(seen, run))
+    except Exception as error:
+        return undecidable(run, cause(error))
 
 
 def _capped(run: RunView, decision: Decision) -> Decision:

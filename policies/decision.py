@@ -233,6 +233,7 @@ class RunView:
         trained: (seconds ago, tokens by then), oldest first, over the window of the service level;
             empty: there is none, or it is not known.
         budget: its own; None: it has none, or one in grams of another signal than the decisions'.
+        unreadable: why nothing can be decided about it, as a clause; "" when something can.
     """
 
     run: str
@@ -273,6 +274,7 @@ class RunView:
     capped: str = ""
     trained: tuple[tuple[float, int], ...] = ()
     budget: BudgetView | None = None
+    unreadable: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ claimed by creating a file that must not exist yet.
 
 import fcntl
 import json
+import logging
 import os
 import socket
 import time
@@ -18,6 +19,9 @@ from typing import Any
 from wattmesh import durable
 from wattmesh.errors import Refused
 from wattmesh.reconfig.folder import RunFolder, read_json, write_json
+from wattmesh.reconfig.ranges import NAME, as_name
+
+log = logging.getLogger(__name__)
 
 LOCK_PATIENCE_S = 3.0
 """A predecessor that was just killed may take a moment to be gone."""
@@ -56,6 +60,14 @@ class Claim:
         folder.attempts.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._lock = _take_lock(folder)
+        if (known_as := as_name(name)) != name:
+            log.warning(
+                "attach: the name %r is not %s; the daemon knows the run as %s",
+                name,
+                NAME.what,
+                known_as,
+            )
+            name = known_as
         run = _run_id(folder, name)
         before = highest_attempt(folder)
         let_in = read_json(folder.registered_file) or _holder(folder, before)

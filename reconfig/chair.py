@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from wattmesh.reconfig import reached
+from wattmesh.reconfig import ranges, reached
 from wattmesh.reconfig.attempt import Claim
 from wattmesh.reconfig.board import POLL_S, Board
 from wattmesh.reconfig.courier import Courier
@@ -98,7 +98,7 @@ class Chair:
                 step=generation.step,
                 tokens=generation.tokens,
                 tokens_total=job.tokens_total,
-                boundary_every=job.boundary_every,
+                boundary_every=min(job.boundary_every, ranges.NEVER),
                 checkpoint_digest=generation.digest,
                 capabilities=_capabilities(job),
                 pid=os.getpid(),

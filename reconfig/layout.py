@@ -26,6 +26,9 @@ _SHORT = {
     "ep": "ep",
 }
 
+MOST = 2**20
+"""No degree is higher: a million ranks."""
+
 SCHEDULES = ("1F1B", "GPipe", "Interleaved1F1B", "ZBVZeroBubble")
 
 
@@ -34,7 +37,7 @@ class Layout:
     """Degrees of parallelism of one job, with the choices that change its memory and speed.
 
     Attributes:
-        pp, dp_replicate, dp_shard, cp, tp: factors of the world size, each >= 1.
+        pp, dp_replicate, dp_shard, cp, tp: factors of the world size, each 1 to 2^20.
         ep: expert parallel degree, carved out of dp_shard * cp * tp.
         schedule: pipeline schedule; read only when pp > 1.
         micro_batch: samples per microbatch; 0 leaves the choice to the trainer.
@@ -55,8 +58,10 @@ class Layout:
         """Refuse degrees that no mesh can have, naming the rule and the numbers."""
         for name in (*AXES, "ep"):
             degree = getattr(self, name)
-            if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
-                raise InputInvalid(f"layout: {name} = {degree!r} must be a whole number >= 1")
+            if isinstance(degree, bool) or not isinstance(degree, int) or not 1 <= degree <= MOST:
+                raise InputInvalid(
+                    f"layout: {name} = {degree!r:.40} must be a whole number >= 1, at most {MOST}"
+                )
         carved = self.dp_shard * self.cp * self.tp
         if carved % self.ep:
             raise InputInvalid(
@@ -65,12 +70,18 @@ class Layout:
             )
         if self.schedule not in SCHEDULES:
             raise InputInvalid(
-                f"layout: schedule = {self.schedule!r} is not one of {', '.join(SCHEDULES)}"
+                f"layout: schedule = {self.schedule!r:.40} is not one of {', '.join(SCHEDULES)}"
             )
         if isinstance(self.micro_batch, bool) or not isinstance(self.micro_batch, int):
-            raise InputInvalid(f"layout: micro_batch = {self.micro_batch!r} must be a whole number")
-        if self.micro_batch < 0:
-            raise InputInvalid(f"layout: micro_batch = {self.micro_batch} must be >= 0")
+            raise InputInvalid(
+                f"layout: micro_batch = {self.micro_batch!r:.40} must be a whole number"
+            )
+        if not 0 <= self.micro_batch <= MOST:
+            raise InputInvalid(
+                f"layout: micro_batch = {self.micro_batch!r:.40} must be >= 0, at most {MOST}"
+            )
+        if not isinstance(self.recompute, bool):
+            raise InputInvalid(f"layout: recompute = {self.recompute!r:.40} must be true or false")
 
     @property
     def world_size(self) -> int:
@@ -102,7 +113,7 @@ class Layout:
         unknown = sorted(set(data) - known)
         if unknown:
             raise InputInvalid(
-                f"layout: unknown key {unknown[0]!r}; allowed: {', '.join(sorted(known))}"
+                f"layout: unknown key {unknown[0]!r:.40}; allowed: {', '.join(sorted(known))}"
             )
         return cls(**data)
 

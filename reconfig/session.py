@@ -27,7 +27,7 @@ from typing import Self
 import torch
 
 from wattmesh.errors import CallHuman, Diverged, FixInput, Refused
-from wattmesh.reconfig import group
+from wattmesh.reconfig import group, ranges
 from wattmesh.reconfig.board import POLL_S, Board
 from wattmesh.reconfig.boundary import Boundary
 from wattmesh.reconfig.bounded import within
@@ -323,7 +323,7 @@ class Session:
             loss=self._loss,
             layout=generation.layout,
             ranks=generation.ranks,
-            boundary_every=self._job.boundary_every,
+            boundary_every=min(self._job.boundary_every, ranges.NEVER),
             checkpoint_step=saved.step if saved else known.step,
             checkpoint_digest=saved.digest if saved else known.digest,
             trouble=self._boundary.saves.trouble,
@@ -361,7 +361,8 @@ def attach(
     """Join a run as one of its ranks; returns when this rank has a state to train, or at the end.
 
     Args:
-        name: what people call the run; chooses its section in the daemon's settings.
+        name: what people call the run, `[A-Za-z0-9_.-]{1,64}`; chooses its section in the daemon's
+            settings. Another text is taken for the nearest name, with a warning.
         build: makes meshes, model, optimizers for a layout; the process group stands by then.
         probe: loss of a fixed batch, forward only; the same number on every rank.
         layout: where to begin when no checkpoint says otherwise.

@@ -3,21 +3,29 @@
 Both ends use these types; they hold only the standard library, so the hook stays light.
 Reading is strict about what is needed and silent about what is new: a field that this side does
 not know is ignored, a field that it needs and misses is an `InputInvalid` that names it. A hook
-that does not understand an answer trains on.
+that does not understand an answer trains on. What each number, text and list may be stands in
+`wattmesh.reconfig.ranges`, and is checked here, where a message is read.
 """
 
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Self, Union, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_hints
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig import ranges
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 
 PROTOCOL = 2
 """The daemon serves this version and the one before, which had no `Heartbeat`."""
+
+RankList = Annotated[tuple[ranges.Rank, ...], ranges.Many(ranges.MOST_RANKS)]
+Devices = Annotated[tuple[ranges.Device, ...], ranges.Many(ranges.MOST_RANKS)]
+Capabilities = Annotated[tuple[ranges.Label, ...], ranges.Many(64)]
+Evidence = Annotated[dict[str, Any], ranges.Many(64)]
 
 HEARTBEAT_S = 5.0
 """Between two heartbeats, where the daemon does not say."""
@@ -47,7 +55,8 @@ class Message:
         """
         if not isinstance(data, Mapping):
             raise InputInvalid(f"{cls.__name__}: expected a JSON object, got {type(data).__name__}")
-        hints = get_type_hints(cls)
+        own: Any = cls
+        hints = field_types(own)
         values: dict[str, Any] = {}
         for each in fields(cls):
             if each.name in data:
@@ -75,25 +84,25 @@ class Register(Message):
             "fixed_data_parallel".
     """
 
-    run: str
-    name: str
-    incarnation: str
-    attempt: int
+    run: ranges.RunId
+    name: ranges.Name
+    incarnation: ranges.Token
+    attempt: ranges.Attempt
     layout: Layout
-    ranks: tuple[int, ...]
-    world_size: int
-    gpus: tuple[str, ...] = ()
-    supersedes: str | None = None
-    scheduler_key: str = ""
-    step: int = 0
-    tokens: int = 0
-    tokens_total: int = 0
-    boundary_every: int = 0
-    checkpoint_digest: str = ""
-    capabilities: tuple[str, ...] = ()
-    pid: int = 0
-    host: str = ""
-    protocol: int = PROTOCOL
+    ranks: RankList
+    world_size: ranges.WorldSize
+    gpus: Devices = ()
+    supersedes: ranges.Token | None = None
+    scheduler_key: ranges.Label = ""
+    step: ranges.Steps = 0
+    tokens: ranges.Tokens = 0
+    tokens_total: ranges.Tokens = 0
+    boundary_every: ranges.Every = 0
+    checkpoint_digest: ranges.Digest = ""
+    capabilities: Capabilities = ()
+    pid: ranges.Pid = 0
+    host: ranges.Label = ""
+    protocol: ranges.Serial = PROTOCOL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +113,12 @@ class Registered(Message):
         heartbeat_s: how often the daemon wants to hear that the launch lives.
     """
 
-    run: str
-    incarnation: str
-    attempt: int
-    epoch: int
+    run: ranges.Token
+    incarnation: ranges.Token
+    attempt: ranges.Attempt
+    epoch: ranges.Epoch
     mode: str = "observe"
-    protocol: int = PROTOCOL
+    protocol: ranges.Serial = PROTOCOL
     heartbeat_s: float = HEARTBEAT_S
 
 
@@ -131,10 +140,10 @@ class Heartbeat(Message):
         phase: a `RunPhase`, or a word of a newer hook: lower case letters, at most 32.
     """
 
-    run: str
-    incarnation: str
-    attempt: int
-    phase: str = ""
+    run: ranges.RunId
+    incarnation: ranges.Token
+    attempt: ranges.Attempt
+    phase: ranges.Phase = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,38 +165,38 @@ class Progress(Message):
             at most 500 characters; "" when all is well.
     """
 
-    run: str
-    incarnation: str
-    attempt: int
-    seq: int
-    step: int
-    samples: int
-    tokens: int
-    tokens_per_s: float
-    loss: float | None
+    run: ranges.RunId
+    incarnation: ranges.Token
+    attempt: ranges.Attempt
+    seq: ranges.Serial
+    step: ranges.Steps
+    samples: ranges.Samples
+    tokens: ranges.Tokens
+    tokens_per_s: ranges.Rate
+    loss: ranges.Loss | None
     layout: Layout
-    ranks: tuple[int, ...]
-    boundary_every: int = 0
-    checkpoint_step: int = 0
-    checkpoint_digest: str = ""
-    phase: str = RunPhase.TRAINING.value
-    pause_share: float = 0.0
-    trouble: str = ""
+    ranks: RankList
+    boundary_every: ranges.Every = 0
+    checkpoint_step: ranges.Steps = 0
+    checkpoint_digest: ranges.Digest = ""
+    phase: ranges.Phase = RunPhase.TRAINING.value
+    pause_share: ranges.Share = 0.0
+    trouble: ranges.Trouble = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order(Message):
     """What the daemon asks of a run. Void outside [not_before_step, valid_until_step]."""
 
-    plan: str
-    epoch: int
-    run: str
-    attempt: int
-    point: str
+    plan: ranges.Token
+    epoch: ranges.Epoch
+    run: ranges.Token
+    attempt: ranges.Attempt
+    point: ranges.Label
     layout: Layout
-    ranks: tuple[int, ...]
-    not_before_step: int
-    valid_until_step: int
+    ranks: RankList
+    not_before_step: ranges.LaterStep
+    valid_until_step: ranges.LaterStep
     mode: SwitchMode = SwitchMode.IN_PLACE
     reason: str = ""
 
@@ -197,7 +206,7 @@ class Orders(Message):
     """Answer to the order call: the newest order, or None. `mode`: the daemon's; "" unknown."""
 
     order: Order | None = None
-    epoch: int = 0
+    epoch: ranges.Epoch = 0
     frozen: bool = False
     mode: str = ""
 
@@ -215,35 +224,49 @@ class Transition(Message):
             ended, since the switch began.
     """
 
-    run: str
-    incarnation: str
-    attempt: int
-    plan: str
-    epoch: int
+    run: ranges.RunId
+    incarnation: ranges.Token
+    attempt: ranges.Attempt
+    plan: ranges.Token
+    epoch: ranges.Epoch
     state: SwitchState
-    step: int
-    elapsed_s: float
+    step: ranges.Steps
+    elapsed_s: ranges.Seconds
     layout: Layout | None = None
-    ranks: tuple[int, ...] = ()
-    detail: str = ""
-    evidence: dict[str, Any] = field(default_factory=dict)
+    ranks: RankList = ()
+    detail: ranges.Said = ""
+    evidence: Evidence = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish(Message):
     """A run (or one incarnation of it) has ended. `reason`: "done", "restart", "failed: ..."."""
 
-    run: str
-    incarnation: str
-    attempt: int
-    step: int
-    tokens: int
-    reason: str
-    loss: float | None = None
+    run: ranges.RunId
+    incarnation: ranges.Token
+    attempt: ranges.Attempt
+    step: ranges.Steps
+    tokens: ranges.Tokens
+    reason: ranges.Said
+    loss: ranges.Loss | None = None
+
+
+@cache
+def field_types(kind: Any) -> dict[str, Any]:
+    """Give the type of every field, with its range; once, for that takes longer than to read."""
+    return get_type_hints(kind, include_extras=True)
 
 
 def _read(kind: Any, value: object, where: str) -> Any:
-    """Turn one JSON value into the annotated type, or say what was expected."""
+    """Turn one JSON value into the annotated type within its range, or say what was expected."""
+    if get_origin(kind) is not Annotated:
+        return _plain(kind, value, where)
+    plain, limit = get_args(kind)
+    return limit.read(_plain(plain, value, where), where)
+
+
+def _plain(kind: Any, value: object, where: str) -> Any:
+    """Turn one JSON value into a type, whatever its range."""
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         arm = next(each for each in get_args(kind) if each is not type(None))
@@ -263,21 +286,24 @@ def _read(kind: Any, value: object, where: str) -> Any:
 def _expect(value: Any, kind: Any, words: str, where: str) -> Any:
     """Give `value` back if it is of `kind`."""
     if not isinstance(value, kind):
-        raise InputInvalid(f"{where}: expected {words}, got {value!r}")
+        raise InputInvalid(f"{where}: expected {words}, got {ranges.shown(value)}")
     return value
 
 
 def _enum(kind: type[StrEnum], value: object, where: str) -> StrEnum:
     """Read a member of a closed set by its value."""
     if not isinstance(value, str) or value not in tuple(kind):
-        raise InputInvalid(f"{where}: {value!r} is not one of {', '.join(kind)}")
+        raise InputInvalid(f"{where}: {ranges.shown(value)} is not one of {', '.join(kind)}")
     return kind(value)
 
 
 def _scalar(kind: type, value: object, where: str) -> Any:
     """Check a str, int, bool or float; a whole number is a legal float, a bool is no number."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise InputInvalid(f"{where}: {ranges.shown(value)} is out of range") from None
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise InputInvalid(f"{where}: expected {kind.__name__}, got {value!r}")
+        raise InputInvalid(f"{where}: expected {kind.__name__}, got {ranges.shown(value)}")
     return value

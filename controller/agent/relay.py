@@ -11,6 +11,7 @@ import socket
 import socketserver
 import struct
 import threading
+from collections import Counter
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,30 @@ CALL_LIMIT_S = 10.0
 LONGEST_WAIT_S = 60.0
 IDLE_S = 75.0
 MOST_CALLS = 256
+MOST_CALLS_PER_USER = 64
+
+
+class Places:
+    """Calls that may be under way at the same time, in all and of one user."""
+
+    def __init__(self, most: int, of_one: int) -> None:
+        """Begin with none."""
+        self._most, self._of_one = most, of_one
+        self._taken: Counter[int] = Counter()
+        self._lock = threading.Lock()
+
+    def take(self, uid: int) -> bool:
+        """Take a place; False when there is none for this user."""
+        with self._lock:
+            free = self._taken.total() < self._most and self._taken[uid] < self._of_one
+            self._taken[uid] += free
+            return free
+
+    def give_back(self, uid: int) -> None:
+        """Give a place back."""
+        with self._lock:
+            self._taken[uid] -= 1
+            self._taken += Counter()
 
 
 class Relay:
@@ -69,7 +94,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
         super().__init__("relay", _Handler)
         self.socket = listening.socket
         self.link = link
-        self.calls = threading.BoundedSemaphore(MOST_CALLS)
+        self.calls = Places(MOST_CALLS, MOST_CALLS_PER_USER)
 
     def fileno(self) -> int:
         """What the server waits on."""
@@ -119,7 +144,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not PASSED.fullmatch(urlsplit(self.path).path):
             self._answer(_problem(404, "the agent passes on the calls of runs only", "not_found"))
             return
-        if not self.server.calls.acquire(blocking=False):
+        uid = peer_uid(self.connection)
+        if not self.server.calls.take(uid):
             self._answer(_problem(503, "the agent passes on too many calls already", "unavailable"))
             return
         try:
@@ -128,12 +154,12 @@ class _Handler(BaseHTTPRequestHandler):
                 self.path,
                 body if self.command == "POST" else None,
                 limit_s=CALL_LIMIT_S + (LONGEST_WAIT_S if self.command == "GET" else 0.0),
-                headers={ATTESTED_UID: str(peer_uid(self.connection))},
+                headers={ATTESTED_UID: str(uid)},
             )
         except SourceUnavailable as error:
             reply = _problem(503, str(error), "unavailable")
         finally:
-            self.server.calls.release()
+            self.server.calls.give_back(uid)
         self._answer(reply)
 
     def _body(self) -> bytes | None:

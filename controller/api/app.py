@@ -132,6 +132,13 @@ CALLS = (
         who="owner",
         answer=Done,
     ),
+    CallSpec(
+        method="POST",
+        path="/v1/runs/{run}/retire",
+        handler=operators.retire,
+        who="owner",
+        answer=Done,
+    ),
     CallSpec(method="POST", path="/v1/freeze", handler=operators.freeze, who="owner", answer=Done),
     CallSpec(method="POST", path="/v1/thaw", handler=operators.thaw, who="owner", answer=Done),
     CallSpec(method="POST", path="/v1/powercap", handler=caps.order, who="operator", answer=Done),

@@ -7,8 +7,9 @@ step and the log gets the traceback of what nobody foresaw.
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from math import isfinite
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -17,11 +18,18 @@ from starlette.responses import JSONResponse, Response
 from wattmesh.controller.api.desk import Call, Conflict, Desk, NotFound
 from wattmesh.controller.views import Problem, as_json
 from wattmesh.errors import Fenced, FixInput, JournalUnavailable, Refused, RetryLater, WattmeshError
+from wattmesh.reconfig.ranges import clean, shown
 
 log = logging.getLogger(__name__)
 
 BODY_LIMIT_BYTES = 1 << 20
 BODY_LIMIT_S = 10.0
+
+WORD_LENGTH = 400
+"""Characters of one part of an address: the longest names a signal."""
+
+WHOLE_DIGITS = 20
+"""No whole number of 64 bits has more, its sign included."""
 
 Handler = Callable[[Desk, Call], Any]
 """Reads a call, answers with a view or JSON value; runs in a worker thread."""
@@ -91,8 +99,8 @@ async def read_call(request: Request) -> Call:
             raise BodyRefused(f"the body did not arrive in {BODY_LIMIT_S:.0f} s", 408) from None
     return Call(
         peer=request.state.peer,
-        path=request.path_params,
-        query=request.query_params,
+        path=_words(request.path_params),
+        query=_words(request.query_params),
         body=body,
     )
 
@@ -110,13 +118,17 @@ async def _read_body(request: Request) -> bytes:
 
 
 def parse_body(content: bytes) -> dict[str, Any]:
-    """Read a JSON object.
+    """Read a JSON object of finite numbers and texts that every database and screen can bear.
 
     Raises:
         BodyRefused: it is none.
     """
     try:
-        body = json.loads(content, parse_constant=_unknown)
+        text = content.decode()
+        body = json.loads(text, parse_constant=_unknown, parse_float=_finite, parse_int=_whole)
+        # Only an escape can bring what UTF-8 and JSON do not allow as it stands.
+        if "\\u" in text:
+            _bearable(body)
     except (ValueError, RecursionError) as error:
         raise BodyRefused(f"the body is not JSON ({error}); send one JSON object", 400) from error
     if not isinstance(body, dict):
@@ -131,6 +143,65 @@ def _unknown(name: str) -> None:
     log.debug("%s in a body counts as null", name)
 
 
+def _finite(text: str) -> float:
+    """Read a number with a fraction or an exponent.
+
+    Raises:
+        BodyRefused: it is beyond every finite one.
+    """
+    value = float(text)
+    if not isfinite(value):
+        raise BodyRefused(f"{text[:20]} is no finite number; send null where one is not known", 422)
+    return value
+
+
+def _whole(text: str) -> int:
+    """Read a whole number.
+
+    Raises:
+        BodyRefused: it has more than 64 bits.
+    """
+    if len(text) > WHOLE_DIGITS or not -(2**63) <= (value := int(text)) < 2**64:
+        raise BodyRefused(f"{text[:20]}... has more than 64 bits; send a smaller number", 422)
+    return value
+
+
+def _bearable(value: object) -> None:
+    """Let no text pass that no database can keep, or no answer can carry, however deep it lies.
+
+    Raises:
+        BodyRefused: a NUL, or half of a surrogate pair.
+    """
+    if isinstance(value, str):
+        if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
+            raise BodyRefused(
+                f"the text {shown(value)} has a NUL or half a surrogate pair; leave it out", 422
+            )
+    elif isinstance(value, list):
+        for item in value:
+            _bearable(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _bearable(key)
+            _bearable(item)
+
+
+def _words(named: Mapping[str, str]) -> Mapping[str, str]:
+    """Let only printable words of an address pass.
+
+    Raises:
+        BodyRefused: one is too long, or has control characters.
+    """
+    for name, value in named.items():
+        if len(value) > WORD_LENGTH or clean(value) != value:
+            raise BodyRefused(
+                f"{shown(name)} in the address is {shown(value)}; send at most {WORD_LENGTH} "
+                "printable characters",
+                422,
+            )
+    return named
+
+
 def success(answer: Any) -> Response:
     """Write a view as JSON."""
     return JSONResponse(as_json(answer))
@@ -139,7 +210,7 @@ def success(answer: Any) -> Response:
 def failure(error: Exception, path: str) -> Response:
     """Write an error as JSON; log what nobody foresaw."""
     status, kind = _status(error)
-    sentence = str(error)
+    sentence = clean(str(error))
     if not isinstance(error, WattmeshError):
         log.error(
             "%s: unexpected error; this is a bug in wattmesh, please report it",

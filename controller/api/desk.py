@@ -4,7 +4,7 @@ Invariant: the right to act is decided here, from the kernel's word on the calle
 """
 
 import pwd
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -15,7 +15,11 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan, RunRow
 from wattmesh.controller.pulse import Pulse
 from wattmesh.errors import FixInput, InputInvalid, Refused, RetryLater
+from wattmesh.reconfig.ranges import clean
 from wattmesh.telemetry.ledger import SlotGrid
+
+LONGEST_TEXT = 500
+"""Characters of a reason, or of a name, that a person gives."""
 
 HALF_HOURS = SlotGrid(origin=datetime(2020, 1, 1, tzinfo=UTC), interval_s=1800.0)
 """Ledger slots where no signal says otherwise."""
@@ -84,16 +88,56 @@ class Desk:
             )
         return epoch
 
-    def run(self, name: str) -> RunRow:
-        """Find a run by id or name.
+    def run(self, word: str, peer: Peer | None = None) -> RunRow:
+        """Find the one run that an id or a name means.
+
+        A name means the live run of that name; without one the lost; without one the newest that
+        ended. Where several users have such a run, it means the caller's own, unless the caller is
+        an operator, who may act on each of them.
+
+        Args:
+            word: id or name.
+            peer: who asks.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is none. Conflict: there are several.
         """
-        row = self.journal.runs.find(name, self.now)
-        if row is None:
-            raise NotFound(f"There is no run {name!r}; `wattmesh runs` lists those there are.")
-        return row
+        found = self.journal.runs.called(word, self.now)
+        if not found:
+            raise NotFound(f"There is no run {word!r}; `wattmesh runs` lists those there are.")
+        by_id = [row for row in found if row.run == word]
+        if by_id and len(found) == 1:
+            return by_id[0]
+        meant = _meant(found, word, None if self._operator(peer) else peer)
+        if len(meant) > 1:
+            listed = ", ".join(f"{row.run} (uid {row.owner_uid}, {row.state})" for row in meant[:5])
+            more = f" and {len(meant) - 5} more" if len(meant) > 5 else ""
+            raise Conflict(f"{word!r} can mean several runs; give the id: {listed}{more}.")
+        return meant[0]
+
+    def _operator(self, peer: Peer | None) -> bool:
+        """Whether who asks may act on everybody's runs."""
+        return peer is not None and is_operator(peer, self.pulse.settings.api.operators_group)
+
+
+def _meant(found: Sequence[RunRow], word: str, peer: Peer | None) -> Sequence[RunRow]:
+    """Give the runs that a word can mean, newest first.
+
+    Args:
+        found: every run of that id or name.
+        word: what was said.
+        peer: whose own runs come first; None: nobody's.
+    """
+    if any(row.run == word for row in found):
+        return found
+    for state in ("live", "lost", "finished"):
+        standing = [row for row in found if row.state == state]
+        own = [row for row in standing if peer is not None and row.owner_uid == peer.uid]
+        meant = own or standing
+        if meant:
+            one = state != "live" and len({row.owner_uid for row in meant}) == 1
+            return meant[:1] if one else meant
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +211,11 @@ class Call:
             value = default
         if not isinstance(value, str) or not value.strip():
             raise InputInvalid(f'the field "{key}" must be text, got {value!r}')
-        return value.strip()
+        # It ends in sentences on other people's screens.
+        said = clean(value.strip())
+        if len(said) > LONGEST_TEXT:
+            raise InputInvalid(f'the field "{key}" has more than {LONGEST_TEXT} characters')
+        return said
 
     def number(self, key: str, *, default: float, lowest: float, highest: float) -> float:
         """Read one number of the query.

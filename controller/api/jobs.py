@@ -7,7 +7,6 @@ Invariant: an answer of success means the journal has it; but a heartbeat, which
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,7 +17,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from wattmesh.controller.api.calls import failure, plain, read_call, success
-from wattmesh.controller.api.desk import Call, Desk
+from wattmesh.controller.api.desk import Call, Desk, NotFound
+from wattmesh.controller.journal.runs import Forgotten
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import FINAL
 from wattmesh.reconfig.wire import (
@@ -40,8 +40,6 @@ M = TypeVar("M", bound=Message)
 SERVED = (PROTOCOL - 1, PROTOCOL)
 """Hooks live for weeks: the version before is served too."""
 
-PHASE = re.compile(r"[a-z]{0,32}")
-
 
 def register(desk: Desk, call: Call) -> dict[str, Any]:
     """Introduce one incarnation of a run; the first one binds the run to its owner."""
@@ -58,6 +56,7 @@ def register(desk: Desk, call: Call) -> dict[str, Any]:
         now=desk.now,
         epoch=epoch,
         plan=desk.plan_for(message.name),
+        most=desk.pulse.settings.api.runs_per_user,
     )
     log.info(
         "%s: incarnation %d registered at step %d by uid %d",
@@ -75,7 +74,7 @@ def register(desk: Desk, call: Call) -> dict[str, Any]:
 
 def heartbeat(desk: Desk, call: Call) -> Beaten:
     """Take note that a launch lives, and at which phase it is."""
-    message = _heartbeat(call)
+    message = _read(Heartbeat, call)
     desk.lead()
     with _known(desk, message.run):
         desk.journal.signs.hear(message, message.phase, owner_uid=call.peer.uid, now=desk.now)
@@ -90,7 +89,7 @@ def heartbeat_endpoint(
     async def answer(request: Request) -> Response:
         try:
             call = await read_call(request)
-            message, uid = _heartbeat(call), call.peer.uid
+            message, uid = _read(Heartbeat, call), call.peer.uid
             desk.lead()
             if desk.journal.signs.hear_again(message, message.phase, owner_uid=uid, now=desk.now):
                 return success(Beaten(heartbeat_s=desk.journal.runs.liveness.heartbeat_s))
@@ -138,20 +137,6 @@ def finish(desk: Desk, call: Call) -> dict[str, Any]:
     return {"ok": True}
 
 
-def _heartbeat(call: Call) -> Heartbeat:
-    """Read a heartbeat.
-
-    Raises:
-        InputInvalid: a field is missing or wrong.
-    """
-    message = _read(Heartbeat, call)
-    if not PHASE.fullmatch(message.phase):
-        raise InputInvalid(
-            f"Heartbeat.phase: {message.phase[:40]!r} is no phase; send up to 32 letters a-z"
-        )
-    return message
-
-
 @contextmanager
 def _known(desk: Desk, run: str) -> Iterator[None]:
     """Tell a run that nobody knows apart from a message that is wrong: it will register again.
@@ -161,8 +146,11 @@ def _known(desk: Desk, run: str) -> Iterator[None]:
     """
     try:
         yield
+    except Forgotten as error:
+        raise NotFound(f"{error}.") from error
     except InputInvalid:
-        desk.run(run)
+        if desk.journal.runs.find(run, desk.now) is None:
+            raise NotFound(f"There is no run {run!r}; register it first.") from None
         raise
 
 

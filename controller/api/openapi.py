@@ -1,7 +1,7 @@
 """The published description of the API (OpenAPI 3.1), made from the table of routes. Pure.
 
 Invariant: what is described is what is served; the schemas come from the types that are read and
-written, never from a second list.
+written, never from a second list, and so do the ranges.
 """
 
 import re
@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any, Protocol, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Protocol, Union, get_args, get_origin, get_type_hints
 
 import wattmesh
 from wattmesh.controller.views import Problem
+from wattmesh.reconfig.ranges import Range
 
 PLAIN: dict[Any, dict[str, Any]] = {
     str: {"type": "string"},
@@ -120,7 +121,7 @@ def _named(kind: type | None, schemas: dict[str, Any]) -> dict[str, Any]:
         return {"type": "object"}
     if kind.__name__ not in schemas:
         schemas[kind.__name__] = {}
-        hints = get_type_hints(kind)
+        hints = get_type_hints(kind, include_extras=True)
         needed = [
             each.name
             for each in fields(kind)
@@ -138,15 +139,24 @@ def _named(kind: type | None, schemas: dict[str, Any]) -> dict[str, Any]:
 def _schema(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     """Describe one field's type."""
     origin, arms = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _within(_schema(arms[0], schemas), arms[1])
     if origin in (Union, types.UnionType):
         known = [_schema(arm, schemas) for arm in arms if arm is not type(None)]
         return {"anyOf": [*known, {"type": "null"}]}
-    if origin is tuple:
-        return {"type": "array", "items": _schema(arms[0], schemas)}
-    if origin in (dict, Mapping):
-        return {"type": "object"}
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return {"type": "string", "enum": [each.value for each in kind]}
+    if origin in (tuple, dict, Mapping):
+        items = {"items": _schema(arms[0], schemas)} if origin is tuple else {}
+        return {"type": "array" if items else "object", **items}
     if is_dataclass(kind):
         return _named(kind if isinstance(kind, type) else type(kind), schemas)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {"type": "string", "enum": [each.value for each in kind]}
     return PLAIN.get(kind, {})
+
+
+def _within(schema: dict[str, Any], limit: Range) -> dict[str, Any]:
+    """Describe a field's range beside its type."""
+    described = dict(limit.described)
+    if schema.get("type") == "object":
+        described["maxProperties"] = described.pop("maxItems")
+    return {**schema, **described}

@@ -5,7 +5,7 @@ next cycle does.
 """
 
 from wattmesh.controller.api.desk import Call, Conflict, Desk
-from wattmesh.controller.journal.runs import RunRow
+from wattmesh.controller.journal.runs import RETIRED, RunRow
 from wattmesh.controller.views import Done
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import Mode
@@ -53,7 +53,7 @@ def thaw(desk: Desk, call: Call) -> Done:
 def switch(desk: Desk, call: Call) -> Done:
     """Order one run to a point of its catalogue."""
     desk.lead()
-    row = desk.run(call.path["run"])
+    row = desk.run(call.path["run"], call.peer)
     call.as_owner(desk, row, "switch")
     point, reason = call.text("point"), call.text("reason")
     _check_switchable(desk, row, point)
@@ -64,6 +64,27 @@ def switch(desk: Desk, call: Call) -> Done:
             f"Ordered {row.name} to {point}: {_when(row, point)}, if the deadline guard permits; "
             "follow it with `wattmesh status`."
         ),
+        changed=(row.run,),
+    )
+
+
+def retire(desk: Desk, call: Call) -> Done:
+    """End a run: it is followed no more, and its rows stay."""
+    epoch = desk.lead()
+    row = desk.run(call.path["run"], call.peer)
+    call.as_owner(desk, row, "retire")
+    if row.state == "finished":
+        return Done(done=f"{row.name} has ended already ({row.finish_reason}).")
+    reason = call.text("reason", default="by hand")
+    desk.journal.runs.end(row.run, f"{RETIRED}{call.who}: {reason}", now=desk.now, epoch=epoch)
+    said = f"{row.name} ({row.run}) was retired by {call.who}: {reason}."
+    desk.journal.events.add("retired", said, desk.now)
+    desk.bell.ring()
+    desk.wake()
+    still = "; its job still runs and is not measured any more" if row.state == "live" else ""
+    return Done(
+        done=f"Retired {row.name} ({row.run}){still}: its rows stay, and another launch of it "
+        "begins it again.",
         changed=(row.run,),
     )
 
@@ -82,7 +103,7 @@ def _named(desk: Desk, call: Call, act: str) -> RunRow | None:
     if name is None:
         call.as_operator(desk, f"{act} everything")
         return None
-    row = desk.run(call.text("run"))
+    row = desk.run(call.text("run"), call.peer)
     call.as_owner(desk, row, act)
     return row
 

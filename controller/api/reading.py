@@ -77,7 +77,7 @@ def runs(desk: Desk, call: Call) -> dict[str, Any]:
 
 def run(desk: Desk, call: Call) -> dict[str, Any]:
     """Show one run: its line, its catalogue and its newest switches."""
-    row, limit = desk.run(call.path["run"]), _limit(call)
+    row, limit = desk.run(call.path["run"], call.peer), _limit(call)
     return {
         "run": run_line(desk.journal, desk.pulse, row, desk.now),
         "catalogue": catalogue_json(row.catalogue),
@@ -94,7 +94,7 @@ def run(desk: Desk, call: Call) -> dict[str, Any]:
 
 def why(desk: Desk, call: Call) -> dict[str, Any]:
     """Tell the story of one run: its decisions, its switches and every step of them."""
-    row = desk.run(call.path["run"])
+    row = desk.run(call.path["run"], call.peer)
     told, switches = _story(desk, row, _limit(call))
     return {
         "run": run_line(desk.journal, desk.pulse, row, desk.now),
@@ -127,7 +127,7 @@ def _signals(desk: Desk, rows: Sequence[DecisionRow]) -> dict[int, str]:
 
 def plan(desk: Desk, call: Call) -> PlanAnswer:
     """Show the plan of one run: where it is to be when, against the grid, or why there is none."""
-    row, pulse = desk.run(call.path["run"]), desk.pulse
+    row, pulse = desk.run(call.path["run"], call.peer), desk.pulse
     seen = pulse.turned.report.observation if pulse.turned else None
     view = next((each for each in seen.runs if each.run == row.run), None) if seen else None
     if seen is None or view is None:
@@ -141,7 +141,7 @@ def decisions(desk: Desk, call: Call) -> dict[str, Any]:
     """List the newest decisions, of one run or of all."""
     name = call.query.get("run")
     found = desk.journal.decisions.list(
-        run=desk.run(name).run if name else None,
+        run=desk.run(name, call.peer).run if name else None,
         limit=_limit(call),
         since=call.moment("since"),
     )
@@ -180,7 +180,7 @@ def budget(desk: Desk, call: Call) -> BudgetView:
 def audit(desk: Desk, call: Call) -> dict[str, Any]:
     """Lay every slot of every scenario of one run open."""
     pue = desk.pulse.settings.site.pue_milli() / 1000
-    row = desk.run(call.path["run"])
+    row = desk.run(call.path["run"], call.peer)
     return audit_json(budgets.audit(desk.journal, row, _signal(desk), pue))
 
 

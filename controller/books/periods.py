@@ -11,6 +11,9 @@ from zoneinfo import ZoneInfo
 from wattmesh.errors import InputInvalid
 from wattmesh.telemetry.slots import midnight
 
+FIRST_YEAR, LAST_YEAR = 1970, 2999
+"""No month outside has a report: no local time can be reckoned with at the ends of the calendar."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
@@ -41,6 +44,8 @@ def month_named(name: str, timezone: str) -> Period:
     """
     try:
         first = date.fromisoformat(f"{name}-01")
+        if not FIRST_YEAR <= first.year <= LAST_YEAR:
+            raise ValueError
         return period_of(midnight(first, timezone), "month", timezone)
     except (ValueError, OverflowError):
         raise InputInvalid(f"{name!r} is no month; write one like 2026-10") from None

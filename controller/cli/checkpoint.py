@@ -13,7 +13,7 @@ import typer
 
 from wattmesh.controller.cli import checkpoint_screen as screen
 from wattmesh.controller.cli import options
-from wattmesh.controller.cli.output import print_json, print_lines
+from wattmesh.controller.cli.output import cleaned, print_json, print_lines
 from wattmesh.controller.cli.progress import bar
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal import declared
@@ -104,7 +104,7 @@ def inspect(
     if as_json:
         print_json(facts)
     else:
-        print_lines(lines(facts))
+        print_lines(lines(cleaned(facts)))
 
 
 @app.command("verify")

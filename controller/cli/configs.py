@@ -14,6 +14,7 @@ from wattmesh.controller.cli.output import columns, print_json, print_lines
 from wattmesh.controller.profile.job import read_job
 from wattmesh.controller.profile.profile import profile
 from wattmesh.reconfig import catalogue_file
+from wattmesh.reconfig.ranges import clean_lines
 
 app = typer.Typer(help="A job's operating points with their evidence.")
 
@@ -79,7 +80,7 @@ def profile_job(
 
 def _say(text: str) -> None:
     """Tell progress at once."""
-    print(text, flush=True)
+    print(clean_lines(text), flush=True)
 
 
 def _silent(text: str) -> None:

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Sequence
 
 from wattmesh.errors import WattmeshError
+from wattmesh.reconfig.ranges import clean_lines
 
 EXECUTED = {
     "daemon": "wattmesh.controller.daemon",
@@ -71,7 +72,7 @@ def _failed(sentence: str, *, debug: bool) -> int:
     """Say what went wrong."""
     if debug:
         traceback.print_exc()
-    print(f"wattmesh: {sentence}", file=sys.stderr)
+    print(f"wattmesh: {clean_lines(sentence)}", file=sys.stderr)
     return 1
 
 

@@ -1,4 +1,4 @@
-"""What an operator may ask for: hands off (freeze), hands on again (thaw), and one switch.
+"""What an operator may ask for: freeze, thaw, one switch, and the end of a run (retire).
 
 Every act is a request to the daemon, which checks who asks and writes down who asked and why.
 """
@@ -47,6 +47,16 @@ def switch(
     """Order a run to another point; it switches at its next boundary, the guard permitting."""
     path = f"/v1/runs/{segment(run)}/switch"
     _report(Daemon(socket).post(path, {"point": point, "reason": reason}), as_json)
+
+
+def retire(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name or id of the run.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; the journal keeps it.")] = "by hand",
+    socket: options.Socket = options.SOCKET,
+    as_json: options.AsJson = False,
+) -> None:
+    """End a run that is over, or lost for good: its rows stay, another launch begins it again."""
+    _report(Daemon(socket).post(f"/v1/runs/{segment(run)}/retire", {"reason": reason}), as_json)
 
 
 def _report(answer: dict[str, Any], as_json: bool) -> None:

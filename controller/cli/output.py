@@ -7,13 +7,14 @@ to a width when it is not.
 import json
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from wattmesh.controller import marks
+from wattmesh.reconfig.ranges import clean, clean_lines
 
 PIPE_WIDTH = 240
 """Columns when nobody looks: wide enough that a line stays a line."""
@@ -23,7 +24,9 @@ GOOD, WARN, BAD, DIM, STRONG = "green", "yellow", "bold red", "dim", "bold"
 
 def to_json(value: Any) -> str:
     """Write one JSON value."""
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    # What a terminal would obey is written as an escape, so that nothing is lost.
+    return text if clean_lines(text) == text else json.dumps(value, indent=2)
 
 
 def print_json(value: Any) -> None:
@@ -48,7 +51,22 @@ def print_lines(lines: Iterable[Text | str]) -> None:
     )
     for line in lines:
         text = line if isinstance(line, Text) else Text(line)
-        console.print(text, soft_wrap=True)
+        console.print(_cleaned(text), soft_wrap=True)
+
+
+def cleaned(value: Any) -> Any:
+    """Give a JSON value each text of which is one line that a terminal can show."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, Mapping):
+        return {cleaned(key): cleaned(item) for key, item in value.items()}
+    return [cleaned(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _cleaned(text: Text) -> Text:
+    """Give a line without what a terminal obeys; styles stand where they stood."""
+    said = clean_lines(text.plain)
+    return text if said == text.plain else Text(said, spans=text.spans, style=text.style)
 
 
 def styled(*parts: str | tuple[str, str]) -> Text:

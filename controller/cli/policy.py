@@ -23,6 +23,7 @@ from wattmesh.controller.replay.bench import bench as replay
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Release
+from wattmesh.reconfig.ranges import clean_lines
 
 
 @app.command()
@@ -74,7 +75,7 @@ def _rows(asked: Asked, traces: Sequence[Path], jobs: int) -> list[Row]:
     """
     wanted, left_out = cells(asked, traces)
     for sentence in left_out:
-        print(f"wattmesh: {sentence}", file=sys.stderr)
+        print(f"wattmesh: {clean_lines(sentence)}", file=sys.stderr)
     if not wanted:
         raise InputInvalid("no trace is long enough; give --hours to replay a shorter job")
     found: list[Row] = []

@@ -188,7 +188,9 @@ def _runs(view: Mapping[str, Any]) -> list[Text | str]:
     """The table of runs."""
     if not view["runs"]:
         return [styled(("no run is attached", DIM), ": `wattmesh.attach(...)` registers one")]
-    return list(table(RUN_COLUMNS, [_row(run) for run in view["runs"]]))
+    more = sum(view.get("lost_more", {}).values())
+    tail = [styled((f"and {more} more lost runs: `wattmesh runs` lists them", DIM))] if more else []
+    return [*table(RUN_COLUMNS, [_row(run) for run in view["runs"]]), *tail]
 
 
 def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:

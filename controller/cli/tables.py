@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
+from wattmesh.reconfig.ranges import clean
+
 GAP = "  "
 
 
@@ -19,7 +21,9 @@ class Column:
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> list[Text]:
     """Lay out rows under their header; columns as wide as what is in them, nothing cut."""
-    cells = [[each if isinstance(each, Text) else Text(each) for each in row] for row in rows]
+    cells = [
+        [each if isinstance(each, Text) else Text(clean(each)) for each in row] for row in rows
+    ]
     widths = [
         max([cell_len(column.title), *(row[index].cell_len for row in cells)])
         for index, column in enumerate(columns)

@@ -35,6 +35,7 @@ COMMANDS = {
     "runs": Place(module="runs", name="runs"),
     "freeze": Place(module="operate", name="freeze"),
     "thaw": Place(module="operate", name="thaw"),
+    "retire": Place(module="operate", name="retire"),
     "switch": Place(module="operate", name="switch"),
     "powercap": Place(module="powercap", name="powercap"),
     "carbon": Place(module="carbon", name="app"),

@@ -3,7 +3,8 @@
 Invariant: a transaction that `writing` left without an error is on disk, in the file that stands
 at the journal's path (SQLite: WAL with synchronous FULL; PostgreSQL: synchronous_commit on,
 whatever the server's default). Every failure of the database surfaces as `JournalUnavailable`, in
-one sentence with the next step.
+one sentence with the next step; what it cannot hold (a text too long, a number out of range, a row
+that may not stand twice) is the caller's fault and no outage: `InputInvalid`.
 """
 
 import os
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import DataError, DisconnectionError, IntegrityError, SQLAlchemyError
 
 from wattmesh.controller.journal.failures import in_words
 from wattmesh.errors import InputInvalid, JournalUnavailable
+from wattmesh.reconfig.ranges import clean
 
 BUSY_TIMEOUT_S = 5.0
 """How long a statement waits for a lock that somebody else holds."""
@@ -41,6 +44,7 @@ class Database:
         self.url = make_url(url)
         self.name = self.url.render_as_string(hide_password=True)
         self.engine = _engine(url)
+        event.listen(self.engine, "handle_error", _callers_fault)
         options: dict[str, Any] = {"reading": True}
         if not self.is_sqlite:
             # Sums over several tables must not see a roll-up between two of them.
@@ -136,6 +140,23 @@ def _postgresql_arguments() -> dict[str, Any]:
         "application_name": "wattmesh",
         "options": " ".join(f"-c {name}={value}" for name, value in settings.items()),
     }
+
+
+def _callers_fault(context: ExceptionContext) -> None:
+    """Tell what the database cannot hold from what it cannot do.
+
+    Raises:
+        InputInvalid: it answers, and does not take the value; nothing was written.
+    """
+    cause = context.original_exception
+    if isinstance(context.sqlalchemy_exception, DataError | IntegrityError) or isinstance(
+        cause, OverflowError | UnicodeError
+    ):
+        said = clean(str(cause).strip().partition("\n")[0])
+        raise InputInvalid(
+            f"the journal cannot hold what was sent ({said}); send values within the ranges that "
+            "/v1/openapi.json lists"
+        ) from cause
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:

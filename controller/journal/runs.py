@@ -5,12 +5,13 @@ the newest incarnation, so that a launch that was superseded can change nothing 
 """
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, func, insert, or_, select, update
 
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.frozen_catalogue import from_text, point_rows, to_stored
@@ -18,11 +19,13 @@ from wattmesh.controller.journal.introduced import first_mark, incarnation_row, 
 from wattmesh.controller.journal.leadership import check_epoch
 from wattmesh.controller.journal.liveness import Known, Liveness, Sign
 from wattmesh.controller.journal.stays import RESTART, note_stay
+from wattmesh.controller.journal.stored import sound
 from wattmesh.controller.journal.tables import (
     FREEZE,
     INCARNATIONS,
     POINTS,
     RUNS,
+    SWITCHES,
     TOKEN_MARKS,
 )
 from wattmesh.controller.journal.values import (
@@ -34,14 +37,26 @@ from wattmesh.controller.journal.values import (
     to_us,
     upsert,
 )
-from wattmesh.errors import Fenced, InputInvalid, Refused
+from wattmesh.errors import Fenced, InputInvalid, Refused, WattmeshError
 from wattmesh.policies.best_single import best_single
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.ranges import clean
 from wattmesh.reconfig.wire import Finish, Progress, Register, Registered
+
+log = logging.getLogger(__name__)
 
 # Made once: building a statement costs more than SQLite takes to run it.
 _ALL = select(RUNS).order_by(RUNS.c.registered_at)
+_OPEN = _ALL.where(RUNS.c.finished_at.is_(None))
+_RECENT = _ALL.where(or_(RUNS.c.finished_at.is_(None), RUNS.c.finished_at >= bindparam("since_us")))
+_UNSETTLED = _ALL.where(
+    or_(
+        RUNS.c.finished_at.is_(None),
+        RUNS.c.clock_mhz.is_not(None),
+        RUNS.c.run.in_(select(SWITCHES.c.open_run).where(SWITCHES.c.open_run.is_not(None))),
+    )
+)
 _CALLED = (
     select(RUNS)
     .where(or_(RUNS.c.run == bindparam("called"), RUNS.c.name == bindparam("called")))
@@ -51,18 +66,53 @@ _HELD = select(RUNS).where(RUNS.c.run == bindparam("which")).with_for_update()
 _CHANGE = update(RUNS).where(RUNS.c.run == bindparam("which"))
 _SPEAKER = update(INCARNATIONS).where(INCARNATIONS.c.incarnation == bindparam("which"))
 
+_THEIRS = select(RUNS).where(RUNS.c.owner_uid == bindparam("uid"), RUNS.c.finished_at.is_(None))
+_NEW = select(func.count()).where(
+    RUNS.c.owner_uid == bindparam("uid"),
+    RUNS.c.registered_at >= bindparam("since_us"),
+    RUNS.c.run != bindparam("which"),
+)
+_NAMED_FIRST = (
+    select(RUNS.c.owner_uid)
+    .where(RUNS.c.name == bindparam("called"))
+    .order_by(RUNS.c.registered_at)
+    .limit(1)
+)
+
+EXPIRED = "expired: "
+"""A run that we ended for its silence; it goes on when it is heard again."""
+
+RETIRED = "retired: "
+"""A run that a person ended; another launch of it begins it again."""
+
+MOST_RUNS = 100_000
+
+NEW_RUNS_FACTOR, NEW_RUNS_TIME = 2, timedelta(hours=1)
+"""A user begins at most so many times the quota of new runs in so long."""
+
 TROUBLE_LENGTH = 500
 """Characters that are kept of a run's own sentence."""
 
 
+class Forgotten(InputInvalid):
+    """The run is none of those that are followed; it has to register again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """What the settings say about a run; frozen at its first registration."""
+    """What the settings say about a run; frozen at its first registration.
+
+    Attributes:
+        named: the settings name it, so the name belongs to one user: `owner_uid`, or (None) whoever
+            registered a run of that name first.
+    """
 
     catalogue: Catalogue | None = None
     baseline: str = ""
     deadline: datetime | None = None
     deadline_after_s: float | None = None
+    named: bool = False
+    owner_uid: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,17 +198,35 @@ class RunStore:
         """Keep the database; who lives is known from here on."""
         self._database = database
         self.liveness = Liveness()
+        self._unreadable: set[str] = set()
 
     def register(
-        self, message: Register, *, owner_uid: int, now: datetime, epoch: int, plan: RunPlan
+        self,
+        message: Register,
+        *,
+        owner_uid: int,
+        now: datetime,
+        epoch: int,
+        plan: RunPlan,
+        most: int = MOST_RUNS,
     ) -> Registered:
         """Take in one incarnation of a run; a repeat changes nothing.
 
+        Args:
+            message: what the run says of itself.
+            owner_uid: who says so.
+            now: when.
+            epoch: of who leads.
+            plan: what the settings say of that name.
+            most: runs of one user that have not ended; one more ends the longest silent of them.
+
         Raises:
-            Refused: the run belongs to another user.
+            Refused: the run, or its name, belongs to another user, or the user has too many.
             Fenced: a newer attempt is known, or another incarnation is still alive.
         """
         with self._database.writing() as connection:
+            _check_name(connection, message, owner_uid, plan)
+            self._make_room(connection, message, owner_uid, now, most)
             if insert_new(connection, RUNS, _first(message, owner_uid, now, plan)):
                 upsert(connection, TOKEN_MARKS, [first_mark(message, now)])
                 if plan.catalogue is not None:
@@ -171,7 +239,8 @@ class RunStore:
                 if row.incarnation != message.incarnation:
                     seen_at, _ = self.liveness.seen(Known.of(row))
                     _succeed(connection, row, message, now, to_us(seen_at))
-                elif not row.finish_reason:
+                elif not row.finish_reason or row.finish_reason.startswith(EXPIRED):
+                    _go_on(connection, row)
                     _change(connection, message.run, attempt=max(row.attempt, message.attempt))
                     _seen(connection, message, now)
             note_stay(connection, message.run, now)
@@ -243,17 +312,115 @@ class RunStore:
             note_stay(connection, message.run, now)
         self.liveness.forget(message.run)
 
+    def end(self, run: str, reason: str, *, now: datetime, epoch: int) -> None:
+        """End a run in nobody's name but ours; its rows stay. Once; a finished one stays as it is.
+
+        Args:
+            run: its id.
+            reason: begins with `EXPIRED`: it goes on when it is heard again; or with `RETIRED`:
+                only with another launch.
+            now: when.
+            epoch: of who leads.
+
+        Raises:
+            InputInvalid: no such run. Fenced: another daemon leads by now; nothing was written.
+        """
+        with self._database.writing() as connection:
+            check_epoch(connection, epoch)
+            row = _find(connection, run)
+            if row is None:
+                raise InputInvalid(f"run {run} is not known; `wattmesh runs` lists those that are")
+            if row.finished_at is None:
+                _end(connection, row, reason, now)
+        self.liveness.forget(run)
+
+    def _make_room(
+        self, connection: Connection, message: Register, uid: int, now: datetime, most: int
+    ) -> None:
+        """End the longest silent run of a user who has as many as may be.
+
+        Raises:
+            Refused: all of them report.
+        """
+        rows = connection.execute(_THEIRS, {"uid": uid}).all()
+        others = [row for row in rows if row.run != message.run]
+        begun = {"uid": uid, "since_us": to_us(now - NEW_RUNS_TIME), "which": message.run}
+        new = connection.execute(_NEW, begun).scalar_one()
+        if new >= NEW_RUNS_FACTOR * most and len(others) == len(rows):
+            raise Refused(
+                f"uid {uid} has begun {new} runs within an hour, and no more than "
+                f"{NEW_RUNS_FACTOR * most} are taken (twice api.runs_per_user); wait a while"
+            )
+        if len(others) < most:
+            return
+        silent = [row for row in others if self.liveness.state(Known.of(row), now) == "lost"]
+        if not silent:
+            raise Refused(
+                f"uid {uid} has {len(others)} runs that report, and no more than {most} are taken "
+                "of one user (api.runs_per_user); end one with `wattmesh retire RUN` first"
+            )
+        oldest = sorted(silent, key=lambda row: self.liveness.seen(Known.of(row))[0])
+        for row in oldest[: len(others) - most + 1]:
+            _end(connection, row, f"{EXPIRED}made room for a newer run of uid {uid}", now)
+            self.liveness.forget(row.run)
+
     def all(self, now: datetime) -> tuple[RunRow, ...]:
         """List every run, oldest first, as it stands at `now`."""
-        with self._database.reading() as connection:
-            rows = connection.execute(_ALL).all()
-        return tuple(self._row(row, now) for row in rows)
+        return self._rows(_ALL, now)
+
+    def open(self, now: datetime, silent: timedelta | None = None) -> tuple[RunRow, ...]:
+        """List runs that have not ended, oldest first.
+
+        Args:
+            now: at which they stand.
+            silent: without those that are lost and were not heard for longer; None: with them.
+        """
+        return self._rows(_OPEN, now, lambda row: self._heard(row, now, silent))
+
+    def live(self, now: datetime) -> tuple[RunRow, ...]:
+        """List runs that are live, oldest first."""
+        return self.open(now, timedelta(0))
+
+    def recent(self, now: datetime, since: datetime) -> tuple[RunRow, ...]:
+        """List runs that have not ended, or not before `since`, oldest first."""
+        return self._rows(_RECENT, now, since_us=to_us(since))
+
+    def unsettled(
+        self, now: datetime, switching: Collection[str], silent: timedelta
+    ) -> tuple[RunRow, ...]:
+        """List live runs, and those of which something is still to be settled.
+
+        Args:
+            now: at which they stand.
+            switching: runs that have an open switch.
+            silent: a lost run that was not heard for longer is to be ended.
+        """
+        return self._rows(
+            _UNSETTLED,
+            now,
+            lambda row: (
+                row.run in switching
+                or row.clock_mhz is not None
+                or self._heard(row, now, timedelta(0))
+                or not self._heard(row, now, silent)
+            ),
+        )
+
+    def _heard(self, row: Row[Any], now: datetime, silent: timedelta | None) -> bool:
+        """Say whether a run lives, or was heard within so long; told without reading the row."""
+        known = Known.of(row)
+        if silent is None or self.liveness.state(known, now) == "live":
+            return True
+        return bool(silent) and now - self.liveness.seen(known)[0] <= silent
 
     def find(self, run: str, now: datetime) -> RunRow | None:
         """Find a run by its id, or the newest of that name."""
-        with self._database.reading() as connection:
-            row = connection.execute(_CALLED, {"called": run}).first()
-        return self._row(row, now) if row else None
+        found = self.called(run, now)
+        return next((each for each in found if each.run == run), next(iter(found), None))
+
+    def called(self, word: str, now: datetime) -> tuple[RunRow, ...]:
+        """List every run of that id or name, newest first."""
+        return self._rows(_CALLED, now, called=word)
 
     def freeze(self, run: str | None, *, reason: str, by: str, now: datetime) -> None:
         """Take hands off one run, or off everything (None)."""
@@ -335,13 +502,44 @@ class RunStore:
                 "another"
             )
 
+    def _rows(
+        self,
+        query: Select[Any],
+        now: datetime,
+        wanted: Callable[[Row[Any]], bool] = bool,
+        **values: object,
+    ) -> tuple[RunRow, ...]:
+        """Read rows; one that cannot be read is left out, and the log says so once.
+
+        `wanted` is asked first: to read a row takes longer.
+        """
+        with self._database.reading() as connection:
+            rows = connection.execute(query, values).all()
+        found = []
+        for row in rows:
+            if not wanted(row):
+                continue
+            try:
+                found.append(self._row(row, now))
+            except (WattmeshError, ValueError, TypeError, OverflowError) as error:
+                if row.run not in self._unreadable:
+                    self._unreadable.add(row.run)
+                    log.error(
+                        "run %s cannot be read from the journal and is left out (%s); "
+                        "`wattmesh retire %s` ends it, its rows stay",
+                        clean(row.run),
+                        clean(str(error)),
+                        clean(row.run),
+                    )
+        return tuple(found)
+
     def _row(self, row: Row[Any], now: datetime) -> RunRow:
         """Read one row."""
         known = Known.of(row)
         last_seen_at, phase = self.liveness.seen(known)
-        values: dict[str, Any] = {
-            each: getattr(row, each) for each in RunRow.__dataclass_fields__ if hasattr(row, each)
-        }
+        values = sound(
+            {each: getattr(row, each) for each in RunRow.__dataclass_fields__ if hasattr(row, each)}
+        )
         values |= {
             "state": self.liveness.state(known, now),
             "phase": phase,
@@ -380,12 +578,59 @@ def speaking(row: Row[Any] | None, message: Any, owner_uid: int) -> Row[Any]:
         raise Refused(
             f"run {row.name} belongs to uid {row.owner_uid}; uid {owner_uid} may not report for it"
         )
+    if row.finish_reason.startswith(RETIRED):
+        raise Fenced(
+            f"run {row.name} was ended with `wattmesh retire` "
+            f"({row.finish_reason.removeprefix(RETIRED)}); launch it again to have it counted again"
+        )
+    if row.finish_reason.startswith(EXPIRED):
+        raise Forgotten(f"run {row.name} was ended, {row.finish_reason}; register it again")
     if row.incarnation != message.incarnation or row.attempt != message.attempt:
         raise Fenced(
             f"run {row.name}: attempt {message.attempt} was superseded by attempt {row.attempt}; "
             "it must stop"
         )
     return row
+
+
+def _check_name(connection: Connection, message: Register, uid: int, plan: RunPlan) -> None:
+    """Let nobody but its owner use a name that the settings name.
+
+    Raises:
+        Refused: it belongs to another user.
+    """
+    if not plan.named:
+        return
+    owner = plan.owner_uid
+    if owner is None:
+        owner = connection.execute(_NAMED_FIRST, {"called": message.name}).scalar()
+    if owner not in (None, uid):
+        raise Refused(
+            f"the name {message.name} belongs to uid {owner} (runs.{message.name} in the "
+            f"settings), so uid {uid} may not register a run of that name: take another"
+        )
+
+
+def _end(connection: Connection, row: Row[Any], reason: str, now: datetime) -> None:
+    """Write the end of a run; its launch ended when it was last heard."""
+    ended = {"finished_at": to_us(now), "finish_reason": reason}
+    connection.execute(update(RUNS).where(RUNS.c.run == row.run).values(**ended))
+    connection.execute(
+        update(INCARNATIONS)
+        .where(INCARNATIONS.c.incarnation == row.incarnation, INCARNATIONS.c.ended_at.is_(None))
+        .values(ended_at=row.last_seen_at, end_reason=reason)
+    )
+
+
+def _go_on(connection: Connection, row: Row[Any]) -> None:
+    """Take back the end of a launch that was only silent."""
+    if row.finish_reason:
+        _change(connection, row.run, finished_at=None, finish_reason="")
+        connection.execute(
+            update(INCARNATIONS)
+            .where(INCARNATIONS.c.incarnation == row.incarnation)
+            .values(ended_at=None, end_reason="")
+        )
 
 
 def _find(connection: Connection, run: str) -> Row[Any] | None:

@@ -124,6 +124,12 @@ class SwitchStore:
             row = connection.execute(select(SWITCHES).where(SWITCHES.c.open_run == run)).first()
         return _row(row) if row else None
 
+    def open_runs(self) -> frozenset[str]:
+        """Name the runs that have an open switch."""
+        query = select(SWITCHES.c.open_run).where(SWITCHES.c.open_run.is_not(None))
+        with self._database.reading() as connection:
+            return frozenset(connection.execute(query).scalars())
+
     def history(self, run: str | None = None, limit: int = 50) -> tuple[SwitchRow, ...]:
         """List switches, newest first; those of one run in the order in which they were lived."""
         query = select(SWITCHES).order_by(SWITCHES.c.created_at.desc()).limit(limit)

@@ -3,6 +3,7 @@
 Invariant: every check yields (key path, sentence) pairs and none of them stops the others.
 """
 
+import pwd
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,9 +23,12 @@ from wattmesh.controller.settings.secrets import secret_mistakes, token_mistakes
 from wattmesh.controller.settings.words import Mistake, quoted
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.reconfig import catalogue_file
+from wattmesh.reconfig.ranges import NAME
 
 SOCKET_PATH_LIMIT = 107
 """Bytes that fit into sun_path (unix(7): 108 with the closing zero)."""
+
+HIGHEST_UID = 2**32 - 1
 
 SHARES_ROUNDED = 1e-9
 
@@ -51,6 +55,8 @@ def cross_check(settings: Settings) -> Iterator[Mistake]:
     if settings.policy.sla_throughput_share is None and settings.policy.sla_window_s != window:
         yield "policy.sla_window_s", "is only read with policy.sla_throughput_share; set that too"
     for name, run in settings.runs.items():
+        if not NAME.fits(name):
+            yield f"runs.{quoted(name)}", f"is no name that a run can have; write {NAME.what}"
         yield from _run(f"runs.{name}", run)
     for name in settings.budget:
         if name != "cluster" and name not in settings.runs:
@@ -72,6 +78,16 @@ def listen_address(text: str) -> tuple[str, int] | None:
             f'{quoted(text)} is not host:port; write "127.0.0.1:9464", or "" for off'
         )
     return host.strip("[]"), int(port)
+
+
+def uid_of(owner: str) -> int | None:
+    """Give the uid of a user, named or numbered; None when there is none of that name."""
+    if owner.isdecimal() and owner.isascii():
+        return int(owner) if int(owner) < HIGHEST_UID else None
+    try:
+        return pwd.getpwnam(owner).pw_uid
+    except KeyError:
+        return None
 
 
 def _journal(journal: JournalSection) -> Iterator[Mistake]:
@@ -184,6 +200,11 @@ def _run(key: str, run: RunSection) -> Iterator[Mistake]:
     """Check one run's catalogue, baseline and deadline."""
     if run.deadline is not None and run.deadline_after_s is not None:
         yield f"{key}.deadline_after_s", "and deadline exclude each other; keep one of them"
+    if run.owner and uid_of(run.owner) is None:
+        yield (
+            f"{key}.owner",
+            f"{quoted(run.owner)} is no user of this machine; write a name or a uid",
+        )
     if run.catalogue is not None:
         yield from _catalogue(key, run.catalogue, run.baseline)
     elif run.baseline:

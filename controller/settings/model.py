@@ -38,6 +38,9 @@ class JournalSection(Section):
     """File with the database password, readable by its owner only (mode 0600)."""
     retention_days: int = Field(default=90, ge=2)
     """Days that single ledger slots, reports and decisions are kept; sums are kept for ever."""
+    lost_days: float = Field(default=7.0, gt=0, le=365)
+    """Days after which a run that is not heard any more is ended; its rows stay, and it goes on
+    when it is heard again."""
 
 
 class ApiSection(Section):
@@ -47,6 +50,11 @@ class ApiSection(Section):
     """Unix socket that jobs and the command line talk to; created with mode 0660."""
     group: str = Field(default="", examples=["wattmesh"])
     """Unix group whose members may connect (the owners of jobs); default the operators' group."""
+    runs_per_user: int = Field(default=256, ge=1, le=100_000)
+    """Most runs of one user that have not ended. One more ends the user's longest silent one, and
+    is refused where none is silent."""
+    waits_per_user: int = Field(default=64, ge=1, le=1000)
+    """Most calls of one user that wait for an order at the same time."""
     operators_group: str = "wattmesh-operators"
     """Unix group whose members may act on runs of other owners, freeze and thaw everything."""
     listen: str = Field(default="", examples=["0.0.0.0:9465"])
@@ -255,6 +263,9 @@ class RunSection(Section):
 
     catalogue: File | None = Field(default=None, examples=["/etc/wattmesh/llama-8b.toml"])
     """Catalogue of its operating points, as `wattmesh configs profile` writes it."""
+    owner: str = Field(default="", examples=["1000"])
+    """User (name or uid) to whom the name belongs: nobody else registers a run of it. Default:
+    whoever registered one first."""
     baseline: str = Field(default="", examples=["A"])
     """Point the run was submitted at; default the catalogue's reference."""
     deadline: Time | None = Field(default=None, examples=["2026-12-01T00:00:00Z"])

@@ -65,7 +65,10 @@ def test_gpus_of_a_smaller_layout_are_given_back_when_the_catalogue_says_so(
     journal: Journal,
 ) -> None:
     """`released` gives them back; `parked` keeps them."""
-    for name, release, given in (("r-1", "released", ("G2", "G3")), ("r-2", "parked", ())):
+    for name, release, given in (
+        (f"{facts.RUN[:-1]}2", "released", ("G2", "G3")),
+        (f"{facts.RUN[:-1]}3", "parked", ()),
+    ):
         text = facts.CATALOGUE.replace('"parked"', f'"{release}"')
         catalogue = parse(text.encode(), name)
         register(journal, catalogue, run=name, incarnation=f"{name}-a")

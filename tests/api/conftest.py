@@ -1,7 +1,9 @@
 """A served interface over a real journal, in this process."""
 
+import socket
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.controller.loops import Loop
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.read import Settings, parse
+from wattmesh.migrations.upgrade import upgrade
 from wattmesh.reconfig import catalogue_file
 
 
@@ -75,10 +78,9 @@ def settings(open_folder: Path) -> Settings:
     )
 
 
-@pytest.fixture
-def served(open_folder: Path, settings: Settings) -> Iterator[Served]:
-    """The interface, leading in epoch 1, with a cycle loop that is turned by hand."""
-    (open_folder / "journal.db").write_bytes(empty_journal())
+@contextmanager
+def serving(folder: Path, settings: Settings) -> Iterator[Served]:
+    """Serve a journal that has its tables, leading, with a cycle loop that is turned by hand."""
     clock = SteppedClock()
     journal = Journal.open(settings.journal.url)
     pulse = Pulse(clock=clock.clock, settings=settings, started_s=clock.monotonic_s)
@@ -86,18 +88,44 @@ def served(open_folder: Path, settings: Settings) -> Iterator[Served]:
     bell = Bell()
     cycle = Loop("cycle", 5.0, lambda: None, clock.clock)
     pulse.loops["cycle"] = lambda: cycle.state
-    catalogue = catalogue_file.load(open_folder / "catalogue.toml")
+    catalogue = catalogue_file.load(folder / "catalogue.toml")
     desk = Desk(
         journal=journal,
         pulse=pulse,
         bell=bell,
-        plan_for=lambda name: RunPlan(catalogue=catalogue, deadline_after_s=5000.0),
+        plan_for=lambda name: RunPlan(
+            catalogue=catalogue, deadline_after_s=5000.0, named=name == "llama-8b"
+        ),
         wake=cycle.wake,
     )
     server = ApiServer(desk, listen(settings.api.socket, GROUP))
     server.start()
-    yield Served(
-        folder=open_folder, journal=journal, pulse=pulse, bell=bell, clock=clock, cycle=cycle
-    )
+    yield Served(folder=folder, journal=journal, pulse=pulse, bell=bell, clock=clock, cycle=cycle)
     assert server.stop()
     journal.close()
+
+
+@pytest.fixture
+def served(open_folder: Path, settings: Settings) -> Iterator[Served]:
+    """The interface on a SQLite journal."""
+    (open_folder / "journal.db").write_bytes(empty_journal())
+    with serving(open_folder, settings) as here:
+        yield here
+
+
+@pytest.fixture
+def served_on_each(open_folder: Path, settings: Settings, journal_url: str) -> Iterator[Served]:
+    """The interface on SQLite, and on PostgreSQL."""
+    upgrade(journal_url)
+    journal = settings.journal.model_copy(update={"url": journal_url})
+    with serving(open_folder, settings.model_copy(update={"journal": journal})) as here:
+        yield here
+
+
+@pytest.fixture
+def raw(served: Served) -> Iterator[socket.socket]:
+    """A bare connection to the socket."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(20.0)
+        client.connect(str(served.socket))
+        yield client

@@ -4,45 +4,17 @@ import json
 import socket
 import struct
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 
 from tests.api import facts
 from tests.api.conftest import Served
+from tests.api.raw import answer, post
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.api import peers
 from wattmesh.controller.api.app import CALLS
 from wattmesh.controller.api.calls import BODY_LIMIT_BYTES
-
-
-@pytest.fixture
-def raw(served: Served) -> Iterator[socket.socket]:
-    """A bare connection to the socket."""
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(20.0)
-        client.connect(str(served.socket))
-        yield client
-
-
-def answer(client: socket.socket) -> tuple[int, Any]:
-    """Read one answer to its end."""
-    content = b""
-    while True:
-        piece = client.recv(65536)
-        content += piece
-        head, _, body = content.partition(b"\r\n\r\n")
-        if not piece or (body and body.endswith((b"}", b"."))):
-            return int(head.split()[1]), json.loads(body) if body.startswith(b"{") else body
-
-
-def post(body: bytes, length: int | None = None) -> bytes:
-    """Write a POST by hand."""
-    target = f"/v1/runs/{facts.RUN}/progress"
-    size = len(body) if length is None else length
-    return f"POST {target} HTTP/1.1\r\nhost: w\r\ncontent-length: {size}\r\n\r\n".encode() + body
 
 
 @pytest.mark.parametrize(

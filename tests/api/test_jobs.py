@@ -14,6 +14,7 @@ from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order
 
 RUN = f"/v1/runs/{facts.RUN}"
+OTHER = "6d1c9d0e-0000-4000-8000-0000000000ff"
 
 
 def test_a_run_lives_from_register_to_finish(served: Served) -> None:
@@ -157,10 +158,11 @@ def test_a_heartbeat_keeps_a_run_live_whatever_the_journal_does(served: Served) 
     [
         ({"attempt": 0}, 409, "superseded"),
         ({"incarnation": "incarnation-0"}, 409, "superseded"),
-        ({"phase": "Training; rm -rf"}, 422, "is no phase"),
-        ({"phase": "x" * 33}, 422, "is no phase"),
+        ({"phase": "Training; rm -rf"}, 422, "send a phase"),
+        ({"phase": "x" * 33}, 422, "send a phase"),
         ({"phase": 7}, 422, "Heartbeat.phase: expected str"),
-        ({"run": "other"}, 422, "message names 'other'"),
+        ({"run": OTHER}, 422, f"message names '{OTHER}'"),
+        ({"run": "other"}, 422, "Heartbeat.run: 'other' cannot be taken; send a UUID"),
     ],
 )
 def test_a_heartbeat_that_is_not_the_newest_launchs_is_refused(

@@ -106,10 +106,13 @@ def write_site(folder: Path) -> None:
     (folder / "wattmesh.toml").write_text(SETTINGS.format(folder=folder, now=now))
 
 
+RUN = "0b6e0000-0000-4000-8000-000000000001"
+
+
 def report_a_run(api: Daemon) -> None:
     """Let a run register and report, as a hook does."""
     known: dict[str, Any] = {
-        "run": "0b6e",
+        "run": RUN,
         "incarnation": "i1",
         "attempt": 1,
         "ranks": (0, 1, 2, 3),
@@ -117,11 +120,11 @@ def report_a_run(api: Daemon) -> None:
     register = Register(
         name="llama", layout=A, world_size=4, boundary_every=8, capabilities=("in_place",), **known
     )
-    api.post("/v1/runs/0b6e/register", register.to_json())
+    api.post(f"/v1/runs/{RUN}/register", register.to_json())
     progress = Progress(
         seq=1, step=8, samples=64, tokens=2048, tokens_per_s=1600.0, loss=5.0, layout=A, **known
     )
-    api.post("/v1/runs/0b6e/progress", progress.to_json())
+    api.post(f"/v1/runs/{RUN}/progress", progress.to_json())
 
 
 def wait_until_decided(site: Site) -> None:

@@ -19,8 +19,10 @@ from wattmesh.reconfig.outbox import Outbox
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Finish, Progress, Register, Transition
 
+RUN = "6d1c9d0e-0000-4000-8000-000000000001"
+
 REGISTER = Register(
-    run="r",
+    run=RUN,
     name="job",
     incarnation="one",
     attempt=1,
@@ -29,7 +31,7 @@ REGISTER = Register(
     world_size=2,
 )
 STEP = Transition(
-    run="r",
+    run=RUN,
     incarnation="one",
     attempt=1,
     plan="p",
@@ -39,7 +41,7 @@ STEP = Transition(
     elapsed_s=0.0,
 )
 PROGRESS = Progress(
-    run="r",
+    run=RUN,
     incarnation="one",
     attempt=1,
     seq=0,
@@ -99,7 +101,7 @@ def test_what_a_dead_launch_left_goes_out_before_the_next_registers(
     first = courier(socket_path, tmp_path / "outbox")
     first.transition(STEP)
     first.finish(
-        Finish(run="r", incarnation="one", attempt=1, step=10, tokens=64, reason="restart")
+        Finish(run=RUN, incarnation="one", attempt=1, step=10, tokens=64, reason="restart")
     )
     first.close(0.2)
     with FakeDaemon(socket_path, tmp_path, []) as daemon:

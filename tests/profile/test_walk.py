@@ -29,8 +29,9 @@ JOB = ProfileJob(
     every=3,
     intervals=2,
 )
+RUN = "6d1c9d0e-0000-4000-8000-000000000001"
 REGISTER = Register(
-    run="r",
+    run=RUN,
     name="job",
     incarnation="i",
     attempt=7,
@@ -52,18 +53,18 @@ class Served:
 
     def post(self, kind: str, message: Register | Transition) -> int:
         """Post one message, and give the status."""
-        return self.link.call("POST", f"/v1/runs/r/{kind}", message.to_json(), 5).status
+        return self.link.call("POST", f"/v1/runs/{RUN}/{kind}", message.to_json(), 5).status
 
     def order(self) -> Order | None:
         """Ask for the newest order."""
         return Orders.from_json(
-            self.link.call("GET", "/v1/runs/r/order?wait=1", None, 5).body
+            self.link.call("GET", f"/v1/runs/{RUN}/order?wait=1", None, 5).body
         ).order
 
     def end(self, order: Order, state: SwitchState, *, step: int, detail: str = "") -> None:
         """Report the end of a switch."""
         transition = Transition(
-            run="r",
+            run=RUN,
             incarnation="i",
             attempt=7,
             plan=order.plan,
@@ -120,7 +121,7 @@ def test_a_layout_that_is_not_reached_is_passed_over_with_its_reason(served: Ser
 def test_a_job_that_begins_elsewhere_is_refused(served: Served) -> None:
     """The reference and the command must agree; the answer says which is which."""
     wrong = replace(REGISTER, layout=Layout(tp=4))
-    answer = served.link.call("POST", "/v1/runs/r/register", wrong.to_json(), 5)
+    answer = served.link.call("POST", "/v1/runs/{RUN}/register", wrong.to_json(), 5)
     assert answer.status == 400
     assert "its reference A is dp4" in answer.body["error"]
 
@@ -129,5 +130,5 @@ def test_a_job_that_begins_elsewhere_is_refused(served: Served) -> None:
 def test_nonsense_is_answered_in_words(served: Served, body: dict[str, object]) -> None:
     """A message that misses fields is a 400, and the walk goes on."""
     for kind in ("register", "progress", "transitions"):
-        assert served.link.call("POST", f"/v1/runs/r/{kind}", body, 5).status == 400
-    assert served.link.call("POST", "/v1/runs/r/finish", body, 5).status == 200
+        assert served.link.call("POST", f"/v1/runs/{RUN}/{kind}", body, 5).status == 400
+    assert served.link.call("POST", "/v1/runs/{RUN}/finish", body, 5).status == 200

@@ -8,14 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig import ranges
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, Orders, Progress, Register, SwitchMode, Transition
 
+RUN = "6d1c9d0e-0000-4000-8000-000000000001"
 ORDER = Order(
     plan="p",
     epoch=3,
-    run="r",
+    run=RUN,
     attempt=1,
     point="B",
     layout=Layout(tp=2),
@@ -34,7 +36,7 @@ def through_json(message: Any) -> Any:
 def test_every_message_survives_json() -> None:
     """Enums, layouts, tuples and nested messages come back as they were."""
     transition = Transition(
-        run="r",
+        run=RUN,
         incarnation="i",
         attempt=1,
         plan="p",
@@ -94,3 +96,21 @@ def test_hostile_json_ends_in_one_kind_of_error(data: Any) -> None:
     for kind in (Register, Progress):
         with pytest.raises(InputInvalid):
             kind.from_json(data)
+
+
+@given(st.text(max_size=90))
+def test_any_text_is_taken_for_a_name_that_the_daemon_takes(text: str) -> None:
+    """A legal name stays as it is; another one becomes a legal one."""
+    name = ranges.as_name(text)
+    assert ranges.NAME.fits(name)
+    assert name == text or not ranges.NAME.fits(text)
+
+
+@given(st.text())
+def test_a_cleaned_text_is_one_line_that_no_terminal_obeys(text: str) -> None:
+    """Whatever is printed or logged can be encoded, and cleaning twice is cleaning once."""
+    said = ranges.clean(text)
+    said.encode()
+    assert len(said) == len(text)
+    assert ranges.clean(said) == said
+    assert not set(said) & {*map(chr, range(32)), *map(chr, range(127, 160)), "\u202e", "\u2066"}

@@ -1,0 +1,246 @@
+"""What the numbers, texts and lists of the wire may be, each with its unit: the one table.
+
+Types of `wattmesh.reconfig.wire` name these; whoever reads a message checks them, and the
+published description of the API tells them. What a person wrote (`Sentence`) is cut to its length,
+never refused: no report is lost because its reason is long.
+
+Invariant: every number is finite and fits the journal's columns on every database; no text has a
+character that a database, a screen or JSON cannot bear.
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from math import isfinite
+from typing import Annotated, Any
+
+from wattmesh.errors import InputInvalid
+
+SHOWN = 40
+"""Characters of a wrong value that a sentence repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number of `unit` in [lowest, highest]."""
+
+    lowest: int
+    highest: int
+    unit: str
+
+    def read(self, value: int, where: str) -> int:
+        """Give the number back.
+
+        Raises:
+            InputInvalid: out of range.
+        """
+        if not self.lowest <= value <= self.highest:
+            raise InputInvalid(
+                f"{where}: {shown(value)} is out of range; send {self.lowest} to {self.highest} "
+                f"{self.unit}"
+            )
+        return value
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The range as JSON Schema has it."""
+        return {"minimum": self.lowest, "maximum": self.highest, "description": self.unit}
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """A finite number of `unit` in [lowest, highest]."""
+
+    lowest: float
+    highest: float
+    unit: str
+
+    def read(self, value: float, where: str) -> float:
+        """Give the number back.
+
+        Raises:
+            InputInvalid: not finite, or out of range.
+        """
+        if not (isfinite(value) and self.lowest <= value <= self.highest):
+            raise InputInvalid(
+                f"{where}: {shown(value)} is out of range; send {self.lowest:g} to "
+                f"{self.highest:g} {self.unit}, or null where that is not known"
+            )
+        return value
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The range as JSON Schema has it."""
+        return {"minimum": self.lowest, "maximum": self.highest, "description": self.unit}
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A text of a fixed alphabet. `what`: which, for a person."""
+
+    pattern: str
+    longest: int
+    what: str
+
+    def fits(self, value: str) -> bool:
+        """Say whether a text is one."""
+        return len(value) <= self.longest and re.fullmatch(self.pattern, value) is not None
+
+    def read(self, value: str, where: str) -> str:
+        """Give the text back.
+
+        Raises:
+            InputInvalid: too long, or another alphabet.
+        """
+        if not self.fits(value):
+            raise InputInvalid(f"{where}: {shown(value)} cannot be taken; send {self.what}")
+        return value
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The alphabet as JSON Schema has it."""
+        return {"pattern": f"^{self.pattern}$", "maxLength": self.longest}
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """What somebody says: kept to `longest` characters, on one line, without control characters."""
+
+    longest: int
+
+    def read(self, value: str, where: str) -> str:
+        """Give what is kept of it."""
+        return clean(value[: self.longest])
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What is said of it in JSON Schema."""
+        return {"description": f"the first {self.longest} characters are kept"}
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """At most `most` entries."""
+
+    most: int
+
+    def read(self, value: Any, where: str) -> Any:
+        """Give the list or object back.
+
+        Raises:
+            InputInvalid: too many.
+        """
+        if len(value) > self.most:
+            raise InputInvalid(
+                f"{where}: {len(value)} entries are too many; send at most {self.most}"
+            )
+        return value
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The length as JSON Schema has it."""
+        return {"maxItems": self.most}
+
+
+Range = Whole | Real | Word | Sentence | Many
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Categories of characters that move, hide or turn text around: C0, C1, bidi controls, lone halves
+of surrogates, line and paragraph separators, and what no font knows (unicode.org/reports/tr44)."""
+
+
+def clean(text: str) -> str:
+    """Give a text that may be printed or logged: one line, nothing that a terminal obeys.
+
+    The one function for it. Tabs and line ends become blanks; any other control character (C0,
+    C1), format character (bidi, zero width) and lone surrogate becomes the replacement character,
+    so that it is seen that something stood there.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_plain(each) for each in text)
+
+
+def clean_lines(text: str) -> str:
+    """Give a text of several lines that may be printed: each one cleaned."""
+    return "\n".join(clean(line) for line in text.split("\n"))
+
+
+def _plain(character: str) -> str:
+    """Give what stands for one character."""
+    if character in "\t\n\r\x0b\x0c":
+        return " "
+    return "\ufffd" if unicodedata.category(character) in _HIDDEN else character
+
+
+def as_name(text: str) -> str:
+    """Give the name that a text is taken for: what no name may have becomes `-`."""
+    if NAME.fits(text):
+        return text
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:56]
+    return plain if NAME.fits(plain) else f"run-{plain}"
+
+
+def shown(value: object) -> str:
+    """Give a wrong value as a sentence repeats it: short, and clean."""
+    try:
+        text = repr(value)
+    except ValueError:
+        # Python refuses to write whole numbers of more than 4300 digits.
+        return "a number of thousands of digits"
+    text = clean(text)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+
+
+INT4 = 2**31 - 1
+"""The highest that a 32-bit column holds."""
+
+NEVER = INT4
+"""Steps between two saves of a run that never saves; a longer interval is sent as this."""
+
+MOST_STEPS = 10**15
+MOST_TOKENS = 10**18
+MOST_RANKS = 2**20
+
+_UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+UUID = Word(
+    _UUID,
+    36,
+    "a UUID in small letters, as `wattmesh.attach` makes it and keeps it beside the checkpoints",
+)
+NAME = Word(
+    f"(?!{_UUID}$)[A-Za-z0-9_.-]{{1,64}}",
+    64,
+    "a name of 1 to 64 letters, digits, `_`, `.` or `-` that is no UUID",
+)
+TOKEN = Word("[A-Za-z0-9_.-]{0,64}", 64, "up to 64 letters, digits, `_`, `.` or `-`")
+DEVICE = Word("[A-Za-z0-9_.:/-]{0,64}", 64, "a device's UUID of up to 64 characters, or nothing")
+DIGEST = Word("[A-Za-z0-9_.:+/=-]{0,128}", 128, "a digest of up to 128 characters")
+PRINTABLE = Word(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*", 255, "one line of up to 255 characters")
+LOWER = Word("[a-z_]{0,32}", 32, "a phase of up to 32 letters a-z")
+
+RunId = Annotated[str, UUID]
+Name = Annotated[str, NAME]
+Token = Annotated[str, TOKEN]
+Label = Annotated[str, PRINTABLE]
+Digest = Annotated[str, DIGEST]
+Device = Annotated[str, DEVICE]
+Phase = Annotated[str, LOWER]
+Said = Annotated[str, Sentence(4000)]
+Trouble = Annotated[str, Sentence(500)]
+
+Attempt = Annotated[int, Whole(0, INT4, "launches")]
+Serial = Annotated[int, Whole(0, INT4, "as a rising number")]
+Epoch = Annotated[int, Whole(0, INT4, "as an epoch")]
+Steps = Annotated[int, Whole(0, MOST_STEPS, "steps")]
+LaterStep = Annotated[int, Whole(0, 2 * MOST_STEPS, "steps")]
+Every = Annotated[int, Whole(0, NEVER, "steps")]
+Samples = Annotated[int, Whole(0, MOST_TOKENS, "samples")]
+Tokens = Annotated[int, Whole(0, MOST_TOKENS, "tokens")]
+WorldSize = Annotated[int, Whole(1, MOST_RANKS, "ranks")]
+Rank = Annotated[int, Whole(0, MOST_RANKS - 1, "as a rank")]
+Pid = Annotated[int, Whole(0, INT4, "as a process id")]
+Rate = Annotated[float, Real(0.0, 1e15, "tokens per second")]
+Loss = Annotated[float, Real(-1e300, 1e300, "of loss")]
+Share = Annotated[float, Real(-1e9, 1e9, "as a share")]
+Seconds = Annotated[float, Real(0.0, 1e9, "seconds")]

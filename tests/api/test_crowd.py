@@ -1,0 +1,233 @@
+"""Names, ids, crowds and ends of runs: what one user does is nobody else's trouble."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import event, update
+
+from tests.api import facts
+from tests.api.conftest import Served
+from tests.api.stranger import STRANGER, as_stranger, needs_root
+from tests.cycle.build import acting
+from tests.daemon.process import Answer
+from wattmesh.controller.cycle import Cycle
+from wattmesh.controller.journal.tables import RUNS
+
+RUN = f"/v1/runs/{facts.RUN}"
+LOST_S = 7 * 86_400.0
+
+
+def run_id(number: int) -> str:
+    """Give one of many ids."""
+    return f"6d1c9d0e-0000-4000-8000-{number + 100:012d}"
+
+
+def body(number: int, name: str, **changes: Any) -> dict[str, Any]:
+    """Introduce one of many runs."""
+    run = run_id(number)
+    return facts.register(run=run, incarnation=f"i{number}", name=name, **changes)
+
+
+def register(served: Served, number: int, name: str, *, stranger: bool = False) -> Answer:
+    """Register one of many runs."""
+    target, said = f"/v1/runs/{run_id(number)}/register", body(number, name)
+    if stranger:
+        return as_stranger(served.socket, "POST", target, said)
+    return served.post(target, said)
+
+
+def state(served: Served, run: str) -> tuple[str, str]:
+    """Give how a run stands, and why it ended."""
+    row = served.journal.runs.find(run, served.clock.wall)
+    assert row is not None
+    return row.state, row.finish_reason
+
+
+def cycle(served: Served) -> Cycle:
+    """Make the control cycle of a served interface."""
+    settings = acting(lost_s=LOST_S)
+    return Cycle(served.journal, lambda: settings, lambda: served.pulse.epoch)
+
+
+@needs_root
+def test_a_name_of_the_settings_belongs_to_who_had_it_first(served: Served) -> None:
+    """A stranger inherits neither catalogue nor freeze; under another name it may register."""
+    assert served.register().status == 200
+    refused = register(served, 5, "llama-8b", stranger=True)
+    assert (refused.status, refused.body["kind"]) == (403, "refused")
+    assert "belongs to uid 0" in refused.body["error"]
+    assert register(served, 5, "other", stranger=True).status == 200
+    renamed = body(5, "llama-8b", attempt=2) | {"incarnation": "i5b", "supersedes": "i5"}
+    target = f"/v1/runs/{run_id(5)}/register"
+    assert as_stranger(served.socket, "POST", target, renamed).status == 403
+    assert register(served, 6, "llama-8b").status == 200
+
+
+@needs_root
+def test_a_word_that_means_several_runs_is_refused(served: Served) -> None:
+    """For an operator; a job's owner means the own run, and an id is never ambiguous."""
+    for number, stranger in ((5, False), (6, True)):
+        assert register(served, number, "test", stranger=stranger).status == 200
+    said = served.post("/v1/freeze", {"run": "test", "reason": "x"})
+    assert said.status == 409
+    assert {run_id(5), run_id(6)} <= set(said.body["error"].replace(",", " ").split())
+    assert served.get("/v1/runs/test/why").status == 409
+    own = as_stranger(served.socket, "POST", "/v1/freeze", {"run": "test", "reason": "mine"})
+    assert own.body["changed"] == [run_id(6)]
+    done = served.post("/v1/freeze", {"run": run_id(5), "reason": "x\x1b[31m\n! forged"})
+    assert done.body["changed"] == [run_id(5)]
+    assert "\x1b" not in done.body["done"]
+    assert "\n" not in served.get(f"/v1/runs/{run_id(5)}").body["run"]["frozen"]
+    # An older version let a run have another one's id for a name.
+    with served.journal.database.writing() as connection:
+        connection.execute(update(RUNS).where(RUNS.c.run == run_id(6)).values(name=run_id(5)))
+    assert served.post("/v1/freeze", {"run": run_id(5)}).status == 409
+    assert served.get(f"/v1/runs/{run_id(5)}/order").status == 200
+
+
+@needs_root
+def test_a_retired_run_ends_and_its_rows_stay(served: Served) -> None:
+    """By its owner or an operator; what it still says is refused until it is launched again."""
+    served.register()
+    served.post(f"{RUN}/progress", facts.progress())
+    assert as_stranger(served.socket, "POST", f"{RUN}/retire", {}).status == 403
+    assert state(served, facts.RUN)[0] == "live"
+    done = served.post("/v1/runs/llama-8b/retire", {"reason": "over"})
+    assert (done.status, done.body["changed"]) == (200, [facts.RUN])
+    assert "its job still runs" in done.body["done"]
+    assert "has ended already" in served.post(f"{RUN}/retire", {}).body["done"]
+    how, why = state(served, facts.RUN)
+    assert (how, "over" in why) == ("finished", True)
+    for kind, said in (
+        ("progress", facts.progress(seq=9, step=99)),
+        ("heartbeat", facts.heartbeat()),
+        ("finish", facts.finish()),
+    ):
+        found = served.post(f"{RUN}/{kind}", said)
+        assert (found.status, found.body["kind"]) == (409, "fenced"), kind
+        assert "wattmesh retire" in found.body["error"]
+    assert served.get(RUN).body["run"]["step"] == 10
+    assert served.register(incarnation="incarnation-2", attempt=2).status == 200
+    assert state(served, facts.RUN)[0] == "live"
+
+
+def test_a_run_lost_for_long_ends_and_goes_on_when_it_is_heard(served: Served) -> None:
+    """Not a moment before; told to register again, the same launch does, and is counted."""
+    turn = cycle(served)
+    served.register()
+    served.post(f"{RUN}/progress", facts.progress())
+    served.clock.pass_s(LOST_S - 60.0)
+    turn.run(served.clock.wall)
+    assert state(served, facts.RUN)[0] == "lost"
+    served.clock.pass_s(120.0)
+    turn.run(served.clock.wall)
+    how, why = state(served, facts.RUN)
+    assert (how, why.startswith("expired: not heard for 7")) == ("finished", True)
+    assert not [each for each in served.get("/v1/status").body["trouble"] if "llama" in each]
+    for kind, said in (("progress", facts.progress(seq=2)), ("heartbeat", facts.heartbeat())):
+        assert served.post(f"{RUN}/{kind}", said).status == 404
+    assert served.register().status == 200
+    assert served.post(f"{RUN}/progress", facts.progress(seq=2, step=20)).status == 200
+    assert state(served, facts.RUN) == ("live", "")
+    turn.run(served.clock.wall)
+    assert state(served, facts.RUN)[0] == "live"
+
+
+def crowd(served: Served, size: int, uid: int = STRANGER) -> None:
+    """Put many runs of one user into the journal."""
+    served.register()
+    with served.journal.database.writing() as connection:
+        (row,) = connection.execute(RUNS.select()).mappings().all()
+        connection.execute(
+            RUNS.insert(),
+            [
+                {**row, "run": run_id(n), "incarnation": f"i{n}", "name": f"n{n}", "owner_uid": uid}
+                for n in range(1000, 1000 + size)
+            ],
+        )
+
+
+def test_a_crowd_of_lost_runs_is_one_line_and_costs_no_cycle(served: Served) -> None:
+    """800 lost runs of one user: one sentence, a handful of lines, queries by what lives."""
+    crowd(served, 800)
+    served.clock.pass_s(7200.0)
+    served.register()
+    turn, asked = cycle(served), 0
+
+    def count(*_: object) -> None:
+        nonlocal asked
+        asked += 1
+
+    event.listen(served.journal.database.engine, "before_cursor_execute", count)
+    report = turn.run(served.clock.wall)
+    assert [each.run for each in report.decisions] == [facts.RUN]
+    in_turn, asked = asked, 0
+    view = served.get("/v1/status").body
+    in_status = asked
+    assert in_turn < 60, in_turn
+    assert in_status < 60, in_status
+    theirs = [line for line in view["trouble"] if f"uid {STRANGER}" in line]
+    assert len(theirs) == 1
+    assert theirs[0].startswith(f"800 runs of uid {STRANGER} have not been heard")
+    assert len(view["runs"]) == 4
+    assert view["lost_more"] == {str(STRANGER): 797}
+    assert len(served.get("/v1/runs").body["runs"]) == 801
+
+
+@needs_root
+def test_a_user_has_so_many_runs_and_no_more(served: Served) -> None:
+    """One more ends the longest silent of the same user; where all report it is refused."""
+    few = served.pulse.settings.api.model_copy(update={"runs_per_user": 3})
+    served.pulse.settings = served.pulse.settings.model_copy(update={"api": few})
+    served.register()
+    for number in (1, 2, 3):
+        assert register(served, number, f"n{number}", stranger=True).status == 200
+        served.clock.pass_s(1.0)
+    refused = register(served, 4, "n4", stranger=True)
+    assert (refused.status, refused.body["kind"]) == (403, "refused")
+    assert "wattmesh retire" in refused.body["error"]
+    assert register(served, 1, "n1", stranger=True).status == 200
+    served.clock.pass_s(600.0)
+    assert register(served, 4, "n4", stranger=True).status == 200
+    assert state(served, run_id(2))[1].startswith("expired: made room")
+    assert state(served, facts.RUN)[0] == "lost"
+    served.clock.pass_s(600.0)
+    for number in (5, 6):
+        assert register(served, number, f"n{number}", stranger=True).status == 200
+        served.clock.pass_s(60.0)
+    begun = register(served, 7, "n7", stranger=True)
+    assert "within an hour" in begun.body["error"]
+    assert register(served, 8, "mine").status == 200
+
+
+def test_long_polls_of_one_user_are_bounded(served: Served) -> None:
+    """The surplus is told so at once; whoever waits is served, and a place is free again after."""
+    few = served.pulse.settings.api.model_copy(update={"waits_per_user": 4})
+    served.pulse.settings = served.pulse.settings.model_copy(update={"api": few})
+    served.register()
+    with ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(lambda _: served.get(f"{RUN}/order?wait=1"), range(12)))
+    statuses = sorted(each.status for each in found)
+    assert statuses == [200] * 4 + [503] * 8
+    assert "api.waits_per_user" in next(each for each in found if each.status == 503).body["error"]
+    assert served.get(f"{RUN}/order?wait=0").status == 200
+
+
+@pytest.mark.parametrize("month", ["0001-01", "9999-12", "9999-11", "1969-12", "0000-00", "-1-1"])
+def test_a_month_out_of_all_time_is_a_sentence(served: Served, month: str) -> None:
+    """No report has one, and none is a bug."""
+    found = served.get(f"/v1/report?month={month}")
+    assert (found.status, found.body["kind"]) == (422, "invalid")
+
+
+def test_one_lost_run_has_a_line_of_its_own(served: Served) -> None:
+    """The twin of the crowd: it names the run and where it was."""
+    served.register()
+    served.clock.pass_s(timedelta(hours=2).total_seconds())
+    told = served.get("/v1/status").body["trouble"]
+    (line,) = [each for each in told if "llama-8b" in each]
+    assert line.startswith("llama-8b has not been heard for")
+    assert os.getuid() == served.get(RUN).body["run"]["owner_uid"]
