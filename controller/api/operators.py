@@ -71,6 +71,8 @@ def switch(desk: Desk, call: Call) -> Done:
 def retire(desk: Desk, call: Call) -> Done:
     """End a run: it is followed no more, and its rows stay."""
     epoch = desk.lead()
+    if desk.journal.runs.unreadable(call.path["run"]):
+        return _retire_unread(desk, call, epoch)
     row = desk.run(call.path["run"], call.peer)
     call.as_owner(desk, row, "retire")
     if row.state == "finished":
@@ -87,6 +89,17 @@ def retire(desk: Desk, call: Call) -> Done:
         "begins it again.",
         changed=(row.run,),
     )
+
+
+def _retire_unread(desk: Desk, call: Call, epoch: int) -> Done:
+    """End a run whose row cannot be read, so that nobody knows whose it is: for operators."""
+    run = call.path["run"]
+    call.as_operator(desk, f"retire {run}, whose row cannot be read,")
+    reason = call.text("reason", default="its row cannot be read")
+    desk.journal.runs.end(run, f"{RETIRED}{call.who}: {reason}", now=desk.now, epoch=epoch)
+    desk.journal.events.add("retired", f"{run} was retired by {call.who}: {reason}.", desk.now)
+    desk.wake()
+    return Done(done=f"Retired {run}: its rows stay.", changed=(run,))
 
 
 def _when(row: RunRow, point: str) -> str:

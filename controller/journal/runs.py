@@ -334,6 +334,10 @@ class RunStore:
                 _end(connection, row, reason, now)
         self.liveness.forget(run)
 
+    def unreadable(self, run: str) -> bool:
+        """Say whether this process met a row of this id that it could not read."""
+        return run in self._unreadable
+
     def _make_room(
         self, connection: Connection, message: Register, uid: int, now: datetime, most: int
     ) -> None:

@@ -76,3 +76,5 @@ def test_the_cycle_decides_about_every_run_but_the_one_it_cannot(
     why = served.get(f"/v1/runs/{torn}/why").body["decisions"]
     assert "JSONDecodeError in " in why[0]["reason"]
     assert served.get("/v1/status").status == 200
+    retired = served.post(f"/v1/runs/{lost}/retire", {})
+    assert (retired.status, retired.body["done"]) == (200, f"Retired {lost}: its rows stay.")
