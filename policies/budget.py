@@ -100,6 +100,17 @@ class Spent:
     upper_ug: int = 0
     unbounded_mj: int = 0
 
+    def plus(self, other: "Spent") -> "Spent":
+        """Add what another run spent in the same stretch."""
+        return replace(
+            self,
+            carbon_ug=self.carbon_ug + other.carbon_ug,
+            unpriced_mj=self.unpriced_mj + other.unpriced_mj,
+            restated_ug=self.restated_ug + other.restated_ug,
+            upper_ug=self.upper_ug + other.upper_ug,
+            unbounded_mj=self.unbounded_mj + other.unbounded_mj,
+        )
+
     def at_most(self) -> "Spent":
         """Give the same with what nobody measured counted at the most it can have been."""
         return replace(self, carbon_ug=self.carbon_ug + self.upper_ug, upper_ug=0)

@@ -5,7 +5,6 @@ Invariant: a report only reads; a plan made anew stands beside the one before it
 
 from wattmesh.controller.api.desk import Call, Desk, NotFound
 from wattmesh.controller.books.periods import month_named, period_of
-from wattmesh.controller.books.spending import run_of
 from wattmesh.controller.report.month import report
 from wattmesh.controller.report.reported import plans_of, reported
 from wattmesh.controller.report.views import MonthReport
@@ -32,7 +31,7 @@ def replan(desk: Desk, call: Call) -> Done:
         known = ", ".join(sorted(settings.budget)) or "none"
         raise NotFound(f"There is no budget {name!r} in the settings; there is: {known}.")
     plans = plans_of(desk.journal, settings, desk.pulse.signals)
-    row = plans.anew(name, run_of(desk.journal, name, now), now, call.who)
+    row = plans.anew(name, now, call.who)
     desk.journal.budgets.add(row)
     desk.journal.events.add("plan", f"Budget {name}: {row.why}.", now)
     return Done(

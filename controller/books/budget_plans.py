@@ -5,15 +5,16 @@ was missed, `Plans.due` says what is to be planned now; a plan that was made is 
 further one stands beside it (docs/reports.md).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from wattmesh.controller.books.periods import Period, period_of
 from wattmesh.controller.journal.budgets import PlanRow
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs import RunRow
 from wattmesh.errors import FixInput
-from wattmesh.policies.budget import Curve, Profile, plan, profile
+from wattmesh.policies.budget import Curve, Profile, Spent, plan, profile
 from wattmesh.telemetry.carbon import Signal
 
 UG = 1_000_000
@@ -26,6 +27,9 @@ HISTORY = timedelta(days=28)
 WEEK = timedelta(days=7)
 """Power of fewer days tells no week; then it is taken as even. So little history of the grid is
 worth a turn's waiting: the poller may just be filling it."""
+
+LATEST = timedelta(days=1)
+"""Joules are booked to a run so long at most after it was heard: to the end of its slot."""
 
 PROMPT = timedelta(hours=2)
 """A plan that is made later than so after its period began says so."""
@@ -125,12 +129,11 @@ class Plans:
             name=name, period=period.name, made_at=now, curve=curve, why=why, signal=self._signal
         )
 
-    def anew(self, name: str, run: str | None, now: datetime, who: str) -> PlanRow:
+    def anew(self, name: str, now: datetime, who: str) -> PlanRow:
         """Plan in the middle of a period: what was spent is accepted, the rest is spread anew.
 
         Args:
             name: of the budget.
-            run: whose grams it limits; None: everything.
             now: hours before it take what was spent in them.
             who: asked for it.
 
@@ -138,7 +141,8 @@ class Plans:
             FixInput: nothing is left to plan with.
         """
         period, limit = self.period(name, now), limit_ug(self.limits[name])
-        spent = self._journal.by_slot.spent(period.start, now, run).get(self._signal, ())
+        runs = runs_of(self._journal.runs.all(now), name, period.start)
+        spent = spent_by_signal(self._journal, runs, period.start, now).get(self._signal, ())
         spent_ug = sum(each.carbon_ug for each in spent)
         if spent_ug >= limit:
             raise FixInput(
@@ -174,6 +178,44 @@ class Plans:
         grid = f"{HISTORY.days} days of {self._signal}" if intensity else "an even intensity"
         load = "the load of those days" if power else "an even load"
         return intensity, power, f"rests on {grid} and {load}"
+
+
+def runs_of(runs: Iterable[RunRow], name: str, since: datetime) -> tuple[str, ...] | None:
+    """Name the runs a budget is of; None for the cluster: everything.
+
+    A budget of a name is that of every run of that name, or id, which was heard in the period: a
+    run that is started anew under its name goes on spending.
+
+    Args:
+        runs: all there are.
+        name: of the budget.
+        since: when the period begins.
+    """
+    if name == CLUSTER:
+        return None
+    return tuple(
+        each.run
+        for each in runs
+        if name in (each.name, each.run) and each.last_seen_at >= since - LATEST
+    )
+
+
+def spent_by_signal(
+    journal: Journal, runs: Collection[str] | None, start: datetime, end: datetime
+) -> dict[str, tuple[Spent, ...]]:
+    """Give what runs spent in [start, end) by signal, slot by slot in time order; None: all."""
+    if runs is None:
+        return journal.by_slot.spent(start, end)
+    found: dict[str, dict[tuple[datetime, datetime], Spent]] = {}
+    for run in runs:
+        for signal, spent in journal.by_slot.spent(start, end, run).items():
+            slots = found.setdefault(signal, {})
+            for each in spent:
+                key = (each.start, each.end)
+                slots[key] = slots[key].plus(each) if key in slots else each
+    return {
+        signal: tuple(slot for _, slot in sorted(slots.items())) for signal, slots in found.items()
+    }
 
 
 def limit_ug(limit: Limit) -> int:

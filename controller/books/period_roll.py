@@ -7,9 +7,9 @@ ran at a border. Only the leader writes; every daemon looks, so that each one's 
 import logging
 
 from wattmesh.controller import marks
-from wattmesh.controller.books.budget_plans import Plans
+from wattmesh.controller.books.budget_plans import Plans, runs_of
 from wattmesh.controller.books.periods import Period, period_before
-from wattmesh.controller.books.spending import PeriodLine, run_of, spending
+from wattmesh.controller.books.spending import PeriodLine, spending
 from wattmesh.controller.duties import remember
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.pulse import Pulse
@@ -90,9 +90,11 @@ class PeriodRoll:
         known = self._journal.events.list(limit=MOST_EVENTS, since=period.end)
         if any(each.kind == "period" and each.detail.startswith(head) for each in known):
             return
-        run = run_of(self._journal, name, self._pulse.clock.now())
+        every = self._journal.runs.all(self._pulse.clock.now())
+        runs = runs_of(every, name, period.start)
         rows = [
             row
+            for run in ([None] if runs is None else runs)
             for row in self._journal.ledger.between(period.start, period.end, run)
             if row.scenario == "actual"
         ]

@@ -18,6 +18,7 @@ from wattmesh.controller.journal.runs import RunRow
 from wattmesh.policies.baseline import Kind, Pace, Reference, SlotFacts, drift, reference
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.telemetry.ledger import SlotGrid
+from wattmesh.telemetry.unobserved import PATIENCE
 
 BASELINE = "baseline"
 BEST_SINGLE = "best_single"
@@ -36,7 +37,8 @@ class _Turn:
     Attributes:
         first: how far it was when it first registered. `since`: rows from here on are made anew.
         until: up to when the run was heard; after it, the baseline of one that ended goes on alone.
-        horizon: up to when slots are the run's: now while it lives, else to its newest joules.
+        horizon: up to when slots are the run's: now while it lives, else to its newest joules;
+            into the slot that a node ahead of us has begun.
     """
 
     run: RunRow
@@ -128,11 +130,17 @@ class Reckoner:
         )
 
     def _horizon(self, run: RunRow, now: datetime) -> datetime:
-        """Give up to when slots are the run's own: joules come after a launch was last heard."""
-        if run.state == "live":
-            return now
+        """Give up to when slots are the run's own.
+
+        Joules come after a launch was last heard; and before the slot they are of has begun here,
+        from a node whose clock is ahead.
+        """
         newest = self._journal.ledger.newest_energy(run.run)
-        return run.last_seen_at if newest is None else min(now, self._grid.slot(newest)[1])
+        if newest is None:
+            return now if run.state == "live" else run.last_seen_at
+        if now <= newest < now + PATIENCE:
+            return newest + MICROSECOND
+        return now if run.state == "live" else min(now, self._grid.slot(newest)[1])
 
     def _slot_before(self, moment: datetime, first: datetime) -> tuple[datetime, datetime]:
         """Give the slot of which `moment` may be the end; that of `first` at the earliest."""

@@ -5,11 +5,11 @@ not in `spent_g`; their joules stand beside it. A budget alerts, it never stops 
 moves a deadline: deadline > SLA > budget > grams.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wattmesh.controller.books.budget_plans import CLUSTER, Limit, Plans
+from wattmesh.controller.books.budget_plans import Limit, Plans, runs_of, spent_by_signal
 from wattmesh.controller.journal.budgets import PlanRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
@@ -126,13 +126,13 @@ def spending(
     totals = journal.ledger.totals() if limits else ()
     lines = []
     for name in sorted(limits):
-        mine = runs if name == CLUSTER else [each for each in runs if each.name == name]
         newest = plans.newest(name, now)
         row = newest or plans.fresh(name, now, "not kept yet")
+        names = runs_of(runs, name, min(row.curve.start, now - LOOK_BACK))
+        mine = [each for each in runs if names is None or each.run in names]
         least_g = _least_g(mine, bounds or {}, row.curve.end)
-        run = run_of(journal, name, now)
-        flags = _flags(totals, run)
-        line = _line(journal, row, run, now, least_g=least_g, signal=signal)
+        flags = _flags(totals, names)
+        line = _line(journal, row, names, now, least_g=least_g, signal=signal)
         others = tuple(
             replace(each, flags=flags_of(*flags.get(each.signal, ()))) for each in line.others
         )
@@ -142,32 +142,30 @@ def spending(
     return tuple(lines)
 
 
-def _flags(totals: Sequence[TotalRow], run: str | None) -> dict[str, set[str]]:
-    """Give by signal what any of a run's grams is, or of all; `run` None: of everything."""
+def _flags(totals: Sequence[TotalRow], runs: Collection[str] | None) -> dict[str, set[str]]:
+    """Give by signal what any gram of these runs is; None: of everything."""
     found: dict[str, set[str]] = {}
     for each in totals:
-        if each.scenario == ACTUAL and run in (None, each.run):
+        if each.scenario == ACTUAL and (runs is None or each.run in runs):
             found.setdefault(each.signal, set()).update(each.qualities)
     return found
 
 
-def run_of(journal: Journal, name: str, now: datetime) -> str | None:
-    """Give the run a budget is of; None for the cluster, an id nobody has when it never ran."""
-    if name == CLUSTER:
-        return None
-    row = journal.runs.find(name, now)
-    return row.run if row else name
-
-
 def _line(
-    journal: Journal, row: PlanRow, run: str | None, now: datetime, *, least_g: float, signal: str
+    journal: Journal,
+    row: PlanRow,
+    runs: Sequence[str] | None,
+    now: datetime,
+    *,
+    least_g: float,
+    signal: str,
 ) -> PeriodLine:
-    """Add one budget up in the accounting signal; `run` None: of everything.
+    """Add one budget up in the accounting signal; `runs` None: of everything.
 
     What nobody measured counts at the most it can have been, in everything but `spent_g`.
     """
     curve, since = row.curve, row.curve.start
-    by_signal = journal.by_slot.spent(min(since, now - LOOK_BACK), now, run)
+    by_signal = spent_by_signal(journal, runs, min(since, now - LOOK_BACK), now)
     spent = by_signal.get(signal, ())
     at_most = [each.at_most() for each in spent]
     found = outlook(curve, _before(journal, row), at_most, now, least_ug=least_g * UG)
@@ -199,7 +197,10 @@ def _line(
         plan=row.why,
         signal=signal,
         others=_others(by_signal, signal, since),
-        unobserved_s=journal.by_slot.unobserved_s(since, now, run),
+        unobserved_s=sum(
+            journal.by_slot.unobserved_s(since, now, run)
+            for run in ([None] if runs is None else runs)
+        ),
         upper_g=upper_g,
         unbounded_j=sum(each.unbounded_mj for each in booked) / 1000,
     )

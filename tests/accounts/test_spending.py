@@ -8,8 +8,10 @@ import pytest
 
 from tests.accounts.build import SIGNAL, register
 from tests.journal.test_ledger import EMISSION, ENERGY
+from wattmesh.controller.books.budget_plans import Plans
 from wattmesh.controller.books.spending import PeriodLine, spending
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.errors import FixInput
 
 HOUR = timedelta(hours=1)
 MONTH = datetime(2026, 11, 1, tzinfo=UTC)
@@ -152,6 +154,30 @@ def test_a_runs_budget_counts_its_own_slots(journal: Journal) -> None:
     assert [(line.name, line.spent_g) for line in lines] == [("llm", 7.0), ("never", 0.0)]
 
 
+def test_every_run_of_a_name_spends_its_budget(journal: Journal) -> None:
+    """A rerun under the name goes on where the first was, in each figure, and at a plan anew.
+
+    A run of an earlier period has not spent this one's.
+    """
+    now = MONTH + timedelta(days=1)
+    for day, run in ((-40, "long ago"), (0, "first"), (0.5, "second")):
+        at = MONTH + timedelta(days=day)
+        register(journal, now=at, run=run, incarnation=run)
+        booked(journal, at, 1.0, run=run)
+    booked(journal, MONTH, 1600.0, run="second", first_g=1500.0)
+    dark(journal, MONTH, 7.0, run="first")
+    (line,) = spending(journal, {"llm": Limit()}, "UTC", now, signal=str(SIGNAL))
+    assert (line.spent_g, line.upper_g, line.restated_g) == (1602.0, 7.0, 100.0)
+    assert line.unobserved_s == 3600.0
+    for each in ("first", "second"):
+        booked(journal, MONTH + HOUR, 1600.0, run=each)
+    (line,) = spending(journal, {"llm": Limit()}, "UTC", now, signal=str(SIGNAL))
+    assert line.urgency == "exhausted"
+    plans = Plans(journal, {"llm": Limit()}, "UTC", str(SIGNAL))
+    with pytest.raises(FixInput, match=r"4802.0 g of 3000.0 g are spent"):
+        plans.anew("llm", now, "ada")
+
+
 def test_a_period_begins_at_midnight_of_the_site(journal: Journal) -> None:
     """In Kolkata that is 18:30 UTC of the day before."""
     booked(journal, MONTH - timedelta(hours=6), 3.0)
@@ -175,10 +201,10 @@ SIMULATED = ("simulated",)
 """What is not told of the dark is: the grid of these tests is a recording."""
 
 
-def dark(journal: Journal, start: datetime, upper_g: float) -> None:
+def dark(journal: Journal, start: datetime, upper_g: float, run: str = "r") -> None:
     """Book an hour of one GPU that nobody read."""
     end = start + HOUR
-    place: dict[str, Any] = {"gpu_uuid": "g9", "slot_start": start, "slot_end": end}
+    place: dict[str, Any] = {"run": run, "gpu_uuid": "g9", "slot_start": start, "slot_end": end}
     unread = replace(
         ENERGY,
         **place,

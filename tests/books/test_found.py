@@ -518,3 +518,17 @@ def test_joules_that_come_late_have_the_pue_and_the_signal_of_their_slot(
     rows = site.journal.ledger.emissions(None, row.slot_start, row.slot_end)
     (late,) = (each for each in rows if each.gpu_uuid == "g9")
     assert (late.signal, late.pue_milli) == (str(SIGNAL), before)
+
+
+@pytest.mark.parametrize("ahead", [2, 59])
+def test_a_node_whose_clock_is_ahead_breaks_no_saving(sites: Sites, ahead: int) -> None:
+    """Untouched; joules of a slot are here before it has begun. Looked at around each border."""
+    site = story.begun(sites, story.world(story.at("A", 37, 4 * S - 3)))
+    for border in range(S, 5 * S, S):
+        for now in (border - 1, border, border + 1):
+            site.deliver(now + ahead)
+            if now < site.world.end:
+                site.report(now)
+            site.price(now)
+            found = site.saving(now)
+            assert (found.saved_ug, found.high_ug) == (0, 0), f"{now} s: {found}"

@@ -219,7 +219,7 @@ def test_a_budget_planned_anew_accepts_what_was_spent(
     roll.turn()
     assert pulse.budgets[0].urgency == "slow"
     plans = plans_of(journal, pulse.settings, pulse.signals)
-    journal.budgets.add(plans.anew("cluster", None, clock.wall, "ada (uid 7)"))
+    journal.budgets.add(plans.anew("cluster", clock.wall, "ada (uid 7)"))
     roll.turn()
     line = pulse.budgets[0]
     assert "made anew by ada (uid 7) after 889.2 g" in line.plan
@@ -228,7 +228,7 @@ def test_a_budget_planned_anew_accepts_what_was_spent(
     assert line.burns[0].ratio == pytest.approx(1.0)
     book(journal, clock.wall - HOUR / 2, 200.0)
     with pytest.raises(FixInput, match="nothing is left to plan with"):
-        plans.anew("cluster", None, clock.wall, "ada")
+        plans.anew("cluster", clock.wall, "ada")
 
 
 def test_windows_reach_over_the_border_of_a_month(
