@@ -485,6 +485,17 @@ def test_a_bound_is_only_ever_raised(sites: Sites) -> None:
     assert [bounds_mj(site, slot) for slot in range(4)] == [{900_000 * S}] * 4
 
 
+def test_a_cap_that_is_told_later_takes_the_place_of_no_default(sites: Sites) -> None:
+    """Nothing was known of the boards; 100 W that they tell then bound nothing of before."""
+    world = story.world(story.at("A", 0, 2 * S))
+    site = story.begun(sites, world, dict.fromkeys(story.GPUS, DARK), limits={})
+    story.live(site, S)
+    site.limits = dict.fromkeys(story.GPUS, 100.0)
+    site.restart()
+    story.live(site)
+    assert [bounds_mj(site, slot) for slot in range(2)] == [{1_600_000 * S}, {100_000 * S}]
+
+
 @pytest.mark.parametrize(("before", "after"), [(1500, 1000), (1000, 1500)])
 def test_joules_that_come_late_have_the_pue_and_the_signal_of_their_slot(
     sites: Sites, before: int, after: int
