@@ -13,6 +13,7 @@ from itertools import pairwise
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.reconfig.layout import Layout
 from wattmesh.telemetry.ledger import EnergyRow, SlotGrid
+from wattmesh.telemetry.meter import UNKNOWN_LIMIT_W
 from wattmesh.telemetry.unobserved import Ceiling, Holding, Limits, rows
 
 RECENT = timedelta(hours=48)
@@ -54,7 +55,10 @@ class Unread:
             limits = Limits(by_gpu={}, by_run=self._drawn({row.run for row in found}, holdings))
             found = rows(holdings, covered, self._grid, limits, now)
         wanted = {(row.gpu_uuid, row.run, row.slot_start): row for row in found}
-        wanted = {key: raised(row, held.get(key)) for key, row in wanted.items()}
+        wanted = {
+            key: raised(row, held.get(key), measured=not limits.by_gpu)
+            for key, row in wanted.items()
+        }
         longer = [
             row
             for key, row in wanted.items()
@@ -105,12 +109,21 @@ def drawn(journal: Journal, run: str) -> tuple[Ceiling, ...]:
     )
 
 
-def raised(row: EnergyRow, held: EnergyRow | None) -> EnergyRow:
+def raised(row: EnergyRow, held: EnergyRow | None, *, measured: bool) -> EnergyRow:
     """Give a row with the bound that its time had already, where that is higher.
 
-    A bound that was given is only ever raised: a cap that comes bounds nothing of before.
+    A bound that was given is only ever raised: a cap that comes bounds nothing of before. What had
+    none but the default is told better by what its run was measured to draw at the same point.
+
+    Args:
+        row: of this turn.
+        held: as it is booked; None: not yet.
+        measured: no board tells a limit, so the row's bound is no cap.
     """
     if held is None:
+        return row
+    default_mj = -(-round(1000 * UNKNOWN_LIMIT_W) * held.unobserved_ms // 1000)
+    if measured and held.upper_mj >= default_mj:
         return row
     more_ms = row.unobserved_ms - held.unobserved_ms
     if more_ms < 0:  # some of it was read after all
