@@ -1,8 +1,10 @@
 # Every target does its own set-up: on a fresh machine with Python 3.11+, git and make, start with
 # any of them.
 PYTHON := .venv/bin/python
-# As many workers as the machine has cores, four at most: tests themselves start many processes.
-PARALLEL := -n logical --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+# One worker more than the machine has cores, for many tests wait for processes that they started;
+# four at most.
+WORKERS := $(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4)))
+PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .PHONY: help setup demo test fuzz lint format peers bench gpu docs
 

@@ -7,7 +7,7 @@ import os
 
 from hypothesis import HealthCheck, Phase, settings
 
-EXAMPLES = int(os.environ.get("WATTMESH_EXAMPLES", "10"))
+EXAMPLES = int(os.environ.get("WATTMESH_EXAMPLES", "6"))
 
 _QUIET = settings(
     database=None, print_blob=False, suppress_health_check=list(HealthCheck), deadline=None

@@ -18,7 +18,7 @@ from wattmesh.reconfig.universal import documents
 from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.regular_files import MAX_PATH, RegularFiles
 
-SEED, COUNT = 1115, 600
+SEED, COUNT = 1115, 300
 
 
 @pytest.fixture(scope="module")
