@@ -1,4 +1,4 @@
-"""How unread time is bounded: by limits that only rise, by what was truly measured, else at worst."""
+"""How unread time is bounded: by limits that only rise, by what was measured, else at worst."""
 
 from collections.abc import Iterator
 from dataclasses import replace
