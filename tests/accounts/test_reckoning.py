@@ -235,14 +235,11 @@ def test_one_odd_slot_does_not_move_the_watts(journal: Journal) -> None:
 
 
 def test_a_gpu_that_was_not_read_bounds_the_watts(journal: Journal) -> None:
-    """What was read of it is the baseline's low end; the most that the rest drew stands beside.
-
-    Half of the slots at its point were bounded by 1,600 W, before any draw had been measured.
-    """
+    """What was read of it is the baseline's low end; the most that the rest drew stands beside."""
     back_and_forth(journal, 1760.0, unread=("g3",))
     assert newest_w(journal) == pytest.approx(1320.0, rel=1e-6)
     row = journal.ledger.emissions("r", scenario="baseline")[-1]
-    assert row.upper_mj == pytest.approx((1600 + 440) / 2 * 30_000, rel=1e-3)
+    assert row.upper_mj == pytest.approx(440 * 30_000, rel=1e-3)
 
 
 def test_the_baseline_follows_what_changes_where_the_run_is(journal: Journal) -> None:
