@@ -10,7 +10,7 @@ import pytest
 
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import ONE, Run, Zygote, until
-from tests.hook.test_courier import PROGRESS, STEP, courier
+from tests.hook.test_courier import PROGRESS, RUN, STEP, courier
 from wattmesh.reconfig.deadlines import Deadlines, Phase
 from wattmesh.reconfig.heartbeat import MOST_OFTEN_S, MOST_RARELY_S, Heartbeats
 from wattmesh.reconfig.launch_phase import run_phase
@@ -51,7 +51,7 @@ def test_heartbeats_go_through_while_reports_pile_up(
         assert daemon.heard.transitions == []
         speaking.close(0.1)
     beat = daemon.heard.heartbeats[-1]
-    assert (beat.run, beat.incarnation, beat.attempt) == ("r", "one", 1)
+    assert (beat.run, beat.incarnation, beat.attempt) == (RUN, "one", 1)
 
 
 class Fencing(FakeDaemon):
