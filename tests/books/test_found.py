@@ -419,3 +419,33 @@ def test_a_node_whose_clock_is_ahead_breaks_no_saving(sites: Sites, ahead: int) 
             site.price(now)
             found = site.saving(now)
             assert (found.saved_ug, found.high_ug) == (0, 0), f"{now} s: {found}"
+
+
+def test_joules_of_a_run_s_last_moments_that_come_late_are_on_both_sides(sites: Sites) -> None:
+    """Its processes end after it said that it had ended, in a slot that nobody had reckoned with."""
+    where = story.world(story.at("A", 0, 4 * S - 5))
+    told = replace(story.TOLD, power_w={"A": 1_000.0, "B": 4_000.0})  # nothing is better than A
+    site = sites.site(where, story.BRIGHT, told, limits=story.LIMITS)
+    site.tell_prices(range(80), 0)
+    site.deliver(0)
+    site.begin(0, 0)
+    story.live(site)
+    for late_s in (1, 60, 299):
+        site.price(4 * S + late_s)
+    row = EnergyRow(
+        gpu_uuid="g0",
+        run="r",
+        incarnation="r1",
+        slot_start=moment(4 * S),
+        slot_end=moment(5 * S),
+        energy_mj=18_900,
+        unobserved_ms=0,
+        upper_mj=0,
+        source="nvml",
+        quality="measured",
+        line="run",
+    )
+    site.journal.ledger.book([replace(row, gpu_uuid=gpu) for gpu in story.GPUS], [])
+    site.price(5 * S + 10)
+    found = site.saving(5 * S + 10)
+    assert (found.saved_ug, found.high_ug) == (0, 0)
