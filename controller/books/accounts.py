@@ -230,8 +230,8 @@ class Accounts:
         """Write every row that is not as it should be, as it should be."""
         ledger = self._journal.ledger
         fresh = [row for row in ledger.unemitted(since, ACTUAL) if row.slot_start not in stale]
-        for row in fresh:  # joules that come late may lie in slots that its baseline has not yet
-            self._settled.pop(row.run, None)
+        for run in {each.run for each in fresh}:
+            self._settled.pop(run, None)  # they may lie in slots that its baseline lacks
         rows = self._actual_rows(fresh)
         for start in sorted(stale):
             rows += self._actual_rows(ledger.energy(start, start + MICROSECOND))

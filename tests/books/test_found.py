@@ -422,7 +422,7 @@ def test_a_node_whose_clock_is_ahead_breaks_no_saving(sites: Sites, ahead: int) 
 
 
 def test_joules_of_a_run_s_last_moments_that_come_late_are_on_both_sides(sites: Sites) -> None:
-    """Its processes end after it said that it had ended, in a slot that nobody had reckoned with."""
+    """Its processes end after it said that it had, in a slot that nobody had reckoned with."""
     where = story.world(story.at("A", 0, 4 * S - 5))
     told = replace(story.TOLD, power_w={"A": 1_000.0, "B": 4_000.0})  # nothing is better than A
     site = sites.site(where, story.BRIGHT, told, limits=story.LIMITS)
