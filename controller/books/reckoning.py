@@ -241,7 +241,6 @@ class Reckoner:
         history, catalogue, run = turn.history, turn.catalogue, turn.run
         target = catalogue.point(point)
         held_w = catalogue.held_power_w(target, max(run.world_size, target.gpus))
-        meters = meter_scope(self._journal, run)
         for anchor in dict.fromkeys((point, run.baseline)):
             found = history.measured(anchor)
             if found is None:
@@ -250,7 +249,7 @@ class Reckoner:
             changed = drift(history.since(left_at), history.slots)
             if anchor == point:
                 return measured.times(changed.tokens_per_s, changed.power_w)
-            other = catalogue.point(anchor)
+            other, meters = catalogue.point(anchor), meter_scope(self._journal, run)
             target_w, other_w = (
                 catalogue.comparable_power_w(each, max(run.world_size, each.gpus), meters)
                 for each in (target, other)

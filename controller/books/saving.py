@@ -132,6 +132,8 @@ def _with_unclaimed(
     slots: Sequence[ScenarioSlot], beyond: Mapping[datetime, int | None]
 ) -> tuple[ScenarioSlot, ...]:
     """Raise the most a run emitted by what nobody was charged for of its GPUs' joules."""
+    if not beyond:
+        return tuple(slots)
     there = {each.slot_start for each in slots if each.scenario == ACTUAL}
     missing = [
         ScenarioSlot(

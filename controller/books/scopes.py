@@ -4,13 +4,13 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.stays import LaunchRow
 from wattmesh.reconfig.catalogue import PowerScope
-from wattmesh.telemetry.readings import Component, component_of
+from wattmesh.telemetry.attribution import is_gpu
 
 
 def gpus_read(journal: Journal, run: RunRow, launch: LaunchRow) -> int:
     """Count the GPUs whose joules were booked to a run while one of its launches lived."""
     devices = journal.by_slot.devices_read(run.run, launch.start, launch.end)
-    return sum(component_of(each) is Component.GPU for each in devices)
+    return sum(is_gpu(each) for each in devices)
 
 
 def meter_scope(journal: Journal, run: RunRow) -> PowerScope | None:
@@ -23,7 +23,7 @@ def meter_scope(journal: Journal, run: RunRow) -> PowerScope | None:
         JournalUnavailable: the journal does not answer.
     """
     devices = journal.by_slot.devices_read(run.run)
-    gpus = {*run.gpus} | {each for each in devices if component_of(each) is Component.GPU}
+    gpus = {*run.gpus} | {each for each in devices if is_gpu(each)}
     hosts = {each.split(":")[1] for each in devices - gpus}
     if not hosts:
         return PowerScope.GPU

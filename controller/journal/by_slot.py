@@ -17,6 +17,7 @@ from wattmesh.controller.journal.spent import ACTUAL, UNPRICED, SpentSlots
 from wattmesh.controller.journal.tables import EMISSIONS, ENERGY
 from wattmesh.controller.journal.values import from_us, to_us
 from wattmesh.policies.budget import Spent
+from wattmesh.telemetry.attribution import HOST_DEVICES
 from wattmesh.telemetry.carbon import signal_quality
 from wattmesh.telemetry.readings import Component, Quality, component_of, merged_quality
 from wattmesh.telemetry.unobserved import UNOBSERVED
@@ -28,8 +29,8 @@ DAY_US = 86_400_000_000
 NOBODYS = ("idle", "unattributed")
 """Lines of joules that no run is charged for."""
 
-OTHER_COMPONENTS = ("cpu:%", "dram:%", "node:%")
-"""Devices that are no GPUs, by how their names begin (wattmesh.telemetry.readings)."""
+OTHER_COMPONENTS = tuple(f"{each}%" for each in HOST_DEVICES)
+"""Devices that are no GPUs, by how their names begin."""
 
 _SUMMED = (
     "slot_start",
@@ -120,7 +121,6 @@ class NobodysSlot:
     `carbon_ug`: None without a price. `own`: a run has joules of its own of that GPU and slot.
     """
 
-    gpu_uuid: str
     slot_start: datetime
     slot_end: datetime
     carbon_ug: int | None
@@ -193,7 +193,6 @@ class BySlot:
         )
         query = (
             select(
-                table.gpu_uuid,
                 table.slot_start,
                 table.slot_end,
                 table.carbon_ug,

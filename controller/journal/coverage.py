@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select
 
+from wattmesh.controller.journal.by_slot import OTHER_COMPONENTS
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.tables import (
     CLOSED_RUNS,
@@ -27,8 +28,6 @@ from wattmesh.telemetry.unobserved import UNOBSERVED, Holding, Span
 
 RUN = "run"
 """The ledger line of a run's own joules."""
-
-HOST_DEVICES = ("cpu:%", "dram:%", "node:%")
 
 Key = tuple[str, str, datetime]
 """GPU, run, slot start."""
@@ -151,7 +150,7 @@ class CoverageStore:
             select(table.slot_start, table.slot_end, draw_w.label("power_w"))
             .join(COVERAGE, COVERAGE.c.gpu_uuid == table.gpu_uuid)
             .where(table.run == run, table.line == RUN, table.unobserved_ms == 0, alone)
-            .where(and_(*(table.gpu_uuid.not_like(each) for each in HOST_DEVICES)))
+            .where(and_(*(table.gpu_uuid.not_like(each) for each in OTHER_COMPONENTS)))
             .where(table.slot_start >= COVERAGE.c.from_at, table.slot_end <= COVERAGE.c.until_at)
             .group_by(table.slot_start, table.slot_end)
         )

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tests.books.site import Sight, Site, Sites, Told
+from tests.books.site import Sight, Site, Sites, Told, moment
 from tests.books.world import Stay, Way, World
 from wattmesh.reconfig.switch import SwitchState
+from wattmesh.telemetry.ledger import EnergyRow
 
 GPUS = ("g0", "g1", "g2", "g3")
 SLOT_S = 300
@@ -26,6 +27,23 @@ BRIGHT = dict.fromkeys(GPUS, Sight())
 DIM = BRIGHT | {"g2": Sight(blind=((700, 801), (2_500, 2_555))), "g3": Sight(since=None)}
 LIMITS = dict.fromkeys(GPUS, 700.0)
 PRICES = [101_300, 207_700, 333_100, 80_000, 412_900, 150_001, 77_777, 501_013]
+
+
+def row(number: int, gpu: str, energy_mj: int, **changes: Any) -> EnergyRow:
+    """Make the row of one device in one slot, measured and the run's unless said otherwise."""
+    values: dict[str, Any] = {
+        "run": "r",
+        "incarnation": "r1",
+        "unobserved_ms": 0,
+        "upper_mj": 0,
+        "source": "nvml",
+        "quality": "measured",
+        "line": "run",
+    }
+    start, end = moment(number * SLOT_S), moment((number + 1) * SLOT_S)
+    return EnergyRow(
+        gpu_uuid=gpu, slot_start=start, slot_end=end, energy_mj=energy_mj, **(values | changes)
+    )
 
 
 def world(*stays: Stay, finishes: bool = True) -> World:

@@ -13,7 +13,6 @@ from tests.books.world import Stay, World
 from wattmesh.controller.books.budget import audit, budget
 from wattmesh.controller.books.run_history import RunHistory
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.telemetry.ledger import EnergyRow
 
 S = story.SLOT_S
 DARK = Sight(since=None)
@@ -200,22 +199,7 @@ def test_the_carbon_aware_part_flatters_nobody_in_the_dark(sites: Sites) -> None
 def test_processors_are_no_gpus(sites: Sites) -> None:
     """All GPUs are dark; what was read is the node's processor: no saving can be told."""
     site = story.begun(sites, story.MOVED, dict.fromkeys(story.GPUS, DARK))
-    rows = [
-        EnergyRow(
-            gpu_uuid="cpu:n1:package-0",
-            run="r",
-            incarnation="r1",
-            slot_start=moment(number * S),
-            slot_end=moment((number + 1) * S),
-            energy_mj=9_000_000,
-            unobserved_ms=0,
-            upper_mj=0,
-            source="rapl",
-            quality="measured",
-            line="run",
-        )
-        for number in range(15)
-    ]
+    rows = [story.row(n, "cpu:n1:package-0", 9_000_000, source="rapl") for n in range(15)]
     site.journal.ledger.book(rows, [])
     story.live(site)
     site.price(40 * S)
@@ -268,19 +252,7 @@ def test_joules_of_given_back_gpus_without_a_price_leave_the_cluster_s_saving_op
 ) -> None:
     """Unknown is never zero: what they emitted is not known yet, so neither is what was saved."""
     site = story.live(story.begun(sites, story.KEPT, told=4), 4 * S)
-    given_back = EnergyRow(
-        gpu_uuid="g9",
-        run="",
-        incarnation="",
-        slot_start=moment(5 * S),
-        slot_end=moment(6 * S),
-        energy_mj=50_000_000,
-        unobserved_ms=0,
-        upper_mj=0,
-        source="nvml",
-        quality="measured",
-        line="idle_after_release",
-    )
+    given_back = story.row(5, "g9", 50_000_000, run="", incarnation="", line="idle_after_release")
     site.journal.ledger.book([given_back], [])
     site.price(4 * S + 1)
     line = budget(site.journal, moment(4 * S + 1), "").saved[0]
@@ -432,20 +404,7 @@ def test_joules_of_a_run_s_last_moments_that_come_late_are_on_both_sides(sites: 
     story.live(site)
     for late_s in (1, 60, 299):
         site.price(4 * S + late_s)
-    row = EnergyRow(
-        gpu_uuid="g0",
-        run="r",
-        incarnation="r1",
-        slot_start=moment(4 * S),
-        slot_end=moment(5 * S),
-        energy_mj=18_900,
-        unobserved_ms=0,
-        upper_mj=0,
-        source="nvml",
-        quality="measured",
-        line="run",
-    )
-    site.journal.ledger.book([replace(row, gpu_uuid=gpu) for gpu in story.GPUS], [])
+    site.journal.ledger.book([story.row(4, gpu, 18_900) for gpu in story.GPUS], [])
     site.price(5 * S + 10)
     found = site.saving(5 * S + 10)
     assert (found.saved_ug, found.high_ug) == (0, 0)

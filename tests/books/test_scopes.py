@@ -17,7 +17,6 @@ from tests.books.world import World
 from wattmesh.controller.books.budget import RunBudget, budget
 from wattmesh.reconfig.catalogue import Catalogue, PowerScope
 from wattmesh.telemetry.delivery import Report
-from wattmesh.telemetry.ledger import EnergyRow
 
 S = story.SLOT_S
 HOST_W = 611
@@ -73,25 +72,12 @@ def nodes(site: Site) -> None:
 def processors(site: Site, host: str) -> None:
     """Book half of what both hosts draw."""
     world: World = site.world
-    site.journal.ledger.book(
-        [
-            EnergyRow(
-                gpu_uuid=f"cpu:{host}:package-0",
-                run="r",
-                incarnation="r1",
-                slot_start=moment(start - start % S),
-                slot_end=moment(start - start % S + S),
-                energy_mj=HOST_W * 500 * (end - start),
-                unobserved_ms=0,
-                upper_mj=0,
-                source="rapl",
-                quality="measured",
-                line="run",
-            )
-            for start, end in world.cuts(world.start, world.end)
-        ],
-        [],
-    )
+    name = f"cpu:{host}:package-0"
+    rows = [
+        story.row(start // S, name, HOST_W * 500 * (end - start), source="rapl")
+        for start, end in world.cuts(world.start, world.end)
+    ]
+    site.journal.ledger.book(rows, [])
 
 
 def better_point_g(host_w: float) -> float:

@@ -17,7 +17,7 @@ from wattmesh.controller.journal.coverage import extend
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.telemetry.attribution import Claim
 from wattmesh.telemetry.delivery import Report
-from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
+from wattmesh.telemetry.ledger import CounterBaseline
 from wattmesh.telemetry.readings import PowerReading, Quality
 from wattmesh.telemetry.sampler import Book, Sampler
 
@@ -178,19 +178,7 @@ def test_processors_of_one_node_that_are_read_no_more_end_the_comparison(
     """Of two nodes; those of the other one are read throughout."""
     site = story.begun(sites, story.MOVED)
     rows = [
-        EnergyRow(
-            gpu_uuid=f"cpu:{host}:package-0",
-            run="r",
-            incarnation="r1",
-            slot_start=moment(number * S),
-            slot_end=moment((number + 1) * S),
-            energy_mj=400_000 * S,
-            unobserved_ms=0,
-            upper_mj=0,
-            source="rapl",
-            quality="measured",
-            line="run",
-        )
+        story.row(number, f"cpu:{host}:package-0", 400_000 * S, source="rapl")
         for number in range(15)
         for host in ("n1", "n2")
         if host == "n1" or number * S < until
