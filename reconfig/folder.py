@@ -134,7 +134,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a small JSON object durably."""
+def write_json(path: Path, data: Mapping[str, Any], *, sync: bool = True) -> None:
+    """Write a small JSON object durably; without `sync`, without waiting for a disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    durable.write_text(path, json.dumps(data, sort_keys=True) + "\n")
+    durable.write_text(path, json.dumps(data, sort_keys=True) + "\n", sync=sync)

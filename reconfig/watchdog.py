@@ -195,10 +195,13 @@ class Watchdog:
         os._exit(code)
 
     def _note(self, code: int, sentence: str) -> None:
-        """Leave this rank's last words in the run folder, where they can be."""
+        """Leave this rank's last words in the run folder, where they can be.
+
+        Not synced: this process has seconds to live, and a busy disk may take more.
+        """
         words = {"rank": self._rank, "code": code, "sentence": sentence}
         with suppress(OSError):
-            write_json(self._folder.failures / f"rank-{self._rank}.json", words)
+            write_json(self._folder.failures / f"rank-{self._rank}.json", words, sync=False)
 
     def _all_leave(self) -> str:
         point = within(PATIENCE_S, self._resume_point, "the last verified checkpoint")

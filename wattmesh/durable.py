@@ -58,8 +58,11 @@ def fsync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+def write_bytes(path: Path, data: bytes, *, mode: int = 0o644, sync: bool = True) -> None:
     """Replace the content of `path` by `data`, durably and in one step.
+
+    Without `sync` it is still one step, but a power cut may lose it: for words of a process that
+    is about to end, which must not wait for a disk.
 
     Raises:
         OSError: the disk is full or the folder is not writable; `path` is unchanged.
@@ -70,12 +73,14 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    fsync_folder(path.parent)
+    if sync:
+        fsync_folder(path.parent)
 
 
 def write_new(path: Path, data: bytes, *, mode: int = 0o644, sync: bool = True) -> None:
@@ -94,9 +99,9 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o644, sync: bool = True) 
             os.fsync(file.fileno())
 
 
-def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Replace the content of `path` by `text` (UTF-8), durably and in one step."""
-    write_bytes(path, text.encode(), mode=mode)
+def write_text(path: Path, text: str, *, mode: int = 0o644, sync: bool = True) -> None:
+    """Replace the content of `path` by `text` (UTF-8), as `write_bytes` does."""
+    write_bytes(path, text.encode(), mode=mode, sync=sync)
 
 
 def publish_folder(staging: Path, final: Path) -> None:

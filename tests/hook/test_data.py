@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.hook.harness import DP2, Run, Zygote, worst_difference
 from tests.hook.tiny import Fault
 from wattmesh.reconfig.consumed import Consumed, problem
+from wattmesh.reconfig.folder import RunFolder, read_json
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 
@@ -57,6 +58,15 @@ def test_without_the_samples_numbers_other_data_is_trained_in_silence(
     run = diverge(zygote, tmp_path, "shift", tell_data=False)
     assert len(run.launches) == 1
     assert worst_difference(run.losses(), undisturbed(10, "float32")) > 1e-3
+
+
+def test_last_words_wait_for_no_disk(zygote: Zygote, tmp_path: Path) -> None:
+    """A disk that takes longer than a rank may take to leave: the reason is told all the same."""
+    fault = Fault(rank=1, at="train", what="stale", after_step=7)
+    run = Run(zygote, tmp_path, 2, boundary_every=5, fault=fault, stuck_disk_at=6)
+    assert run.once() != 0
+    told = [read_json(each) or {} for each in RunFolder(run.checkpoints).failures.glob("*.json")]
+    assert any(WORDS["stale"] in each["sentence"] for each in told), run.log()
 
 
 def facts(*reads: list[int], since: int = 0) -> list[dict[str, object]]:

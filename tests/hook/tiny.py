@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -98,6 +99,7 @@ class Options:
     compiled: bool = False
     tell_data: bool = True
     few_files_at: int = 0
+    stuck_disk_at: int = 0
     keep_lock_s: float = 0.0
 
     @property
@@ -165,6 +167,11 @@ class Bomb:
     def __del__(self) -> None:
         """The state is being torn down."""
         self.act()
+
+
+def _never_answer(fd: Any) -> None:
+    """Be a disk that is asked to keep something and is not heard of again."""
+    threading.Event().wait()
 
 
 class TinyJob:
@@ -275,6 +282,8 @@ class TinyJob:
                 self.hurt("agree")
                 self.position, self.in_boundary = session.position, True
                 self._few_files(session.position.step)
+                if 0 < options.stuck_disk_at <= session.position.step:
+                    os.fsync = _never_answer
                 with self._small_disk(session.position.step):
                     session.boundary()
                 self.in_boundary = False
