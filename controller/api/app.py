@@ -20,7 +20,8 @@ from wattmesh.controller.api.calls import Handler, endpoint, failure, success
 from wattmesh.controller.api.desk import Call, Desk
 from wattmesh.controller.api.openapi import describe
 from wattmesh.controller.api.orders import order_endpoint, orders
-from wattmesh.controller.books.budget import Audit, BudgetView
+from wattmesh.controller.books.audit import Audit
+from wattmesh.controller.books.budget import BudgetView
 from wattmesh.controller.planner.view import PlanAnswer
 from wattmesh.controller.report.views import MonthReport
 from wattmesh.controller.views import Done, ForecastView, PowerCap, Problem, StatusView, as_json

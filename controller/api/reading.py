@@ -12,6 +12,7 @@ from typing import Any
 from wattmesh.controller import marks
 from wattmesh.controller.api.desk import Call, Desk, NotFound
 from wattmesh.controller.api.flagged import audit_json, catalogue_json, decision_json, switch_json
+from wattmesh.controller.books import audit as audits
 from wattmesh.controller.books import budget as budgets
 from wattmesh.controller.books.budget import BudgetView
 from wattmesh.controller.books.spending import spending
@@ -181,7 +182,7 @@ def audit(desk: Desk, call: Call) -> dict[str, Any]:
     """Lay every slot of every scenario of one run open."""
     pue = desk.pulse.settings.site.pue_milli() / 1000
     row = desk.run(call.path["run"], call.peer)
-    return audit_json(budgets.audit(desk.journal, row, _signal(desk), pue))
+    return audit_json(audits.audit(desk.journal, row, _signal(desk), pue))
 
 
 def carbon_now(desk: Desk, call: Call) -> dict[str, Any]:

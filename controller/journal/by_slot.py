@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Row, and_, case, func, or_, select
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.spent import ACTUAL, UNPRICED, SpentSlots
 from wattmesh.controller.journal.tables import EMISSIONS, ENERGY
-from wattmesh.controller.journal.values import from_us, to_us
+from wattmesh.controller.journal.values import from_us, to_us, with_moments
 from wattmesh.policies.budget import Spent
 from wattmesh.telemetry.attribution import HOST_DEVICES
 from wattmesh.telemetry.carbon import signal_quality
@@ -208,8 +208,8 @@ class BySlot:
             for first in range(0, len(gpus), 500):
                 some = query.where(table.gpu_uuid.in_(gpus[first : first + 500]))
                 for row in connection.execute(some):
-                    slot = {name: from_us(getattr(row, name)) for name in _TIMES}
-                    found.append(NobodysSlot(**{**row._mapping, **slot, "own": bool(row.own)}))
+                    values = with_moments(row, *_TIMES) | {"own": bool(row.own)}
+                    found.append(NobodysSlot(**values))
         return tuple(found)
 
     def devices_read(

@@ -22,7 +22,7 @@ from wattmesh.controller.journal.tables import (
     INCARNATIONS,
     RUNS,
 )
-from wattmesh.controller.journal.values import columns, from_us, to_us, upsert
+from wattmesh.controller.journal.values import columns, from_us, to_us, upsert, with_moments
 from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
 from wattmesh.telemetry.unobserved import UNOBSERVED, Holding, Span
 
@@ -111,8 +111,7 @@ class CoverageStore:
             for first in range(0, len(names), 200):
                 query = select(ENERGY).where(_UNREAD, ENERGY.c.run.in_(names[first : first + 200]))
                 for row in connection.execute(query):
-                    times = {name: from_us(row._mapping[name]) for name in _TIMES}
-                    each = EnergyRow(**{**row._mapping, **times})
+                    each = EnergyRow(**with_moments(row, *_TIMES))
                     if not each.run and each.incarnation not in launches:
                         continue
                     found[each.gpu_uuid, each.run, each.slot_start] = each

@@ -17,11 +17,14 @@ def limits(here: Site) -> list[float]:
 
 
 def order(here: Site, cap_w: float, lasts_s: float) -> datetime:
-    """Order a cap that ends after a while."""
+    """Order a cap that ends after a while, once the daemon has heard of an actuator."""
     until = datetime.now(UTC) + timedelta(seconds=lasts_s)
     body = {"cap_w": cap_w, "until": until.isoformat(), "reason": "the grid operator asks"}
-    answer = here.daemon.post("/v1/powercap", body)
-    assert answer.status == 200, answer.body
+    wait_for(
+        lambda: here.daemon.post("/v1/powercap", body).status == 200,
+        "an order that is taken",
+        30.0,
+    )
     return until
 
 
