@@ -10,6 +10,7 @@ journal that no grid has.
 
 import gzip
 import json
+import mmap
 import os
 import random
 import signal
@@ -17,14 +18,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from benchmarks.hostile.readers import peak_mib, reset_peak
+from benchmarks.hostile.strange import replaced, written
 from benchmarks.hostile.tried import Cost, Tried
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.signals.poller import Poller
@@ -48,18 +49,13 @@ PROVIDERS: Mapping[str, Callable[[JsonHttp], Provider]] = {
     "neso": lambda http: Neso(http=http),
 }
 
-NASTY: tuple[Any, ...] = (
-    *(None, True, "", "x", "\0", "\ud800", [], {}, [[]], [None], {"a": 1}, -1, 0, 2**63, 10**400),
-    *(1e308, -1e308, float("nan"), float("inf"), "9999-12-31T23:59:59-12:00", "A" * 100_000),
-    *("0001-01-01T00:00:00+12:00", "2026-11-20T12:00:00", "2026-13-45T99:99Z"),
-)
-
 
 def measure(seed: int, count: int) -> Tried:
     """Poll each provider, one after the other, `count` times in all."""
     crashes: list[str] = []
     costs: list[Cost] = []
-    with tempfile.TemporaryDirectory() as folder, _spoiling(seed) as server:
+    sent = mmap.mmap(-1, 8)
+    with tempfile.TemporaryDirectory() as folder, _spoiling(seed, sent) as server:
         url = f"sqlite:///{folder}/journal.db"
         upgrade(url)
         journal = Journal.open(url)
@@ -68,6 +64,7 @@ def measure(seed: int, count: int) -> Tried:
             words = f"seed {seed} number {number}: {name}"
             http = JsonHttp(f"{server}/{number}/{name}", patience=PATIENCE, pause=lambda _: None)
             provider = PROVIDERS[name](http)
+            sent[:] = bytes(8)
             before_mib, begin_s = reset_peak(), time.process_time()
             try:
                 _ask(provider, journal)
@@ -76,9 +73,10 @@ def measure(seed: int, count: int) -> Tried:
             except Exception as error:
                 crashes.append(f"{words}: {type(error).__name__}: {error!s:.200}")
             finally:
-                provider.close()
+                http.close()
             mib = max(0.0, peak_mib() - before_mib)
-            costs.append(Cost(words, 0, time.process_time() - begin_s, mib))
+            nbytes = int.from_bytes(sent[:])
+            costs.append(Cost(words, nbytes, time.process_time() - begin_s, mib))
             points = journal.carbon.observed(provider.signal, NOW - HALF_DAY, NOW)
             if not all(0 < point.g_per_kwh <= MOST_G_PER_KWH for point in points):
                 crashes.append(f"{words}: an impossible intensity is in the journal")
@@ -96,13 +94,13 @@ def _ask(provider: Provider, journal: Journal) -> None:
 
 
 @contextmanager
-def _spoiling(seed: int) -> Iterator[str]:
-    """Run the server in a process of its own; gives its address."""
+def _spoiling(seed: int, sent: mmap.mmap) -> Iterator[str]:
+    """Run the server in a process of its own; gives its address. `sent` counts its bytes."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            _serve(seed, write)
+            _serve(seed, sent, write)
         finally:
             os._exit(1)
     os.close(write)
@@ -114,7 +112,7 @@ def _spoiling(seed: int) -> Iterator[str]:
         os.waitpid(child, 0)
 
 
-def _serve(seed: int, write: int) -> None:
+def _serve(seed: int, sent: mmap.mmap, write: int) -> None:
     """Pass answers of the grid server on, spoilt; never returns."""
     with GridServer(clock=lambda: NOW).serving() as honest:
 
@@ -132,7 +130,9 @@ def _serve(seed: int, write: int) -> None:
                 for key, value in ({"Content-Length": str(len(body))} | headers).items():
                     self.send_header(key, value)
                 self.end_headers()
-                self.wfile.write(body)
+                sent[:] = (int.from_bytes(sent[:]) + len(body)).to_bytes(8)
+                with suppress(OSError):
+                    self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
                 """Say nothing."""
@@ -166,24 +166,8 @@ def _parts(rng: random.Random, status: int, body: bytes) -> Spoilt:
     """Replace one to three parts of the document."""
     document = json.loads(body)
     for _ in range(rng.randint(1, 3)):
-        document = _replaced(rng, document)
-    text = json.dumps(document).replace(f'"{_HUGE}"', "9" * 400)
-    return status, {}, text.encode(errors="surrogatepass")
-
-
-_HUGE = "a number of 400 digits"
-
-
-def _replaced(rng: random.Random, part: Any) -> Any:
-    """Go down into a document, and put something nasty into the place where one ends."""
-    keys = list(part) if isinstance(part, dict) else list(range(len(part))) * isinstance(part, list)
-    if not keys or rng.random() < 1 / 8:
-        nasty = rng.choice(NASTY)
-        return _HUGE if isinstance(nasty, int) and nasty > 2**70 else nasty
-    key = rng.choice(keys)
-    copy = dict(part) if isinstance(part, dict) else list(part)
-    copy[key] = _replaced(rng, part[key])
-    return copy
+        document = replaced(rng, document)
+    return status, {}, written(document).encode()
 
 
 def _bytes(rng: random.Random, status: int, body: bytes) -> Spoilt:
@@ -212,19 +196,18 @@ def _headers(rng: random.Random, status: int, body: bytes) -> Spoilt:
 def _bombs(rng: random.Random, status: int, body: bytes) -> Spoilt:
     """Send little that becomes much, or much."""
     row = {"from": "2026-11-20T11:00Z", "to": "2026-11-20T11:30Z", "intensity": {"actual": 1}}
-    made = rng.choice(
-        [
-            lambda: ({"Content-Encoding": "gzip"}, gzip.compress(b" " * (64 << 20))),
-            lambda: ({"Content-Encoding": "gzip"}, gzip.compress(b"[" * (4 << 20))),
-            lambda: ({}, b"[" * 1_000_000),
-            lambda: ({}, b'{"a":' * 200_000),
-            lambda: ({}, b"9" * 3_000_000),
-            lambda: ({}, b'{"data": [' + b",".join([json.dumps(row).encode()] * 30_000) + b"]}"),
-            lambda: ({}, b'{"data": [' + b",".join([body or b"1"] * 50) + b"]}"),
-            lambda: ({}, b" " * (8 << 20)),
-        ]
-    )()
-    return status, *made
+    kinds: tuple[Callable[[], tuple[dict[str, str], bytes]], ...] = (
+        lambda: ({"Content-Encoding": "gzip"}, gzip.compress(b" " * (64 << 20))),
+        lambda: ({"Content-Encoding": "gzip"}, gzip.compress(b"[" * (4 << 20))),
+        lambda: ({}, b"[" * 1_000_000),
+        lambda: ({}, b'{"a":' * 200_000),
+        lambda: ({}, b"9" * 3_000_000),
+        lambda: ({}, b'{"data": [' + b",".join([json.dumps(row).encode()] * 30_000) + b"]}"),
+        lambda: ({}, b'{"data": [' + b",".join([body or b"1"] * 50) + b"]}"),
+        lambda: ({}, b" " * (8 << 20)),
+    )
+    headers, content = rng.choice(kinds)()
+    return status, headers, content
 
 
 SPOILING: tuple[Callable[[random.Random, int, bytes], Spoilt], ...] = (

@@ -1,7 +1,7 @@
 """The door of calls: everything that the published description allows, and what it does not.
 
-A real daemon on SQLite, and on PostgreSQL where there is one. A stranger and an operator, each a
-process of its own uid, send what Schemathesis makes of `/v1/openapi.json`: calls as described,
+A real daemon on SQLite, and on PostgreSQL where there is one. A stranger and an operator
+(connections of their uids) send what Schemathesis makes of `/v1/openapi.json`: calls as described,
 calls that break the description, and requests whose bytes were changed. Meanwhile the owner of a
 run reports, beats and reads the status.
 
@@ -15,13 +15,12 @@ import json
 import os
 import random
 import socket
-import sys
 import tempfile
 import threading
-import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +41,13 @@ from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
 
 from benchmarks.daemon import usage
+from benchmarks.hostile.strange import replaced, written
 from benchmarks.hostile.tried import Cost, Tried, merged
 from tests import postgresql
 from tests.api import facts
 from tests.daemon.process import ask, daemon
 from wattmesh.migrations.upgrade import upgrade
+from wattmesh.reconfig.switch import SwitchState
 
 STRANGER, GROUP = 12_345, "users"
 OWNED = "6d1c9d0e-0000-4000-8000-00000000beef"
@@ -77,36 +78,43 @@ CHECKS = [
     negative_data_rejection,
 ]
 PATIENCE_S = 60.0
+EACH_LAUNCH = 20
+"""Calls after which the own run is launched anew."""
 
 
 def measure(seed: int, count: int) -> Tried:
     """Send `count` calls to a daemon on each kind of journal there is."""
-    with tempfile.TemporaryDirectory(prefix="wattmesh-") as folder:
-        tried = [_tried(seed, count, Path(folder), f"sqlite:///{folder}/journal.db")]
     programs = postgresql.find_programs()
+    tried = [on_sqlite(seed, count)]
     if programs is not None:
-        with (
-            postgresql.running(programs) as server,
-            server.fresh_database() as url,
-            tempfile.TemporaryDirectory(prefix="wattmesh-") as folder,
-        ):
+        with postgresql.running(programs) as server, server.fresh_database() as url:
             upgrade(url)
-            tried.append(_tried(seed + 1, count, Path(folder), url))
+            tried.append(_tried(seed + 1, count, url))
     return merged("calls", tried)
 
 
-def _tried(seed: int, count: int, folder: Path, url: str) -> Tried:
-    """Send `count` calls to one daemon."""
-    folder.chmod(0o755)
-    (folder / "catalogue.toml").write_text(facts.CATALOGUE)
-    text = SETTINGS.format(folder=folder, url=url, group=GROUP)
-    kind = url.partition(":")[0].partition("+")[0]
-    with daemon(folder, text=text, migrated=url.startswith("sqlite")) as running:
+def on_sqlite(seed: int, count: int) -> Tried:
+    """Send `count` calls to a daemon on SQLite."""
+    return _tried(seed, count, "")
+
+
+def _tried(seed: int, count: int, url: str) -> Tried:
+    """Send `count` calls to one daemon, on a journal at `url` or on SQLite."""
+    with ExitStack() as stack:
+        # Others may enter it, which pytest's own folders do not allow.
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wattmesh-")))
+        folder.chmod(0o755)
+        (folder / "catalogue.toml").write_text(facts.CATALOGUE)
+        kind = url.partition(":")[0].partition("+")[0] or "sqlite"
+        url = url or f"sqlite:///{folder}/journal.db"
+        text = SETTINGS.format(folder=folder, url=url, group=GROUP)
+        running = stack.enter_context(daemon(folder, text=text, migrated=kind == "sqlite"))
+        parts: list[Tried] = []
         with _owner(running.socket) as refused:
-            parts = [
-                _as_user(uid, _Client(running.socket, seed + uid, count // 2, running.process.pid))
-                for uid in (STRANGER, 0)
-            ]
+            for uid in (STRANGER, 0):
+                with _connecting(running.socket, uid) as connect:
+                    client = _Client(connect, seed + uid, count // 2, running.process.pid)
+                    parts.append(client.send())
         ended = running.process.poll()
         log = running.log
     crashes = [f"{kind}: {each}" for part in parts for each in part.crashes]
@@ -161,9 +169,10 @@ def _owner(path: Path) -> Iterator[list[str]]:
         thread.join()
 
 
-def _as_user(uid: int, client: "_Client") -> Tried:
-    """Let a client send as a user, from a process of its own."""
-    read, write = os.pipe()
+@contextmanager
+def _connecting(path: Path, uid: int) -> Iterator[Callable[[], socket.socket]]:
+    """Give what connects as a user: the kernel tells the daemon who called connect()."""
+    ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
         try:
@@ -171,26 +180,36 @@ def _as_user(uid: int, client: "_Client") -> Tried:
                 os.setgroups([])
                 os.setgid(grp.getgrnam(GROUP).gr_gid)
                 os.setuid(uid)
-            os.write(write, json.dumps(client.send().as_json()).encode())
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc(file=sys.stderr)
+            ours.close()
+            while theirs.recv(1):
+                with socket.socket(socket.AF_UNIX) as opened:
+                    opened.connect(str(path))
+                    socket.send_fds(theirs, [b"!"], [opened.fileno()])
         finally:
             os._exit(1)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        said = pipe.read()
-    _, status = os.waitpid(child, 0)
-    if os.waitstatus_to_exitcode(status) != 0:
-        raise RuntimeError(f"the client of uid {uid} failed; its traceback is above")
-    return Tried.from_json(json.loads(said))
+    theirs.close()
+
+    def connect() -> socket.socket:
+        ours.sendall(b"?")
+        _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+        if not descriptors:
+            raise ConnectionError(f"uid {uid} could not connect to {path}")
+        opened = socket.socket(fileno=descriptors[0])
+        opened.settimeout(PATIENCE_S)
+        return opened
+
+    try:
+        yield connect
+    finally:
+        ours.close()
+        os.waitpid(child, 0)
 
 
 @dataclass(slots=True)
 class _Client:
     """Sends hostile calls. `daemon`: the pid whose use of the machine is looked at."""
 
-    path: Path
+    connect: Callable[[], socket.socket]
     seed: int
     count: int
     daemon: int
@@ -200,21 +219,26 @@ class _Client:
     costs: list[Cost] = field(default_factory=list)
 
     def send(self) -> Tried:
-        """Send everything: two thirds by the description, as many as it has; the rest raw."""
+        """Send everything: a third by the description, a third nearly right, a third raw."""
         session = requests.Session()
         session.trust_env = False
-        session.mount("http://wattmesh/", _UnixAdapter(self.path))
+        session.mount("http://wattmesh/", _Adapter(self.connect))
         described = session.get("http://wattmesh/v1/openapi.json").json()
         schema = schemathesis.openapi.from_dict(described)
-        operations = [each.ok() for each in schema.get_all_operations()]
-        each_s = max(1, self.count * 2 // 3 // (2 * len(operations)))
+        operations: list[Any] = [each.ok() for each in schema.get_all_operations()]  # type: ignore[union-attr]
+        each_s = max(1, self.count // 3 // (2 * len(operations)))
         for number, operation in enumerate(operations):
             for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
                 # Some operations can be called in no wrong way.
                 with suppress(hypothesis.errors.Unsatisfiable), self._measured(operation.label):
-                    self._own_run()
+                    self._own_run(session)
                     _examples(operation, mode, self.seed + number, each_s, self._call(session))
         rng = random.Random(self.seed)
+        with self._measured("nearly right"):
+            for number in range(self.count // 3):
+                if number % EACH_LAUNCH == 0:
+                    self._own_run(session)
+                self._nearly(session, rng, f"seed {self.seed} nearly {number}")
         with self._measured("raw bytes"):
             for number in range(self.count // 3):
                 self._raw(rng, f"seed {self.seed} raw {number}")
@@ -234,13 +258,13 @@ class _Client:
         mib = max(0.0, after.peak_mib - before.peak_mib)
         self.costs.append(Cost(words, 0, (after.cpu_s - before.cpu_s) / calls, mib / calls))
 
-    def _own_run(self) -> None:
+    def _own_run(self, session: requests.Session) -> None:
         """Launch the own run anew, for what was sent may have ended it."""
         self.attempt += 1
         body = facts.register(
             run=OWNED, name="own", incarnation=f"own-{self.attempt}", attempt=self.attempt
         )
-        ask(self.path, "POST", f"/v1/runs/{OWNED}/register", body, timeout_s=PATIENCE_S)
+        session.post(f"http://wattmesh/v1/runs/{OWNED}/register", json=body, timeout=PATIENCE_S)
 
     def _call(self, session: requests.Session) -> Callable[[Any], None]:
         """Send one call, in two of three cases about the own run."""
@@ -263,13 +287,56 @@ class _Client:
                 return
             try:
                 case.validate_response(answer, checks=CHECKS)
-            except (ExceptionGroup, AssertionError) as error:
-                told = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
+            except (BaseExceptionGroup, AssertionError) as error:
+                told = error.exceptions if isinstance(error, BaseExceptionGroup) else (error,)
                 why = "; ".join(f"{type(each).__name__} {each!s:.200}" for each in told)
                 said = answer.content[:200].decode(errors="replace")
                 self.crashes.append(f"{words}: {answer.status_code} {said}: {why}")
 
         return call
+
+    def _nearly(self, session: requests.Session, rng: random.Random, words: str) -> None:
+        """Send a call as a job or an operator does, with one or two fields of another kind."""
+        self.inputs += 1
+        target, sound = rng.choice(self._sound())
+        body: Any = json.loads(json.dumps(sound))
+        for _ in range(rng.randint(1, 2)):
+            body = replaced(rng, body)
+        text = written(body)
+        words = f"{words}: {target} {text[:300]!r}"
+        url = f"http://wattmesh{target}"
+        try:
+            answer = session.post(url, data=text, timeout=PATIENCE_S)
+            told = answer.json()
+        except (requests.RequestException, OSError) as error:
+            self.crashes.append(f"{words}: no answer: {error!s:.200}")
+            return
+        if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR or not isinstance(told, dict):
+            self.crashes.append(f"{words}: {answer.status_code} {answer.text[:200]}")
+
+    def _sound(self) -> list[tuple[str, dict[str, Any]]]:
+        """Calls as they should be, about the own run."""
+        run = {"run": OWNED, "incarnation": f"own-{self.attempt}", "attempt": self.attempt}
+        step = facts.transition("p", 1, SwitchState.ANNOUNCED, **run)
+        jobs: dict[str, dict[str, Any]] = {
+            "register": facts.register(name="own", **run),
+            "progress": facts.progress(seq=self.inputs, step=self.inputs, **run),
+            "heartbeat": facts.heartbeat(**run),
+            "transitions": step,
+            "finish": facts.finish(**run),
+            "switch": {"point": "B", "reason": "because"},
+            "retire": {"reason": "because"},
+        }
+        acts: dict[str, dict[str, Any]] = {
+            "freeze": {"run": OWNED, "reason": "because"},
+            "thaw": {"run": OWNED},
+            "powercap": {"cap_w": 1e3, "until": "2027-01-01T00:00:00Z", "reason": "because"},
+            "powercap/end": {},
+        }
+        return [
+            *((f"/v1/runs/{OWNED}/{name}", body) for name, body in jobs.items()),
+            *((f"/v1/{name}", body) for name, body in acts.items()),
+        ]
 
     def _raw(self, rng: random.Random, words: str) -> None:
         """Send a request with changed bytes; the daemon may refuse or hang up, and goes on."""
@@ -283,9 +350,7 @@ class _Client:
         for _ in range(rng.randint(1, 6)):
             at = rng.randrange(len(content))
             content[at : at + rng.randint(0, 2)] = rng.randbytes(rng.randint(0, 3))
-        with suppress(OSError), socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(PATIENCE_S)
-            client.connect(str(self.path))
+        with suppress(OSError), self.connect() as client:
             client.sendall(content[: rng.choice([len(content), rng.randrange(len(content))])])
             client.shutdown(socket.SHUT_WR)
             head = client.recv(65536).split(b" ", 2)
@@ -313,28 +378,35 @@ def _examples(
     each()
 
 
-class _UnixAdapter(HTTPAdapter):
-    """Lets requests speak to the daemon's socket."""
+class _Adapter(HTTPAdapter):
+    """Lets requests speak through sockets that somebody else connects."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, connect: Callable[[], socket.socket]) -> None:
         super().__init__()
-        self._pool = _UnixPool(path)
+        self._pool = _Pool(connect)
 
     def get_connection_with_tls_context(self, *_: Any, **__: Any) -> HTTPConnectionPool:
         """Give the one pool there is."""
         return self._pool
 
 
-class _UnixPool(HTTPConnectionPool):
-    """Connections to one socket."""
+class _Pool(HTTPConnectionPool):
+    """Connections to one daemon."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, connect: Callable[[], socket.socket]) -> None:
         super().__init__("wattmesh")
-        self._path = path
+        self._connect = connect
 
     def _new_conn(self) -> HTTPConnection:
-        connection = HTTPConnection("wattmesh", timeout=PATIENCE_S)
-        connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(PATIENCE_S)
-        connection.sock.connect(str(self._path))
+        connection = _Connection("wattmesh", timeout=PATIENCE_S)
+        connection.connected = self._connect
         return connection
+
+
+class _Connection(HTTPConnection):
+    """One of them."""
+
+    connected: Callable[[], socket.socket]
+
+    def _new_conn(self) -> socket.socket:
+        return self.connected()

@@ -4,7 +4,6 @@ The privileged process does not load what the daemon loads; keys, defaults and r
 `wattmesh.controller.settings.model.ActuatorSection` (a test holds the two equal).
 """
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh.errors import SettingsInvalid
+from wattmesh.toml_text import read_toml
 
 
 class ActuatorMode(StrEnum):
@@ -45,8 +45,8 @@ def load(path: Path) -> ActuatorSettings:
         SettingsInvalid: it cannot be read, or the table has mistakes; all of them are named.
     """
     try:
-        raw = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raw = read_toml(path.read_text())
+    except (OSError, ValueError) as error:
         raise SettingsInvalid(str(path), [("file", f"cannot be read: {error}")]) from error
     table = raw.get("actuator", {})
     if not isinstance(table, dict):
