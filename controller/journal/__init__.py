@@ -6,7 +6,9 @@ The map:
     failures.py          what is wrong with the database, in words
     tables.py            every table
     values.py            exact times, JSON text, upserts
-    runs.py              runs, their incarnations, owners, freezes and operator's wishes
+    admission.py         who may begin a run and speak for it, and how it ends
+    run_row.py           one run, as the settings name it and as the journal tells it
+    runs.py              what runs report, freezes, operator's wishes
     liveness.py          which of them live: their newest signs of life, in memory
     signs.py             hearing these, and writing them down now and then
     introduced.py        what an introduction puts into them (pure)
