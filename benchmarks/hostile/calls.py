@@ -10,9 +10,7 @@ but for a quota of the caller's own), no answer at all, or a daemon that ended. 
 to the owner but 200 is counted as a call of another user that was refused.
 """
 
-import grp
 import json
-import os
 import random
 import socket
 import tempfile
@@ -45,11 +43,11 @@ from benchmarks.hostile.strange import replaced, written
 from benchmarks.hostile.tried import Cost, Tried, merged
 from tests import postgresql
 from tests.api import facts
+from tests.api.stranger import GROUP, STRANGER, connecting
 from tests.daemon.process import ask, daemon
 from wattmesh.migrations.upgrade import upgrade
 from wattmesh.reconfig.switch import SwitchState
 
-STRANGER, GROUP = 12_345, "users"
 OWNED = "6d1c9d0e-0000-4000-8000-00000000beef"
 """The stranger's own run: what is sent of it goes deeper than a refusal."""
 
@@ -112,7 +110,7 @@ def _tried(seed: int, count: int, url: str) -> Tried:
         parts: list[Tried] = []
         with _owner(running.socket) as refused:
             for uid in (STRANGER, 0):
-                with _connecting(running.socket, uid) as connect:
+                with connecting(running.socket, uid) as connect:
                     client = _Client(connect, seed + uid, count // 2, running.process.pid)
                     parts.append(client.send())
         ended = running.process.poll()
@@ -167,42 +165,6 @@ def _owner(path: Path) -> Iterator[list[str]]:
     finally:
         over.set()
         thread.join()
-
-
-@contextmanager
-def _connecting(path: Path, uid: int) -> Iterator[Callable[[], socket.socket]]:
-    """Give what connects as a user: the kernel tells the daemon who called connect()."""
-    ours, theirs = socket.socketpair()
-    child = os.fork()
-    if child == 0:
-        try:
-            if uid:
-                os.setgroups([])
-                os.setgid(grp.getgrnam(GROUP).gr_gid)
-                os.setuid(uid)
-            ours.close()
-            while theirs.recv(1):
-                with socket.socket(socket.AF_UNIX) as opened:
-                    opened.connect(str(path))
-                    socket.send_fds(theirs, [b"!"], [opened.fileno()])
-        finally:
-            os._exit(1)
-    theirs.close()
-
-    def connect() -> socket.socket:
-        ours.sendall(b"?")
-        _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
-        if not descriptors:
-            raise ConnectionError(f"uid {uid} could not connect to {path}")
-        opened = socket.socket(fileno=descriptors[0])
-        opened.settimeout(PATIENCE_S)
-        return opened
-
-    try:
-        yield connect
-    finally:
-        ours.close()
-        os.waitpid(child, 0)
 
 
 @dataclass(slots=True)
