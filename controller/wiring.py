@@ -398,7 +398,7 @@ def _open_journal(settings: Settings) -> Journal:
     url = journal_url(settings)
     bring_up_to_date(url)
     try:
-        return Journal.open(url)
+        return Journal.open(url, daemon=True)
     except JournalUnavailable as error:
         raise JournalUnavailable(f"{error}; the daemon was not started") from error
 

@@ -26,6 +26,8 @@ The map:
     spent.py             what was spent of it, old slots read once
     budgets.py           plans of budgets, and closed months: both append-only
     leadership.py        who leads, and the epoch that fences everybody else
+    identity.py          which journal this is: what epochs count in
+    copies.py            a SQLite journal's backup and restore
     events.py            clock steps, outages, reloads
     retention.py         roll-up and pruning
 """
