@@ -255,7 +255,9 @@ def _copy(source: Path, stage: Path, *, live: bool) -> str:
     """
     # Where nobody writes and there is no -wal, the file is all: it may lie where we cannot write.
     settled = "" if live or _beside(source, "-wal").exists() else "&immutable=1"
-    address = f"{source.absolute().as_uri()}?mode=ro{settled}"
+    # Who only reads a live one would leave its -wal behind.
+    mode = "rw" if live else "ro"
+    address = f"{source.absolute().as_uri()}?mode={mode}{settled}"
     try:
         with (
             closing(sqlite3.connect(address, uri=True, timeout=LOCK_WAIT_S)) as old,

@@ -110,7 +110,7 @@ def test_a_member_of_the_group_may_look_and_nothing_else(node: Node) -> None:
 
 @needs_root
 def test_the_agent_itself_wishes_within_what_the_kernel_says(node: Node) -> None:
-    """Whose processes those are, how long, which epoch: each is checked, and what is right obeyed."""
+    """Whose processes, how long, which epoch: each is checked, and what is right is obeyed."""
     victim, other = (str(each.pid) for each in node.started[:2])
     soon = (datetime.now(UTC) + timedelta(days=40)).isoformat()
     (first,) = say(node, AGENT, apply())
