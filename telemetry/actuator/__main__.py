@@ -36,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     try:
         settings = settings_file.load(asked.config)
-        if asked.obey:
+        if asked.obey is not None:
             print(hand_over(settings, asked.obey))
             return 0
         if asked.restore:

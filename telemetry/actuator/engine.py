@@ -190,7 +190,8 @@ class Engine:
     def obey(self, journal: str, epoch: int) -> None:
         """Hand this node to a journal: it alone is obeyed, from `epoch` on.
 
-        Economy leases end with it; obligations stand until their own end.
+        What is in force stands: economy leases to their end or its first wish, obligations to
+        their own end.
 
         Raises:
             InputInvalid: no journal is named. JournalUnavailable: it cannot be remembered.
@@ -199,7 +200,7 @@ class Engine:
             now = self._clock()
             heard = handed(self._heard.live(now), journal, epoch)
             self._journal.hear(heard)
-            self._heard, self._claims = heard, {}
+            self._heard = heard
             self._anchor = Anchor(since_s=now.boot_s, epoch=epoch)
             self.beat()
 

@@ -76,7 +76,7 @@ def handed(heard: Heard, journal: str, epoch: int) -> Heard:
     """
     if not journal:
         raise InputInvalid("name the journal to obey, as `wattmesh status` does")
-    return replace(heard.obligations(), journal=journal, epoch=epoch)
+    return replace(heard, journal=journal, epoch=epoch)
 
 
 def hand_over(journal: str, epoch: int) -> str:

@@ -115,7 +115,7 @@ def test_what_is_no_journal_and_a_damaged_file_are_refused(node: Node) -> None:
         f"{node.journal}:-1",
         f"{node.journal}:{2**31}",
     ):
-        done = run(node, f"wattmesh actuator --config {node.config} --obey {target}")
+        done = run(node, f"wattmesh actuator --config {node.config} --obey={target}")
         assert done.returncode == 2, done
         assert done.stderr.count("\n") == 1
     with pytest.raises(InputInvalid):
