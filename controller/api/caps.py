@@ -19,9 +19,6 @@ from wattmesh.errors import InputInvalid, RetryLater
 from wattmesh.policies.decision import Mode
 from wattmesh.policies.words import moment, watts
 
-LONGEST = timedelta(days=31)
-"""A cap that is to last longer is a limit of the site: set that on the boards themselves."""
-
 
 def show(desk: Desk, call: Call) -> PowerCap:
     """Give the cap in force, and how it is kept."""
@@ -32,13 +29,8 @@ def order(desk: Desk, call: Call) -> Done:
     """Cap what all GPUs together may draw, until a time; it takes the place of the one before."""
     epoch = desk.lead()
     call.as_operator(desk, "order a power cap")
-    cap_w, until = _watts(call), _until(call, desk.now)
     days = desk.pulse.settings.actuator.obligation_days
-    if until > desk.now + timedelta(days=days):
-        raise InputInvalid(
-            f"until={until.isoformat()} is more than {days:g} days from now, the longest that "
-            "actuators take (actuator.obligation_days): give an earlier end, and order it anew then"
-        )
+    cap_w, until = _watts(call), _until(call, desk.now, days)
     reason = call.text("reason", default="by hand")
     trial = CapRow(id=0, cap_w=cap_w, start=desk.now, until=until, by=call.who, reason=reason)
     expected = _expected(desk, trial)
@@ -123,8 +115,8 @@ def _watts(call: Call) -> float:
     return float(value)
 
 
-def _until(call: Call, now: datetime) -> datetime:
-    """Read when the cap ends.
+def _until(call: Call, now: datetime, days: float) -> datetime:
+    """Read when the cap ends; in `days` from now at the latest, for actuators take no longer one.
 
     Raises:
         InputInvalid: no time with its zone, not to come, or too far away.
@@ -136,9 +128,9 @@ def _until(call: Call, now: datetime) -> datetime:
         until = datetime.min
     if until.tzinfo is None:
         raise InputInvalid(f"until={text!r} is not a time; write 2026-12-01T18:00:00Z")
-    if not now < until <= now + LONGEST:
+    if not now < until <= now + timedelta(days=days):
         raise InputInvalid(
-            f"until={text} must lie between now and {LONGEST.days} days from now: a cap always "
-            "ends by itself"
+            f"until={text} must lie between now and {days:g} days from now "
+            "(actuator.obligation_days): a cap always ends by itself"
         )
     return until
