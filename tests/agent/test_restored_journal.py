@@ -16,6 +16,7 @@ from tests.daemon.process import DaemonProcess, daemon
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.journal.identity import APART
 
+RULES = Path(__file__).parents[2] / "integrations/prometheus/rules/agent.yml"
 FILES = ("journal.db", "journal.db-wal", "journal.db-shm")
 
 
@@ -99,6 +100,7 @@ def test_a_lost_journal_is_restored_and_the_actuator_obeys_it_alone(tmp_path: Pa
             with urllib.request.urlopen(pages[-1], timeout=30) as page:
                 text = page.read().decode()
             assert 'wattmesh_actuators_fenced{reason="journal"} 1.0' in text
+            assert "expr: wattmesh_actuators_fenced > 0\n" in RULES.read_text()
             assert here.node.locks() == {SLOW_MHZ}  # what stands, stands until its lease ends
             fresh.stop()
 
