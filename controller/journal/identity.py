@@ -60,6 +60,12 @@ def settle(connection: Connection, now_us: int) -> str:
     return made
 
 
+def copied_until_us(connection: Connection) -> int:
+    """Give when a copy became a journal of its own, in microseconds since 1970; 0 of no copy."""
+    row = connection.execute(select(IDENTITY).where(IDENTITY.c.came_from != "")).one_or_none()
+    return row.made_at if row else 0
+
+
 def leave_none(copy: Database) -> None:
     """Take the identity from a copy: whoever leads it makes one.
 

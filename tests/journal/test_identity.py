@@ -3,6 +3,7 @@
 import subprocess
 import uuid
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import make_url
@@ -10,10 +11,14 @@ from sqlalchemy import make_url
 from tests.journal.build import order, put_order
 from tests.postgresql import Server, find_programs
 from wattmesh.controller.journal import identity
+from wattmesh.controller.journal.coverage import extend
 from wattmesh.controller.journal.identity import APART
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.values import to_us
 from wattmesh.errors import Fenced, RetryLater
 from wattmesh.migrations.upgrade import upgrade
+from wattmesh.telemetry.ledger import CounterBaseline
+from wattmesh.telemetry.unobserved import Span
 
 
 def test_the_first_leader_makes_it_and_every_other_keeps_it(journal: Journal) -> None:
@@ -45,6 +50,41 @@ def test_a_copy_becomes_another_journal_and_nobody_of_before_may_write(journal: 
         put_order(journal, order(1))
     assert journal.leadership.acquire("one", 60.0) == 2 + APART
     assert journal.leadership.journal == made.journal
+
+
+def test_what_was_booked_between_a_copy_and_its_restore_is_not_taken_for_read(
+    journal: Journal,
+) -> None:
+    """A meter that goes on leaves a hole there: its joules were lost, and are not zero."""
+    began = datetime.now(UTC) - timedelta(hours=3)
+    copied, later = began + timedelta(hours=1), datetime.now(UTC) + timedelta(hours=1)
+
+    def booked(until: datetime) -> tuple[Span, ...]:
+        counter = CounterBaseline(
+            gpu_uuid="g0",
+            energy_mj=1,
+            at=until,
+            monotonic_s=0.0,
+            boot_id="b",
+            source="nvml",
+            booked_mj=0,
+            unobserved_ms=0,
+            recovered_ms=0,
+            since_us=to_us(began),
+        )
+        with journal.database.writing() as connection:
+            extend(connection, [counter], copied_us=identity.copied_until_us(connection))
+        return journal.coverage.covered()["g0"]
+
+    journal.leadership.acquire("one", 60.0)
+    journal.leadership.release("one", 1)
+    assert booked(copied) == ((began, copied),)
+    identity.renew(journal.database)
+    first, second = booked(later)
+    assert first == (began, copied)
+    assert second[1] == later
+    assert timedelta() <= datetime.now(UTC) - second[0] < timedelta(hours=1)
+    assert booked(later + timedelta(hours=1)) == (first, (second[0], later + timedelta(hours=1)))
 
 
 def test_pg_dump_and_pg_restore_then_renew(postgresql_server: Server, postgresql_url: str) -> None:
