@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.safety_node import DEADLINE_S, Node, kill, stop
 from wattmesh.errors import Fenced, InputInvalid
+from wattmesh.telemetry.actuator.journal import decode
 from wattmesh.telemetry.desired import Applied
 
 
@@ -138,3 +139,19 @@ def test_a_node_from_before_identities_takes_the_journal_of_its_controller(node:
     wished(node, node.journal, 7)
     with pytest.raises(Fenced, match="older than identities"):
         wished(node, "", 8)
+
+
+def test_a_cap_from_before_there_was_a_longest_term_is_cut_to_it(node: Node) -> None:
+    """What was locked until year 9999 under an older version ends, whatever its journal says."""
+    stop(node.actuator)
+    whole = node.config.read_text()
+    node.config.write_text(whole + "obligation_days = 366\n")
+    node.start()
+    node.client.apply(node.desired(node.duty(seconds=300 * 86_400.0)), {})
+    for _ in range(2):
+        stop(node.actuator)
+        node.config.write_text(whole + "obligation_days = 10\n")
+        node.start()
+        (lease,) = decode((node.folder / "journal").read_bytes()).heard.leases.values()
+        assert 9.9 < lease.left_s / 86_400.0 <= 10.0
+    node.until(lambda: node.only_duty())

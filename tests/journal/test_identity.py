@@ -18,7 +18,7 @@ from wattmesh.controller.journal.values import to_us
 from wattmesh.errors import Fenced, RetryLater
 from wattmesh.migrations.upgrade import upgrade
 from wattmesh.telemetry.ledger import CounterBaseline
-from wattmesh.telemetry.unobserved import Span
+from wattmesh.telemetry.unobserved import Span, unread
 
 
 def test_the_first_leader_makes_it_and_every_other_keeps_it(journal: Journal) -> None:
@@ -84,6 +84,7 @@ def test_what_was_booked_between_a_copy_and_its_restore_is_not_taken_for_read(
     assert first == (began, copied)
     assert second[1] == later
     assert timedelta() <= datetime.now(UTC) - second[0] < timedelta(hours=1)
+    assert unread((began, later), (first, second), later) == [(copied, second[0])]
     assert booked(later + timedelta(hours=1)) == (first, (second[0], later + timedelta(hours=1)))
 
 
