@@ -275,7 +275,8 @@ class Applied:
             raise InputInvalid(f"actuator's answer: fenced must be one of {', '.join(FENCES)}")
         return cls(
             mode=_text(fields, "mode"),
-            epoch=_whole(fields, "epoch") or 0,
+            # One may hold a number from before epochs had a range.
+            epoch=min(max(0, _whole(fields, "epoch") or 0), HIGHEST_EPOCH),
             gpus=tuple(GpuControl.from_json(each) for each in gpus),
             trouble=trouble[:500],
             journal=read_identity(fields.get("journal", "")),

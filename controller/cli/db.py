@@ -12,6 +12,7 @@ from wattmesh import migrations
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.output import print_json, print_lines
 from wattmesh.controller.journal import copies, identity
+from wattmesh.controller.journal.address import journal_url
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.identity import Identity
 from wattmesh.controller.journal.journal import Journal, revision
@@ -35,7 +36,7 @@ def current(
     as_json: options.AsJson = False,
 ) -> None:
     """Show which revision the journal is at, and the one this version needs."""
-    answer = _state(url or settings.load(config).journal.url)
+    answer = _state(url or journal_url(settings.load(config)))
     if as_json:
         print_json(answer)
         return
@@ -57,7 +58,7 @@ def upgrade(
     as_json: options.AsJson = False,
 ) -> None:
     """Bring the journal up to date; what is up to date already is left alone."""
-    where = url or settings.load(config).journal.url
+    where = url or journal_url(settings.load(config))
     _upgrade(where)
     answer = _state(where)
     if as_json:
@@ -77,7 +78,7 @@ def backup(
 
     PostgreSQL: use pg_dump (docs/operations.md, Backup and restore).
     """
-    made = copies.backup(url or settings.load(config).journal.url, target)
+    made = copies.backup(url or journal_url(settings.load(config)), target)
     if as_json:
         print_json(
             {
@@ -108,7 +109,7 @@ def restore(
     command that is printed. PostgreSQL: pg_restore, then `wattmesh db renew`.
     """
     done = copies.restore(
-        url or settings.load(config).journal.url,
+        url or journal_url(settings.load(config)),
         source,
         replace=replace,
         now=datetime.now(UTC),
@@ -131,7 +132,7 @@ def renew(
     After pg_restore, a snapshot, or a file that was copied back: else actuators take it for the
     journal that it is a copy of, which is ahead of it, and refuse it. No daemon may run on it.
     """
-    where = url or settings.load(config).journal.url
+    where = url or journal_url(settings.load(config))
     journal = Journal.open(where)
     try:
         made = identity.renew(journal.database)

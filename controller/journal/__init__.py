@@ -2,6 +2,7 @@
 
 The map:
     journal.py           `Journal`: one store per idea, opened at the right schema revision
+    address.py           where it is, by the settings
     engine.py            the database with its safest settings and clear errors
     failures.py          what is wrong with the database, in words
     tables.py            every table

@@ -16,6 +16,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
+from sqlalchemy import Connection, NullPool, create_engine
+from sqlalchemy.exc import SQLAlchemyError
+
 from wattmesh import durable, migrations
 from wattmesh.controller.journal import identity
 from wattmesh.controller.journal.engine import Database
@@ -95,14 +98,9 @@ def backup(url: str, target: Path) -> Copied:
         revision = _copy(source, stage, live=True)
         whose = ""
         if revision == migrations.HEAD:
-            whose = _in(stage, lambda copy: identity.read(copy).journal)
-            _in(stage, identity.leave_none)
-        _finish(stage)
-        try:
-            os.link(stage, target)  # fails where something stands by now
-        except FileExistsError:
-            _free(target)
-        durable.fsync_folder(target.absolute().parent)
+            whose = _in(stage, identity.set_apart)
+        durable.fsync_file(stage)
+        _name(stage, target)
     return Copied(path=target, size=target.stat().st_size, revision=revision, journal=whose)
 
 
@@ -135,12 +133,18 @@ def restore(
         if _copy(source, stage, live=False) != migrations.HEAD:
             upgrade(f"sqlite:///{stage}")
         made = _in(stage, identity.make_another)
-        _finish(stage)
         os.chown(stage, *owner)
         stage.chmod(MODE)
-        aside = _move_aside(target, now) if standing else None
-        os.link(stage, target)
-        durable.fsync_folder(target.parent)
+        durable.fsync_file(stage)
+        aside = _beside(target, f".replaced-{now:%Y%m%dT%H%M%SZ}") if standing else None
+        if aside is not None:
+            _rename(target, aside)
+        try:
+            _name(stage, target)
+        except BaseException:
+            if aside is not None:
+                _rename(aside, target)
+            raise
     return Restored(path=target, identity=made, aside=aside)
 
 
@@ -299,28 +303,40 @@ def _revision(database: sqlite3.Connection, source: Path) -> str:
     return str(row[0])
 
 
-def _in(stage: Path, work: Callable[[Database], T]) -> T:
-    """Work on a copy."""
-    database = Database(f"sqlite:///{stage}")
+def _in(stage: Path, work: Callable[[Connection], T]) -> T:
+    """Work on a copy that is ours alone, wherever it lies, in one transaction.
+
+    Raises:
+        RetryLater: the disk does not take it.
+    """
+    engine = create_engine(f"sqlite:///{stage}", poolclass=NullPool)
     try:
-        return work(database)
-    finally:
-        database.close()
+        with engine.begin() as connection:
+            return work(connection)
+    except SQLAlchemyError as error:
+        raise RetryLater(f"{stage} was not written ({error}); nothing was changed") from error
 
 
-def _finish(stage: Path) -> None:
-    """Leave one durable file, without a -wal beside it."""
-    with closing(sqlite3.connect(stage)) as copy:
-        copy.execute("PRAGMA journal_mode=DELETE")
-    durable.fsync_file(stage)
+def _name(stage: Path, target: Path) -> None:
+    """Give a finished file its name, durably, unless something stands there.
+
+    Raises:
+        InputInvalid: something does.
+    """
+    try:
+        os.link(stage, target)
+    except FileExistsError:
+        _free(target)
+    except OSError:  # a file system without hard links
+        _free(target)
+        stage.rename(target)
+    durable.fsync_folder(target.absolute().parent)
 
 
-def _move_aside(target: Path, now: datetime) -> Path:
-    """Give what stands there another name, whole."""
-    aside = target.with_name(f"{target.name}.replaced-{now:%Y%m%dT%H%M%SZ}")
+def _rename(one: Path, other: Path) -> None:
+    """Give a whole database another name that is free."""
     for each in BESIDE:
-        _free(_beside(aside, each))
+        _free(_beside(other, each))
     for each in BESIDE:
-        if _beside(target, each).exists():
-            _beside(target, each).rename(_beside(aside, each))
-    return aside
+        if _beside(one, each).exists():
+            _beside(one, each).rename(_beside(other, each))

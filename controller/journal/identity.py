@@ -66,28 +66,11 @@ def copied_until_us(connection: Connection) -> int:
     return row.made_at if row else 0
 
 
-def leave_none(copy: Database) -> None:
-    """Take the identity from a copy: whoever leads it makes one.
+def set_apart(connection: Connection) -> str:
+    """Make a copy another journal than its original; give the original's identity.
 
-    Raises:
-        JournalUnavailable: the database does not answer.
+    It has no leader and no identity (whoever leads it makes one), and its epochs go on far above.
     """
-    with copy.writing() as connection:
-        _set_apart(connection)
-
-
-def make_another(copy: Database) -> Identity:
-    """Give a copy that nobody has open an identity of its own.
-
-    Raises:
-        JournalUnavailable: the database does not answer.
-    """
-    with copy.writing() as connection:
-        return _make_another(connection)
-
-
-def _set_apart(connection: Connection) -> None:
-    """Make a copy another journal than its original: no identity, no leader, epochs far above."""
     known = _read(connection)
     insert_new(connection, IDENTITY, _NONE)
     connection.execute(
@@ -96,6 +79,14 @@ def _set_apart(connection: Connection) -> None:
     connection.execute(
         update(LEADERSHIP).values(holder="", expires_at=0, epoch=LEADERSHIP.c.epoch + APART)
     )
+    return known.journal
+
+
+def make_another(connection: Connection) -> Identity:
+    """Give a copy that nobody leads an identity of its own."""
+    set_apart(connection)
+    settle(connection, clock_us(connection))
+    return _read(connection)
 
 
 def renew(database: Database) -> Identity:
@@ -113,13 +104,7 @@ def renew(database: Database) -> Identity:
                 f"{lease.holder} leads this journal: stop every daemon on it, and run this again "
                 f"once the lease is over (at most {(lease.expires_at - now_us) / 1e6:.0f} s)"
             )
-        return _make_another(connection)
-
-
-def _make_another(connection: Connection) -> Identity:
-    _set_apart(connection)
-    settle(connection, clock_us(connection))
-    return _read(connection)
+        return make_another(connection)
 
 
 def _read(connection: Connection) -> Identity:

@@ -154,4 +154,4 @@ def test_a_cap_from_before_there_was_a_longest_term_is_cut_to_it(node: Node) -> 
         node.start()
         (lease,) = decode((node.folder / "journal").read_bytes()).heard.leases.values()
         assert 9.9 < lease.left_s / 86_400.0 <= 10.0
-    node.until(lambda: node.only_duty())
+    node.until(node.only_duty)

@@ -224,3 +224,23 @@ def test_root_restores_for_the_daemons_user(url: str, tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.stdout.strip() == str(2 + 2 * APART), done.stderr
+
+
+def test_the_command_says_what_stands_in_its_way(url: str, tmp_path: Path) -> None:
+    """A disk that takes no more, and PostgreSQL: one sentence, and no half a file."""
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
+    cases = (
+        (full, url, "nothing was changed"),
+        ("", "postgresql+psycopg://w@db-1/w", "back it up with pg_dump"),
+    )
+    for before, which, words in cases:
+        code = (
+            f"import sys\n{before}from wattmesh.controller.cli.main import main\nsys.exit(main())"
+        )
+        command = [sys.executable, "-c", code, "db", "backup", str(tmp_path / "b.db"), "--url"]
+        done = subprocess.run(
+            [*command, which], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done
+        assert words in done.stderr
+        assert [each.name for each in tmp_path.iterdir()] == ["state"]
