@@ -118,6 +118,7 @@ class Pulse:
     Attributes:
         settings_trouble: why the newest settings file was not taken; "" when it was.
         epoch: the fence under which this daemon acts; None while it stands by.
+        journal: identity of the journal that the epoch counts in; "" before this daemon led.
         leader: who leads, as the journal says.
         clock_step: the newest step of the wall clock.
         claims: which run holds which GPU, as the newest turn of the cycle saw it; None before the
@@ -141,6 +142,7 @@ class Pulse:
     settings_trouble: str = ""
     signals: Signals = field(default_factory=Signals)
     epoch: int | None = None
+    journal: str = ""
     leader: str = ""
     turned: Turned | None = None
     sampled: Sampled | None = None

@@ -302,6 +302,7 @@ def _assemble(
             state="unavailable" if outage else "ok",
             database=settings.journal.url.partition(":")[0].partition("+")[0],
             trouble=outage.sentence if outage else "",
+            identity=pulse.journal,
         ),
         trouble=(),
         simulated=_simulated(power, runs, carbon),

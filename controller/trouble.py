@@ -6,7 +6,7 @@ urgent comes first.
 
 from collections.abc import Iterator, Mapping
 
-from wattmesh.controller import marks
+from wattmesh.controller import fences, marks
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.views import CarbonLine, RunLine, StatusView
@@ -130,6 +130,8 @@ def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
         )
     for node in pulse.nodes:
         yield from _refused(node)
+    if pulse.epoch is not None:
+        yield from fences.sentences(pulse.nodes, view.at, journal=pulse.journal, epoch=pulse.epoch)
 
 
 def _refused(node: NodeRow) -> Iterator[str]:

@@ -208,10 +208,16 @@ class CapLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerCap:
-    """`GET /v1/powercap`: the cap in force and how it is kept; null while none is."""
+    """`GET /v1/powercap`: the cap in force and how it is kept; null while none is.
+
+    Attributes:
+        trouble: which actuators obey another journal or epoch, and what to run there; a sentence
+            each.
+    """
 
     at: datetime
     cap: CapLine | None
+    trouble: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,11 +290,17 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalLine:
-    """The database. `state`: ok | unavailable; `trouble`: one sentence, "" when ok."""
+    """The database.
+
+    Attributes:
+        state: ok | unavailable. `trouble`: one sentence, "" when ok.
+        identity: what actuators know this journal by, a UUID; "" before this daemon led it.
+    """
 
     state: str
     database: str
     trouble: str = ""
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

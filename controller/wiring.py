@@ -12,8 +12,6 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
-from sqlalchemy import make_url
-
 from wattmesh.controller import fleet
 from wattmesh.controller.api.agents_server import agents_server
 from wattmesh.controller.api.desk import Desk
@@ -34,6 +32,7 @@ from wattmesh.controller.duties import (
     SampleDuty,
     remember,
 )
+from wattmesh.controller.journal.address import journal_url
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.controller.lease import Lease, holder_name
@@ -98,14 +97,6 @@ def run_plans(settings: Settings) -> dict[str, RunPlan]:
             owner_uid=uid_of(section.owner) if section.owner else None,
         )
     return plans
-
-
-def journal_url(settings: Settings) -> str:
-    """Give the database's full address, the password taken from its file."""
-    url, secret = make_url(settings.journal.url), settings.journal.password_file
-    if secret is not None:
-        url = url.set(password=secret.read_text().strip())
-    return url.render_as_string(hide_password=False)
 
 
 class Parts:
@@ -398,7 +389,7 @@ def _open_journal(settings: Settings) -> Journal:
     url = journal_url(settings)
     bring_up_to_date(url)
     try:
-        return Journal.open(url)
+        return Journal.open(url, daemon=True)
     except JournalUnavailable as error:
         raise JournalUnavailable(f"{error}; the daemon was not started") from error
 

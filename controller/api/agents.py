@@ -205,6 +205,7 @@ def _answer(desk: Desk, node: str, snapshot: Snapshot, epoch: int) -> dict[str, 
         mode=desk.pulse.settings.mode,
         frozen=snapshot.frozen,
         cap=snapshot.cap,
+        journal=desk.pulse.journal,
     )
     owners = holders(runs, desk.now, seen=True)
     grid = desk.grid()

@@ -2,6 +2,7 @@
 
 The map:
     journal.py           `Journal`: one store per idea, opened at the right schema revision
+    address.py           where it is, by the settings
     engine.py            the database with its safest settings and clear errors
     failures.py          what is wrong with the database, in words
     tables.py            every table
@@ -28,6 +29,8 @@ The map:
     spent.py             what was spent of it, old slots read once
     budgets.py           plans of budgets, and closed months: both append-only
     leadership.py        who leads, and the epoch that fences everybody else
+    identity.py          which journal this is: what epochs count in
+    copies.py            a SQLite journal's backup and restore
     events.py            clock steps, outages, reloads
     retention.py         roll-up and pruning
 """

@@ -177,10 +177,15 @@ def _same(table: Any, gpu: str, run: str, start: datetime) -> Any:
     )
 
 
-def extend(connection: Connection, baselines: Iterable[CounterBaseline]) -> None:
+def extend(
+    connection: Connection, baselines: Iterable[CounterBaseline], *, copied_us: int = 0
+) -> None:
     """Let the coverage of devices reach up to where their counters are booked.
 
-    A counter of which it is not known since when it is booked extends the newest span.
+    A counter of which it is not known since when it is booked extends the newest span. None reaches
+    back over `copied_us` (microseconds since 1970), when this journal was restored: what others had
+    delivered between the copy and its restore was lost, and is unread. (Our own sampler goes on
+    from the counters of the copy, and loses nothing.)
     """
     advanced = {each.gpu_uuid: each for each in baselines}
     known = defaultdict[str, dict[int, int]](dict)
@@ -193,6 +198,7 @@ def extend(connection: Connection, baselines: Iterable[CounterBaseline]) -> None
     for gpu, each in advanced.items():
         at_us, spans = to_us(each.at), known[gpu]
         start_us = min(each.since_us, at_us) or max(spans, default=at_us)
+        start_us = max(start_us, min(copied_us, at_us))
         until_us = max(at_us, spans.get(start_us, at_us))
         rows.append({"gpu_uuid": gpu, "from_at": start_us, "until_at": until_us})
     upsert(connection, COVERAGE, rows)

@@ -1,5 +1,7 @@
 """The journal: everything wattmesh remembers, as one object with a store per idea."""
 
+import os
+
 from sqlalchemy import inspect, text
 
 from wattmesh import migrations
@@ -7,6 +9,7 @@ from wattmesh.controller.journal.budgets import BudgetStore
 from wattmesh.controller.journal.by_slot import BySlot
 from wattmesh.controller.journal.caps import CapStore
 from wattmesh.controller.journal.carbon import CarbonStore
+from wattmesh.controller.journal.copies import in_use
 from wattmesh.controller.journal.coverage import CoverageStore
 from wattmesh.controller.journal.decisions import DecisionStore
 from wattmesh.controller.journal.engine import Database
@@ -27,9 +30,10 @@ from wattmesh.errors import FixInput
 class Journal:
     """The stores of one database. Methods raise `JournalUnavailable` when it does not answer."""
 
-    def __init__(self, database: Database) -> None:
-        """Put a store over every group of tables."""
+    def __init__(self, database: Database, lock: int | None = None) -> None:
+        """Put a store over every group of tables; `lock` is let go with it."""
         self.database = database
+        self._lock = lock
         self.runs = RunStore(database)
         self.signs = SignStore(database, self.runs.liveness)
         self.switches = SwitchStore(database)
@@ -49,15 +53,24 @@ class Journal:
         self.retention = Retention(database)
 
     @classmethod
-    def open(cls, url: str) -> "Journal":
+    def open(cls, url: str, *, daemon: bool = False) -> "Journal":
         """Open a journal whose schema is at this version's revision.
 
+        Args:
+            url: of its database.
+            daemon: nobody may put another file in its place before `close`.
+
         Raises:
-            JournalUnavailable: the database does not answer.
+            JournalUnavailable: the database does not answer, or is being restored.
             FixInput: it is at another revision; the message names the command.
         """
-        journal = cls(Database(url))
-        journal.check_revision()
+        database = Database(url)
+        journal = cls(database, in_use(database) if daemon else None)
+        try:
+            journal.check_revision()
+        except BaseException:
+            journal.close()
+            raise
         return journal
 
     def check_revision(self) -> None:
@@ -84,6 +97,9 @@ class Journal:
     def close(self) -> None:
         """Close every connection."""
         self.database.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def revision(database: Database) -> str | None:

@@ -410,6 +410,15 @@ LEADERSHIP = Table(
     Column("expires_at", BigInteger, nullable=False),
 )
 
+IDENTITY = Table(
+    "identity",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("journal", String(36), nullable=False),
+    Column("made_at", BigInteger, nullable=False),
+    Column("came_from", String(36), nullable=False, default=""),
+)
+
 EVENTS = Table(
     "events",
     METADATA,
