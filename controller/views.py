@@ -333,6 +333,24 @@ class StatusView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reopening:
+    """A month that was closed and opened again by a person.
+
+    Attributes:
+        by, reason: who did it, and why.
+        carbon_ug: micrograms that it had been closed with, by signal. `flags`: of these.
+    """
+
+    month: str
+    closed_at: datetime
+    reopened_at: datetime
+    by: str
+    reason: str
+    carbon_ug: Mapping[str, int]
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """Every answer that is not a success.
 

@@ -196,6 +196,13 @@ CALLS = (
         answer=MonthReport,
         query=(("month", "which, e.g. 2026-10; default the running one"),),
     ),
+    CallSpec(
+        method="POST",
+        path="/v1/report/{month}/reopen",
+        handler=reports.reopen,
+        who="operator",
+        answer=Done,
+    ),
     CallSpec(method="GET", path="/v1/runs/{run}/audit", handler=reading.audit, answer=Audit),
     CallSpec(method="GET", path="/v1/events", handler=reading.events, query=(LIMIT, SINCE)),
     CallSpec(method="GET", path="/v1/carbon/now", handler=reading.carbon_now),

@@ -17,6 +17,7 @@ from wattmesh.controller.books.unclaimed import Unclaimed, unclaimed_ug
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow, TotalRow
 from wattmesh.controller.journal.runs import RunRow
+from wattmesh.controller.views import Reopening
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.baseline import total
 from wattmesh.policies.decision import IntensitySlot
@@ -191,6 +192,7 @@ class Audit:
         carbon: grams of the run by signal; `actual_ug`, `unobserved_ug` are None of several.
         summed_up: retention has summed the slots up: the figures are those that were kept then.
         rule: the formulas, in words, from which anybody can recompute `saved_ug`.
+        reopened: months of its time that were closed and opened again.
     """
 
     run: str
@@ -219,6 +221,7 @@ class Audit:
     signals: tuple[str, ...] = ()
     carbon: tuple[SignalGrams, ...] = ()
     summed_up: bool = False
+    reopened: tuple[Reopening, ...] = ()
     unclaimed: tuple[Unclaimed, ...] = ()
 
 

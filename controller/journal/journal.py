@@ -7,6 +7,7 @@ from wattmesh.controller.journal.budgets import BudgetStore
 from wattmesh.controller.journal.by_slot import BySlot
 from wattmesh.controller.journal.caps import CapStore
 from wattmesh.controller.journal.carbon import CarbonStore
+from wattmesh.controller.journal.clock_marks import ClockMarks
 from wattmesh.controller.journal.coverage import CoverageStore
 from wattmesh.controller.journal.decisions import DecisionStore
 from wattmesh.controller.journal.engine import Database
@@ -47,6 +48,7 @@ class Journal:
         self.leadership = Leadership(database)
         self.events = EventStore(database)
         self.retention = Retention(database)
+        self.clock_marks = ClockMarks(database)
 
     @classmethod
     def open(cls, url: str) -> "Journal":

@@ -41,6 +41,9 @@ class JournalSection(Section):
     lost_days: float = Field(default=7.0, gt=0, le=365)
     """Days after which a run that is not heard any more is ended; its rows stay, and it goes on
     when it is heard again."""
+    trust_clock: bool = False
+    """Whether to delete, close and settle although the kernel calls the wall clock unsynchronised:
+    only where something that it does not know of keeps the clock."""
 
 
 class ApiSection(Section):
