@@ -284,7 +284,7 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalLine:
-    """The database. `state`: ok | unavailable; `trouble`: one sentence, "" when ok."""
+    """The database. `state`: ok | slow | unavailable; `trouble`: one sentence, "" when ok."""
 
     state: str
     database: str
@@ -297,7 +297,8 @@ class StatusView:
 
     Attributes:
         at: when this was true. While the journal does not answer, the runs are the last known
-            ones and `stale_s` says how old they are; else it is 0.
+            ones and `stale_s` says how old they are; else it is 0. `never_read`: it has not
+            answered since the daemon started, so that nothing is known of runs and signals.
         mode: observe | advise | act.
         leading: this daemon decides; else it stands by and `leader` names who does.
         epoch: the fence under which it acts; None on standby.
@@ -330,6 +331,7 @@ class StatusView:
     settings: str = ""
     cap: CapLine | None = None
     lost_more: Mapping[str, int] = field(default_factory=dict)
+    never_read: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,7 +142,7 @@ class Parts:
             settings.api.socket, settings.api.group or settings.api.operators_group
         )
         try:
-            self.journal = _open_journal(settings)
+            self.journal = _open_journal(settings, self.pulse)
         except BaseException:
             self._listening.close()
             raise
@@ -220,7 +220,8 @@ class Parts:
             WattmeshError: a part did not start.
         """
         self._housekeeping()
-        self.leases.turn()
+        if self.pulse.outage is None:
+            self.leases.turn()
         self.api.start()
         if self.agents is not None:
             self.agents.start()
@@ -419,14 +420,20 @@ class Parts:
             self.jobs.every(f"carbon {source.signal}", source.series.cadence_s, duty.turn)
 
 
-def _open_journal(settings: Settings) -> Journal:
-    """Bring the schema up to date where we may, and open it."""
+def _open_journal(settings: Settings, pulse: Pulse) -> Journal:
+    """Bring the schema up to date where we may, and open it; a server that is away is waited for.
+
+    The daemon is then as it is when the server goes away a second later: it holds, and says so.
+    """
     url = journal_url(settings)
     bring_up_to_date(url)
     try:
         return Journal.open(url)
     except JournalUnavailable as error:
-        raise JournalUnavailable(f"{error}; the daemon was not started") from error
+        if url.startswith("sqlite"):
+            raise JournalUnavailable(f"{error}; the daemon was not started") from error
+        pulse.journal_failed(str(error))
+        return Journal.later(url)
 
 
 def _hold_s(settings: Settings) -> float:

@@ -20,6 +20,7 @@ from wattmesh.controller.api.calls import Handler, endpoint, failure, success
 from wattmesh.controller.api.desk import Call, Desk
 from wattmesh.controller.api.openapi import describe
 from wattmesh.controller.api.orders import order_endpoint, orders
+from wattmesh.controller.api.status_board import status_endpoint
 from wattmesh.controller.books.budget import Audit, BudgetView
 from wattmesh.controller.planner.view import PlanAnswer
 from wattmesh.controller.report.views import MonthReport
@@ -241,6 +242,8 @@ def serving(desk: Desk, workers: ThreadPoolExecutor, call: CallSpec) -> Endpoint
         return order_endpoint(desk, workers)
     if call.handler is jobs.heartbeat:
         return jobs.heartbeat_endpoint(desk, workers)
+    if call.handler is reading.read_status:
+        return status_endpoint(desk, workers)
     if call.handler is agents.desired:
         return agents.desired_endpoint(desk)
     return _light(desk, call.handler) if call.light else endpoint(desk, workers, call.handler)

@@ -38,8 +38,8 @@ def current(
     else:
         print_lines(
             [
-                f"{answer['database']} is at revision {answer['revision'] or 'none'}, this version "
-                f"needs {answer['newest']}: run `wattmesh db upgrade`"
+                f"{answer['database']} {_stands(answer['revision'])}, this version needs "
+                f"{answer['newest']}: run `wattmesh db upgrade`"
             ]
         )
 
@@ -65,6 +65,11 @@ def upgrade(
         print_json(answer)
     else:
         print_lines([f"{answer['database']} is up to date (revision {answer['revision']})"])
+
+
+def _stands(found: object) -> str:
+    """Say at which revision a journal is; an empty one is at none."""
+    return "has no tables yet" if found is None else f"is at revision {found}"
 
 
 def _state(url: str) -> dict[str, object]:

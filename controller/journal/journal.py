@@ -1,6 +1,6 @@
 """The journal: everything wattmesh remembers, as one object with a store per idea."""
 
-from sqlalchemy import inspect, text
+from sqlalchemy import Connection, inspect, text
 
 from wattmesh import migrations
 from wattmesh.controller.journal.budgets import BudgetStore
@@ -62,6 +62,13 @@ class Journal:
         journal.check_revision()
         return journal
 
+    @classmethod
+    def later(cls, url: str) -> "Journal":
+        """Make a journal whose database does not answer yet; its schema is checked when it does."""
+        journal = cls(Database(url))
+        journal.database.admit_by(lambda connection: _check(journal.database.name, connection))
+        return journal
+
     def check_revision(self) -> None:
         """Refuse a schema of another version; cheap enough for every cycle.
 
@@ -69,19 +76,8 @@ class Journal:
             JournalUnavailable: the database does not answer.
             FixInput: another revision; the message names the next step.
         """
-        found = revision(self.database)
-        if found == migrations.HEAD:
-            return
-        name = self.database.name
-        if found is None or found in migrations.REVISIONS:
-            raise FixInput(
-                f"the journal {name} is at revision {found or 'none'}, this wattmesh needs "
-                f"{migrations.HEAD}: run `wattmesh db upgrade`"
-            )
-        raise FixInput(
-            f"the journal {name} is at revision {found}, which is newer than this wattmesh "
-            f"({migrations.HEAD}): install the newer wattmesh and restart the daemon"
-        )
+        with self.database.reading() as connection:
+            _check(self.database.name, connection)
 
     def close(self) -> None:
         """Close every connection."""
@@ -95,9 +91,33 @@ def revision(database: Database) -> str | None:
         JournalUnavailable: the database does not answer.
     """
     with database.reading() as connection:
-        if not inspect(connection).has_table("alembic_version"):
-            return None
-        found: str | None = connection.execute(
-            text("SELECT version_num FROM alembic_version")
-        ).scalar()
-        return found
+        return _revision(connection)
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return found
+
+
+def _check(name: str, connection: Connection) -> None:
+    """Refuse a schema of another version.
+
+    Raises:
+        FixInput: it is one; the message names the next step.
+    """
+    found = _revision(connection)
+    if found == migrations.HEAD:
+        return
+    if found is None:
+        raise FixInput(f"the journal {name} has no tables yet: run `wattmesh db upgrade`")
+    if found in migrations.REVISIONS:
+        raise FixInput(
+            f"the journal {name} is at revision {found}, this wattmesh needs {migrations.HEAD}: "
+            "run `wattmesh db upgrade`"
+        )
+    raise FixInput(
+        f"the journal {name} is at revision {found}, which is newer than this wattmesh "
+        f"({migrations.HEAD}): install the newer wattmesh and restart the daemon"
+    )
