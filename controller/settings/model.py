@@ -57,7 +57,7 @@ class ApiSection(Section):
     """Most runs of one user that have not ended. One more ends the user's longest silent one, and
     is refused where none is silent."""
     waits_per_user: int = Field(default=64, ge=1, le=1000)
-    """Most calls of one user that wait for an order at the same time."""
+    """Most calls of one user, or of one node's agent, that wait for news at the same time."""
     operators_group: str = "wattmesh-operators"
     """Unix group whose members may act on runs of other owners, freeze and thaw everything."""
     listen: str = Field(default="", examples=["0.0.0.0:9465"])
