@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from sqlalchemy import event, update
@@ -310,6 +311,43 @@ def test_a_month_out_of_all_time_is_a_sentence(served: Served, month: str) -> No
     """No report has one, and none is a bug."""
     found = served.get(f"/v1/report?month={month}")
     assert (found.status, found.body["kind"]) == (422, "invalid")
+
+
+ODD_TIMES = (
+    "0001-01-01T00:00:00+14:00",
+    "0001-01-01T00:00:00-14:00",
+    "9999-12-31T23:59:59.999999-14:00",
+    "1969-12-31T23:59:59Z",
+    "2026-11-20",
+    "2026-11-20T12:00:00",
+    "24:00",
+    "-1",
+    "1e400",
+    "nan",
+)
+
+
+def test_no_time_in_an_address_or_a_body_is_a_bug(served_on_each: Served) -> None:
+    """Each is taken, or refused in one sentence to its sender."""
+    served = served_on_each
+    for each in ODD_TIMES:
+        word = quote(each)
+        for target in (
+            f"/v1/events?since={word}",
+            f"/v1/decisions?since={word}",
+            f"/v1/report?month={word}",
+            f"/v1/carbon/history?hours={word}",
+            f"/v1/carbon/forecast?signal={word}",
+        ):
+            found = served.get(target)
+            assert found.status in (200, 404, 422), (target, found.body)
+        for target, body in (
+            ("/v1/powercap", {"cap_w": 1000.0, "until": each, "reason": "x"}),
+            (f"/v1/report/{word}/reopen", {"reason": "x"}),
+        ):
+            found = served.post(target, body)
+            assert found.status in (409, 422, 503), (target, found.body)
+    assert served.get("/v1/status").status == 200
 
 
 def test_one_lost_run_has_a_line_of_its_own(served: Served) -> None:
