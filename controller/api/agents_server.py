@@ -25,6 +25,7 @@ from wattmesh.controller.api.attested import ATTESTED_UID, Endpoint, attested_pe
 from wattmesh.controller.api.desk import Desk
 from wattmesh.controller.api.peers import NOBODY
 from wattmesh.controller.api.server import Serving, configured
+from wattmesh.controller.api.waits import Waits
 from wattmesh.controller.settings.checks import listen_address
 from wattmesh.controller.settings.model import ApiSection
 from wattmesh.errors import CallHuman, FixInput
@@ -105,10 +106,11 @@ def agents_server(desk: Desk, api: ApiSection) -> AgentsServer | None:
 def application(desk: Desk, workers: ThreadPoolExecutor, token: str) -> Starlette:
     """Make the application: the agents' own calls, and those of runs that they relay."""
     expected = hashlib.sha256(token.encode()).digest()
+    waits = Waits(desk)
     routes = [
         Route(
             call.path,
-            _for_agents(serving(desk, workers, call), expected, attested=call.relayed),
+            _for_agents(serving(desk, workers, call, waits), expected, attested=call.relayed),
             methods=[call.method],
         )
         for call in CALLS

@@ -13,6 +13,7 @@ from wattmesh.controller.books.unclaimed import Unclaimed, unclaimed_ug
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow
 from wattmesh.controller.journal.runs import RunRow
+from wattmesh.controller.views import Reopening
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.baseline import total
 from wattmesh.telemetry.ledger import EnergyRow
@@ -46,6 +47,7 @@ class Audit:
         carbon: grams of the run by signal; `actual_ug`, `unobserved_ug` are None of several.
         summed_up: retention has summed the slots up: the figures are those that were kept then.
         rule: the formulas, in words, from which anybody can recompute `saved_ug`.
+        reopened: months of its time that were closed and opened again.
     """
 
     run: str
@@ -74,6 +76,7 @@ class Audit:
     signals: tuple[str, ...] = ()
     carbon: tuple[SignalGrams, ...] = ()
     summed_up: bool = False
+    reopened: tuple[Reopening, ...] = ()
     unclaimed: tuple[Unclaimed, ...] = ()
 
 

@@ -367,6 +367,25 @@ class BySlot:
         with self._database.reading() as connection:
             return int(connection.execute(query).scalar() or 0)
 
+    def newest_measured(self, settled: str) -> datetime | None:
+        """Give the end of the newest slot whose joules were read and whose grams were told.
+
+        Args:
+            settled: how the models of prices begin that were estimated for good, for want of any.
+        """
+        table = EMISSIONS.c
+        told = (Quality.MEASURED, Quality.ESTIMATED, Quality.STATIC)
+        query = (
+            select(table.slot_end)
+            .where(table.scenario == ACTUAL, table.energy_mj.is_not(None))
+            .where(table.quality.in_([str(each) for each in told]))
+            .where(table.model.not_like(f"{settled}%"))
+            .order_by(table.slot_start.desc())
+            .limit(1)
+        )
+        with self._database.reading() as connection:
+            return from_us(connection.execute(query).scalar())
+
 
 _GRAMS = ("carbon_ug", "upper_ug")
 

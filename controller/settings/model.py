@@ -42,6 +42,9 @@ class JournalSection(Section):
     lost_days: float = Field(default=7.0, gt=0, le=365)
     """Days after which a run that is not heard any more is ended; its rows stay, and it goes on
     when it is heard again."""
+    trust_clock: bool = False
+    """Whether to delete, close and settle although the kernel calls the wall clock unsynchronised:
+    only where something that it does not know of keeps the clock."""
 
 
 class ApiSection(Section):
@@ -56,7 +59,7 @@ class ApiSection(Section):
     """Most runs of one user that have not ended. One more ends the user's longest silent one, and
     is refused where none is silent."""
     waits_per_user: int = Field(default=64, ge=1, le=1000)
-    """Most calls of one user that wait for an order at the same time."""
+    """Most calls of one user, or of one node's agent, that wait for news at the same time."""
     operators_group: str = OPERATORS
     """Unix group whose members may act on runs of other owners, freeze and thaw everything."""
     listen: str = Field(default="", examples=["0.0.0.0:9465"])
