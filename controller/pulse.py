@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wattmesh.controller.fleet import Snapshot
-from wattmesh.controller.isolation import Isolation
+from wattmesh.controller.isolation import Isolation, NodeFaults
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.loops import Clock, LoopState
 from wattmesh.controller.planner.asking import Planning
@@ -132,6 +132,7 @@ class Pulse:
         planning: how the planner gets on, read live.
         exporter: follows the devices that this process samples itself.
         isolation: counts what failed for one run alone.
+        node_faults: why deliveries of single nodes are refused.
     """
 
     clock: Clock
@@ -158,6 +159,7 @@ class Pulse:
     planning: Callable[[], Planning] = Planning
     exporter: DeviceExporter = field(default_factory=DeviceExporter)
     isolation: Isolation = field(default_factory=Isolation)
+    node_faults: NodeFaults = field(default_factory=NodeFaults)
 
     def journal_failed(self, sentence: str) -> None:
         """Note that the journal did not answer; told to the log once per outage."""

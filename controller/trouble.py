@@ -130,6 +130,12 @@ def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
         )
     for node in pulse.nodes:
         yield from _refused(node)
+    for name, why in pulse.node_faults.all().items():
+        said = clean(why).replace(":", ",")
+        yield (
+            f"{clean(name)}: what its agent delivers is refused ({said}). It keeps what it "
+            "measured and offers it again; other nodes go on."
+        )
 
 
 def _refused(node: NodeRow) -> Iterator[str]:

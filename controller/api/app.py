@@ -21,6 +21,7 @@ from wattmesh.controller.api.desk import Call, Desk
 from wattmesh.controller.api.openapi import describe
 from wattmesh.controller.api.orders import order_endpoint, orders
 from wattmesh.controller.books.budget import Audit, BudgetView
+from wattmesh.controller.node_facts import Delivered
 from wattmesh.controller.planner.view import PlanAnswer
 from wattmesh.controller.report.views import MonthReport
 from wattmesh.controller.views import Done, ForecastView, PowerCap, Problem, StatusView, as_json
@@ -35,7 +36,6 @@ from wattmesh.reconfig.wire import (
     Registered,
     Transition,
 )
-from wattmesh.telemetry.delivery import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ CALLS = (
         handler=agents.readings,
         who="the node's agent",
         for_agents=True,
-        body=Report,
+        body=Delivered,
     ),
     CallSpec(
         method="GET",
