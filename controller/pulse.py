@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from wattmesh.controller.fleet import Snapshot
 from wattmesh.controller.isolation import Isolation, NodeFaults
 from wattmesh.controller.journal.nodes import NodeRow
+from wattmesh.controller.journal.tokens import NodeToken
 from wattmesh.controller.loops import Clock, LoopState
 from wattmesh.controller.planner.asking import Planning
 from wattmesh.controller.settings.model import Settings
@@ -132,6 +133,7 @@ class Pulse:
         planning: how the planner gets on, read live.
         exporter: follows the devices that this process samples itself.
         isolation: counts what failed for one run alone.
+        tokens: which node's agent each valid token opens for, by its digest.
         node_faults: why deliveries of single nodes are refused.
     """
 
@@ -160,6 +162,7 @@ class Pulse:
     exporter: DeviceExporter = field(default_factory=DeviceExporter)
     isolation: Isolation = field(default_factory=Isolation)
     node_faults: NodeFaults = field(default_factory=NodeFaults)
+    tokens: Mapping[str, NodeToken] = field(default_factory=dict)
 
     def journal_failed(self, sentence: str) -> None:
         """Note that the journal did not answer; told to the log once per outage."""

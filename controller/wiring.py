@@ -47,6 +47,7 @@ from wattmesh.controller.scheduler import Jobs
 from wattmesh.controller.schema import bring_up_to_date
 from wattmesh.controller.settings.checks import listen_address, uid_of
 from wattmesh.controller.settings.model import Settings
+from wattmesh.controller.settings.secrets import read_secret
 from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
 from wattmesh.controller.signals.grid import grid
 from wattmesh.controller.signals.poller import Poller
@@ -104,7 +105,7 @@ def journal_url(settings: Settings) -> str:
     """Give the database's full address, the password taken from its file."""
     url, secret = make_url(settings.journal.url), settings.journal.password_file
     if secret is not None:
-        url = url.set(password=secret.read_text().strip())
+        url = url.set(password=read_secret("journal.password_file", secret))
     return url.render_as_string(hide_password=False)
 
 
@@ -320,6 +321,7 @@ class Parts:
             )
             return pulse.gpu_coverage, {}
         pulse.nodes = self.journal.nodes.all()
+        pulse.tokens = self.journal.tokens.valid(now)
         pulse.gpu_coverage = fleet.coverage(pulse.nodes, runs, now)
         return pulse.gpu_coverage, fleet.controls(pulse.nodes, now)
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from wattmesh.controller.api import agents, caps, jobs, operators, reading, reports
+from wattmesh.controller.api import agents, caps, jobs, operators, reading, reports, tokens
 from wattmesh.controller.api.attested import Endpoint, relayed
 from wattmesh.controller.api.calls import Handler, endpoint, failure, success
 from wattmesh.controller.api.desk import Call, Desk
@@ -24,7 +24,15 @@ from wattmesh.controller.books.budget import Audit, BudgetView
 from wattmesh.controller.node_facts import Delivered
 from wattmesh.controller.planner.view import PlanAnswer
 from wattmesh.controller.report.views import MonthReport
-from wattmesh.controller.views import Done, ForecastView, PowerCap, Problem, StatusView, as_json
+from wattmesh.controller.views import (
+    Done,
+    ForecastView,
+    PowerCap,
+    Problem,
+    StatusView,
+    TokenMade,
+    as_json,
+)
 from wattmesh.errors import RetryLater
 from wattmesh.reconfig.wire import (
     Beaten,
@@ -170,6 +178,28 @@ CALLS = (
         who="operator",
         answer=Done,
     ),
+    CallSpec(
+        method="POST",
+        path="/v1/agents/{node}/token",
+        handler=tokens.make,
+        who="operator",
+        answer=TokenMade,
+    ),
+    CallSpec(
+        method="POST",
+        path="/v1/agents/{node}/token/rotate",
+        handler=tokens.rotate,
+        who="operator",
+        answer=TokenMade,
+    ),
+    CallSpec(
+        method="POST",
+        path="/v1/agents/{node}/token/revoke",
+        handler=tokens.revoke,
+        who="operator",
+        answer=Done,
+    ),
+    CallSpec(method="GET", path="/v1/tokens", handler=tokens.tokens, who="operator"),
     CallSpec(method="GET", path="/v1/status", handler=reading.read_status, answer=StatusView),
     CallSpec(method="GET", path="/v1/runs", handler=reading.runs),
     CallSpec(method="GET", path="/v1/runs/{run}", handler=reading.run, query=(LIMIT,)),

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -210,9 +211,9 @@ class Remote:
             connection.close()
 
 
-@pytest.fixture
-def remote(served: Served) -> Iterator[Remote]:
-    """A served TCP port with a certificate of its own."""
+@contextmanager
+def opened_to_agents(served: Served, token: str) -> Iterator[Remote]:
+    """Serve agents on a TCP port, with a certificate of its own and a shared token if any."""
     openssl = shutil.which("openssl")
     assert openssl is not None, "install openssl"
     key, certificate = served.folder / "tls.key", served.folder / "tls.pem"
@@ -229,10 +230,17 @@ def remote(served: Served) -> Iterator[Remote]:
         plan_for=lambda name: RunPlan(),
         wake=served.cycle.wake,
     )
-    server = AgentsServer(desk, ("127.0.0.1", 0), certificate, key, TOKEN)
+    server = AgentsServer(desk, ("127.0.0.1", 0), certificate, key, token)
     server.start()
     yield Remote(server, certificate)
     assert server.stop()
+
+
+@pytest.fixture
+def remote(served: Served) -> Iterator[Remote]:
+    """A served TCP port, where agents show the shared token."""
+    with opened_to_agents(served, TOKEN) as opened:
+        yield opened
 
 
 def test_an_agent_of_another_node_delivers_over_tls(served: Served, remote: Remote) -> None:
