@@ -74,7 +74,7 @@ class Machine:
     @classmethod
     def make(cls, folder: Path, users: Mapping[str, Sequence[str]]) -> "Machine":
         """Make users by the sysusers file, and `users` (each with further groups) by hand."""
-        for name in ("etc", "run", "lib"):
+        for name in ("etc", "etc/credstore", "run", "run/credentials", "lib"):
             (folder / name).mkdir()
         for name in ("passwd", "group"):
             shutil.copy(Path("/etc") / name, folder / "etc" / name)
@@ -213,9 +213,29 @@ class Service:
             path.mkdir(exist_ok=True)
             path.chmod(int(self.unit.last(f"{key}Mode"), 8))
             os.chown(path, uid, gid)
+        self._load_credentials(uid)
         spec = self.machine.folder / f"{self.name}.json"
         spec.write_text(json.dumps(self._spec(uid, gid, [sys.executable, *words])))
         return [sys.executable, "-I", str(Path(confine.__file__)), str(spec)]
+
+    def _load_credentials(self, uid: int) -> None:
+        """Copy what /etc/credstore holds for it, as systemd does where it uses an ACL (0440)."""
+        shutil.rmtree(self.credentials, ignore_errors=True)
+        self.credentials.mkdir()
+        for name in self.unit.words("LoadCredential"):
+            source = self.machine.folder / "etc/credstore" / name
+            if source.exists():
+                copy = self.credentials / name
+                shutil.copy(source, copy)
+                copy.chmod(0o440)
+                os.chown(copy, uid, 0)
+        self.credentials.chmod(0o500)
+        os.chown(self.credentials, uid, 0)
+
+    @property
+    def credentials(self) -> Path:
+        """Where its credentials are, as seen from outside."""
+        return self.machine.folder / "run/credentials" / f"{self.name}.service"
 
     def _spec(self, uid: int, gid: int, command: list[str]) -> dict[str, object]:
         """Say what `confine` has to do."""
@@ -226,6 +246,7 @@ class Service:
             "NOTIFY_SOCKET": "/run/notify",
             "STATE_DIRECTORY": state,
             "RUNTIME_DIRECTORY": run,
+            "CREDENTIALS_DIRECTORY": f"/run/credentials/{self.name}.service",
         }
         for name in unit.words("UnsetEnvironment"):
             environment.pop(name, None)

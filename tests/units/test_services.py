@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.agent.test_api import certify
 from tests.api import facts
 from tests.daemon.process import Answer
 from tests.daemon.test_life import trace
@@ -41,6 +42,9 @@ DAEMON = """\
 mode = "act"
 [api]
 group = "wattmesh-jobs"
+listen = "127.0.0.1:0"
+tls_certificate = "tls.pem"
+tls_key = "credential:wattmesh-tls.key"
 [metrics]
 listen = "127.0.0.1:0"
 [loops]
@@ -67,7 +71,9 @@ source = "agents"
 library = "{library}"
 [agent]
 node = "n1"
-controller = "unix:///run/wattmesh/wattmesh.sock"
+controller = "https://localhost:{port}"
+token_file = "credential:wattmesh-agent.token"
+ca_file = "tls.pem"
 relay = "/run/wattmesh-agent/agent.sock"
 metrics = "127.0.0.1:0"
 deliver_s = 0.5
@@ -91,6 +97,7 @@ def place() -> Iterator[Machine]:
         with machine(folder, PEOPLE) as made:
             trace(folder / "etc")
             (folder / "etc/catalogue.toml").write_text(facts.CATALOGUE)
+            certify(folder / "etc/tls.pem", folder / "etc/credstore/wattmesh-tls.key")
             yield made
 
 
@@ -135,9 +142,16 @@ def test_the_services_do_all_they_are_for_under_their_units(place: Machine, gpus
     assert opened_to(api) == (0o660, jobs)
     assert opened_to(daemon.state)[0] == 0o750
 
-    actuator = place.start("wattmesh-actuator", NODE.format(library=gpus.library))
+    # An operator makes the node's token; it reaches the agent as a credential.
+    made = post(place, "carol", api, "/v1/agents/n1/token", {})
+    assert made.status == 200, made.body
+    (place.folder / "etc/credstore/wattmesh-agent.token").write_text(made.body["token"])
+    port = re.findall(r"agents are served on 127.0.0.1 port (\d+)", daemon.log)[-1]
+    node = NODE.format(library=gpus.library, port=port)
+
+    actuator = place.start("wattmesh-actuator", node)
     assert opened_to(actuator.runtime / "actuator.sock") == (0o660, place.gid("wattmesh"))
-    agent = place.start("wattmesh-agent", NODE.format(library=gpus.library))
+    agent = place.start("wattmesh-agent", node)
     relay = agent.runtime / "agent.sock"
     assert opened_to(relay) == (0o660, jobs)
 
@@ -206,8 +220,9 @@ def test_without_chown_nobody_gets_in(place: Machine) -> None:
 def test_as_it_was_the_agent_was_killed_at_each_start(place: Machine, gpus: FakeNvml) -> None:
     """By SIGSYS, as it gives the relay's socket to its group."""
     unit = without(shipped("wattmesh-agent"), "=@chown|SystemCallErrorNumber")
+    (place.folder / "etc/credstore/wattmesh-agent.token").write_text("any token will do here")
     with pytest.raises(AssertionError, match=f"ended: {-signal.SIGSYS}"):
-        place.start("wattmesh-agent", NODE.format(library=gpus.library), unit)
+        place.start("wattmesh-agent", NODE.format(library=gpus.library, port=9), unit)
 
 
 def test_a_group_that_a_service_is_not_in_gets_no_socket(place: Machine) -> None:
