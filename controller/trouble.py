@@ -125,8 +125,8 @@ def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
         yield (
             f"Coverage {power.covered} of {power.to_cover} GPUs: savings are estimated, the "
             "others count at their most, and no clock is changed until all are read; see that "
-            "`wattmesh agent` runs on their nodes, or retire nodes that are gone (POST "
-            "/v1/agents/NODE/retire)."
+            "`wattmesh agent` runs on their nodes, or retire nodes that are gone (`wattmesh "
+            "nodes retire NODE`)."
         )
     for node in pulse.nodes:
         yield from _refused(node)

@@ -64,5 +64,5 @@ def token_mistakes(key: str, path: Path) -> Iterator[Mistake]:
         yield (
             key,
             f"{path} holds {length} letters, fewer than {SHORTEST_TOKEN}; make one with "
-            "`wattmesh nodes token make NODE`",
+            "`wattmesh nodes token make NODE` (a shared one: `openssl rand -hex 32`)",
         )
