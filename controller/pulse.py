@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wattmesh.controller.fleet import Snapshot
-from wattmesh.controller.isolation import Isolation
+from wattmesh.controller.isolation import Isolation, NodeFaults
 from wattmesh.controller.journal.nodes import NodeRow
+from wattmesh.controller.journal.tokens import NodeToken
 from wattmesh.controller.loops import Clock, LoopState
 from wattmesh.controller.planner.asking import Planning
 from wattmesh.controller.settings.model import Settings
@@ -123,6 +124,8 @@ class Pulse:
         planning: how the planner gets on, read live.
         exporter: follows the devices that this process samples itself.
         isolation: counts what failed for one run alone.
+        tokens: which node's agent each valid token opens for, by its digest.
+        node_faults: why deliveries of single nodes are refused.
     """
 
     clock: Clock
@@ -151,6 +154,8 @@ class Pulse:
     planning: Callable[[], Planning] = Planning
     exporter: DeviceExporter = field(default_factory=DeviceExporter)
     isolation: Isolation = field(default_factory=Isolation)
+    node_faults: NodeFaults = field(default_factory=NodeFaults)
+    tokens: Mapping[str, NodeToken] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Begin to follow the clocks."""

@@ -133,13 +133,19 @@ def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
         yield (
             f"Coverage {power.covered} of {power.to_cover} GPUs: savings are estimated, the "
             "others count at their most, and no clock is changed until all are read; see that "
-            "`wattmesh agent` runs on their nodes, or retire nodes that are gone (POST "
-            "/v1/agents/NODE/retire)."
+            "`wattmesh agent` runs on their nodes, or retire nodes that are gone (`wattmesh "
+            "nodes retire NODE`)."
         )
     for node in pulse.nodes:
         yield from _refused(node)
     if pulse.epoch is not None:
         yield from fences.sentences(pulse.nodes, view.at, journal=pulse.journal, epoch=pulse.epoch)
+    for name, why in pulse.node_faults.all().items():
+        said = clean(why).replace(":", ",")
+        yield (
+            f"{clean(name)}: what its agent delivers is refused ({said}). It keeps what it "
+            "measured and offers it again; other nodes go on."
+        )
 
 
 def _refused(node: NodeRow) -> Iterator[str]:

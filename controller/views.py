@@ -386,6 +386,15 @@ class Done:
     changed: tuple[str, ...] = field(default=())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenMade:
+    """A new token of a node's agent: the secret, told this once. `done`: what to do with it."""
+
+    node: str
+    token: str
+    done: str
+
+
 def as_json(value: object) -> Any:
     """Turn a view, a journal row or a fact into plain JSON values."""
     if is_dataclass(value) and not isinstance(value, type):

@@ -318,6 +318,7 @@ class Parts:
             )
             return pulse.gpu_coverage, {}
         pulse.nodes = self.journal.nodes.all()
+        pulse.tokens = self.journal.tokens.valid(now)
         pulse.gpu_coverage = fleet.coverage(pulse.nodes, runs, now)
         return pulse.gpu_coverage, fleet.controls(pulse.nodes, now)
 

@@ -11,13 +11,14 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 
-from benchmarks.hostile import answers, calls, readers, settings
+from benchmarks.hostile import agents, answers, calls, readers, settings
 from benchmarks.hostile.tried import Tried
 from benchmarks.report import Goal, Report, run
 from wattmesh.errors import InputInvalid
 
 DOORS: Mapping[str, Callable[[int, int], Tried]] = {
     "calls": calls.measure,
+    "agents": agents.measure,
     "answers": answers.measure,
     "settings": settings.measure,
     "readers": readers.measure,

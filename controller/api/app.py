@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from wattmesh.controller.api import agents, caps, jobs, operators, reading, reports
+from wattmesh.controller.api import agents, caps, jobs, operators, reading, reports, tokens
 from wattmesh.controller.api.attested import Endpoint, relayed
 from wattmesh.controller.api.calls import Handler, endpoint, failure, success
 from wattmesh.controller.api.desk import Call, Desk
@@ -24,9 +24,18 @@ from wattmesh.controller.api.status_board import status_endpoint
 from wattmesh.controller.api.waits import Waits
 from wattmesh.controller.books.audit import Audit
 from wattmesh.controller.books.budget import BudgetView
+from wattmesh.controller.node_facts import Delivered
 from wattmesh.controller.planner.view import PlanAnswer
 from wattmesh.controller.report.views import MonthReport
-from wattmesh.controller.views import Done, ForecastView, PowerCap, Problem, StatusView, as_json
+from wattmesh.controller.views import (
+    Done,
+    ForecastView,
+    PowerCap,
+    Problem,
+    StatusView,
+    TokenMade,
+    as_json,
+)
 from wattmesh.errors import RetryLater
 from wattmesh.reconfig.wire import (
     Beaten,
@@ -38,7 +47,6 @@ from wattmesh.reconfig.wire import (
     Registered,
     Transition,
 )
-from wattmesh.telemetry.delivery import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +161,7 @@ CALLS = (
         handler=agents.readings,
         who="the node's agent",
         for_agents=True,
-        body=Report,
+        body=Delivered,
     ),
     CallSpec(
         method="GET",
@@ -173,6 +181,28 @@ CALLS = (
         who="operator",
         answer=Done,
     ),
+    CallSpec(
+        method="POST",
+        path="/v1/agents/{node}/token",
+        handler=tokens.make,
+        who="operator",
+        answer=TokenMade,
+    ),
+    CallSpec(
+        method="POST",
+        path="/v1/agents/{node}/token/rotate",
+        handler=tokens.rotate,
+        who="operator",
+        answer=TokenMade,
+    ),
+    CallSpec(
+        method="POST",
+        path="/v1/agents/{node}/token/revoke",
+        handler=tokens.revoke,
+        who="operator",
+        answer=Done,
+    ),
+    CallSpec(method="GET", path="/v1/tokens", handler=tokens.tokens, who="operator"),
     CallSpec(method="GET", path="/v1/status", handler=reading.read_status, answer=StatusView),
     CallSpec(method="GET", path="/v1/runs", handler=reading.runs),
     CallSpec(method="GET", path="/v1/runs/{run}", handler=reading.run, query=(LIMIT,)),

@@ -17,7 +17,9 @@ from starlette.responses import Response
 
 from wattmesh.controller.api.calls import failure, plain, read_call, success
 from wattmesh.controller.api.desk import Call, Desk, NotFound
+from wattmesh.controller.api.speaking import SpeaksElsewhere, check
 from wattmesh.controller.api.waits import TooMany, Waits
+from wattmesh.controller.journal.run_nodes import ANY, HERE
 from wattmesh.errors import RetryLater
 from wattmesh.reconfig.wire import Orders
 
@@ -90,9 +92,12 @@ class OrderBoard:
         try:
             call = await read_call(request)
             wait_s = call.number("wait", default=0.0, lowest=0.0, highest=LONGEST_WAIT_S)
+            if call.peer.node not in (HERE, ANY):
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._workers, check, self._desk, call)
             with self._waits.place(call):
                 return success(self._stamped(await self._newest(call, wait_s)).to_json())
-        except TooMany as error:
+        except (TooMany, SpeaksElsewhere) as error:
             return failure(error, request.url.path)
         except RetryLater:
             return success(self._stamped(Orders(epoch=self._desk.pulse.epoch or 0)).to_json())

@@ -34,6 +34,8 @@ class Peer:
 
     Attributes:
         groups: its primary and supplementary groups at the moment it connected.
+        node: of which node the agent is whose token was shown; `*`: of any (the shared token); "":
+            no token was, for the caller is on this machine.
         agent: a node's agent that showed its token. `attested`: its uid is an agent's word on who
             is at the other end there, and never makes an operator.
     """
@@ -44,6 +46,7 @@ class Peer:
     groups: frozenset[int]
     agent: bool = False
     attested: bool = False
+    node: str = ""
 
 
 NOBODY = Peer(uid=-1, gid=-1, pid=0, groups=frozenset())

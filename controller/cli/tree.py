@@ -39,6 +39,7 @@ COMMANDS = {
     "retire": Place(module="operate", name="retire"),
     "switch": Place(module="operate", name="switch"),
     "powercap": Place(module="powercap", name="powercap"),
+    "nodes": Place(module="nodes", name="app"),
     "carbon": Place(module="carbon", name="app"),
     "configs": Place(module="configs", name="app"),
     "policy": Place(module="policy", name="app"),

@@ -21,10 +21,12 @@ from wattmesh.controller.journal.ledger import LedgerStore
 from wattmesh.controller.journal.nodes import NodeStore
 from wattmesh.controller.journal.outages import OutageStore
 from wattmesh.controller.journal.retention import Retention
+from wattmesh.controller.journal.run_nodes import RunNodeStore
 from wattmesh.controller.journal.runs import RunStore
 from wattmesh.controller.journal.signs import SignStore
 from wattmesh.controller.journal.stays import StayStore
 from wattmesh.controller.journal.switches import SwitchStore
+from wattmesh.controller.journal.tokens import TokenStore
 from wattmesh.errors import FixInput
 
 
@@ -48,6 +50,8 @@ class Journal:
         self.budgets = BudgetStore(database)
         self.caps = CapStore(database)
         self.nodes = NodeStore(database, self.ledger.added)
+        self.tokens = TokenStore(database)
+        self.run_nodes = RunNodeStore(database)
         self.outages = OutageStore(database)
         self.leadership = Leadership(database)
         self.events = EventStore(database)

@@ -350,6 +350,32 @@ NODE_COUNTERS = Table(
     ),
 )
 
+NODE_DEVICES = Table(
+    "node_devices",
+    METADATA,
+    Column("gpu_uuid", String(64), primary_key=True),
+    Column("node", String(255), nullable=False, index=True),
+    Column("seen_at", BigInteger, nullable=False),
+)
+
+NODE_TOKENS = Table(
+    "node_tokens",
+    METADATA,
+    Column("digest", String(64), primary_key=True),
+    Column("node", String(255), nullable=False, index=True),
+    Column("made_at", BigInteger, nullable=False),
+    Column("made_by", String(255), nullable=False),
+    Column("ends_at", BigInteger),
+    Column("ended_by", String(255), nullable=False, default=""),
+)
+
+RUN_NODES = Table(
+    "run_nodes",
+    METADATA,
+    Column("run", String(64), primary_key=True),
+    Column("node", String(255), nullable=False),
+)
+
 TOKEN_MARKS = Table(
     "token_marks",
     METADATA,

@@ -63,13 +63,15 @@ class ApiSection(Section):
     operators_group: str = OPERATORS
     """Unix group whose members may act on runs of other owners, freeze and thaw everything."""
     listen: str = Field(default="", examples=["0.0.0.0:9465"])
-    """Address for the agents of other nodes as host:port (TLS and a token); "" for none."""
+    """Address for the agents of other nodes as host:port (TLS, and a token of each node's own); ""
+    for none."""
     tls_certificate: File | None = Field(default=None, examples=["/etc/wattmesh/tls.pem"])
     """Certificate chain for `listen`."""
     tls_key: File | None = Field(default=None, examples=["/etc/wattmesh/tls.key"])
     """Its key, readable by its owner only (mode 0600)."""
     agents_token_file: File | None = Field(default=None, examples=["/etc/wattmesh/agent.token"])
-    """File with the token that agents show, readable by its owner only (mode 0600)."""
+    """File with one token that opens for every node (mode 0600): the way over for sites that have
+    shared one. Leave it out, and each node has its own (`wattmesh nodes token make NODE`)."""
 
 
 class MetricsSection(Section):
@@ -140,7 +142,8 @@ class AgentSection(Section):
     )
     """Address of the daemon; default its socket on this machine (api.socket)."""
     token_file: File | None = Field(default=None, examples=["/etc/wattmesh/agent.token"])
-    """File with the token for an https address, readable by its owner only (mode 0600)."""
+    """File with this node's token for an https address, readable by its owner only (mode 0600), or
+    `credential:NAME` of the service manager."""
     ca_file: File | None = Field(default=None, examples=["/etc/wattmesh/ca.pem"])
     """Certificates to trust instead of the system's."""
     outbox: File = Field(default_factory=lambda: state_folder() / "agent.db")
