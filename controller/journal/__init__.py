@@ -4,6 +4,7 @@ The map:
     journal.py           `Journal`: one store per idea, opened at the right schema revision
     address.py           where it is, by the settings
     engine.py            the database with its safest settings and clear errors
+    patience.py          connections to PostgreSQL whose every wait has an end
     failures.py          what is wrong with the database, in words
     tables.py            every table
     values.py            exact times, JSON text, upserts
@@ -27,10 +28,11 @@ The map:
     sums.py              what the ledger adds up to, old slots added up once
     by_slot.py           the same slot by slot, for budgets and reports
     spent.py             what was spent of it, old slots read once
-    budgets.py           plans of budgets, and closed months: both append-only
+    budgets.py           plans of budgets, months closed and reopened: all append-only
     leadership.py        who leads, and the epoch that fences everybody else
     identity.py          which journal this is: what epochs count in
     copies.py            a SQLite journal's backup and restore
     events.py            clock steps, outages, reloads
     retention.py         roll-up and pruning
+    clock_marks.py       what time it was when a daemon of each machine last looked
 """

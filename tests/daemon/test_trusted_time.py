@@ -311,9 +311,23 @@ def test_an_unsynchronised_clock_seals_nothing(site: Site) -> None:
     assert kept(site) != before
 
 
-def test_the_kernel_is_asked() -> None:
-    """The real kernel says yes or no; one that cannot be asked says nothing."""
-    assert kernel_clock.synchronised() in (True, False, None)
+def test_the_kernel_is_asked_and_where_it_may_not_be_systemd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flag itself; under a filter what timedatectl says, once a minute; else nothing."""
+    assert kernel_clock.flag() in (True, False)
+    monkeypatch.setattr(kernel_clock, "NUMBERS", {})  # as where the call is refused
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program = tmp_path / "timedatectl"
+    for answer, means in (("yes", True), ("no", False), ("", None)):
+        program.write_text(f"#!/bin/sh\necho {answer}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(kernel_clock, "_timedated", kernel_clock._Timedated())
+        assert kernel_clock.synchronised() is means
+        program.unlink()
+        assert kernel_clock.synchronised() is means
+    monkeypatch.setattr(kernel_clock, "_timedated", kernel_clock._Timedated())
+    assert kernel_clock.synchronised() is None
 
 
 @pytest.mark.parametrize("step_s", STEPS)
