@@ -138,7 +138,8 @@ class PeerProtocol(H11Protocol):
         if peer.uid < 0 or is_root_or_us(peer) or len(self.connections) <= CONNECTIONS_PER_USER:
             return False
         held = (each for each in self.connections if isinstance(each, PeerProtocol))
-        return sum(each._peer.uid == peer.uid for each in held) > CONNECTIONS_PER_USER
+        theirs: int = sum(each._peer.uid == peer.uid for each in held)
+        return theirs > CONNECTIONS_PER_USER
 
     def _turn_away(self) -> None:
         """Say so at once, and close."""
