@@ -137,9 +137,8 @@ class PeerProtocol(H11Protocol):
         peer = self._peer
         if peer.uid < 0 or is_root_or_us(peer) or len(self.connections) <= CONNECTIONS_PER_USER:
             return False
-        held = (each for each in self.connections if isinstance(each, PeerProtocol))
-        theirs: int = sum(each._peer.uid == peer.uid for each in held)
-        return theirs > CONNECTIONS_PER_USER
+        held = [each for each in self.connections if isinstance(each, PeerProtocol)]
+        return len([each for each in held if each._peer.uid == peer.uid]) > CONNECTIONS_PER_USER
 
     def _turn_away(self) -> None:
         """Say so at once, and close."""
