@@ -62,7 +62,7 @@ def _call() -> Callable[..., int] | None:
 
 
 class _Timedated:
-    """What systemd says of it: asked at most once a minute, and waited for by one caller."""
+    """What systemd says of it, a minute old at most; only the first answer is waited for."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,15 +70,20 @@ class _Timedated:
         self._said: bool | None = None
 
     def said(self) -> bool | None:
-        """Give the newest answer, after asking for one that is due."""
-        if self._lock.acquire(blocking=False):
-            try:
-                now_s = time.monotonic()
-                if self._asked_s is None or now_s - self._asked_s >= ASKED_EVERY_S:
-                    self._asked_s, self._said = now_s, _ask()
-            finally:
-                self._lock.release()
-        return self._said
+        """Give the newest answer, and ask anew where that is due."""
+        with self._lock:
+            now_s, first = time.monotonic(), self._asked_s is None
+            if first or now_s - (self._asked_s or 0.0) >= ASKED_EVERY_S:
+                self._asked_s = now_s
+                if first:
+                    self._said = _ask()
+                else:
+                    threading.Thread(target=self._again, name="timedatectl", daemon=True).start()
+            return self._said
+
+    def _again(self) -> None:
+        """Ask while everybody goes on by the answer before."""
+        self._said = _ask()
 
 
 def _ask() -> bool | None:

@@ -93,13 +93,15 @@ def last_known(pulse: Pulse, before: StatusView | None, unanswered_s: float = 0.
     else:
         view = _assemble(pulse, now, before.runs, (before.carbon, before.accounting), before.frozen)
         view = replace(view, lost_more=before.lost_more)
+    slow = ""
     if pulse.outage is None:
-        said = (
+        slow = (
             f"The journal has not answered for {span(unanswered_s)}, so runs are as last known"
             ": look at its server's load and locks (`pg_stat_activity`) if it stays so."
         )
-        view = replace(view, journal=replace(view.journal, state="slow", trouble=said))
-    view = replace(view, trouble=troubles(view, pulse))
+        view = replace(view, journal=replace(view.journal, state="slow", trouble=slow))
+    wrong = troubles(view, pulse)
+    view = replace(view, trouble=(slow, *wrong) if slow else wrong)
     if before is None:
         return view
     return replace(view, stale_s=max(0.0, (now - before.at).total_seconds()))

@@ -52,8 +52,6 @@ def _daemon(view: StatusView, pulse: Pulse) -> Iterator[str]:
             f"{said[:1].upper()}{said[1:]} (for {span(for_s)} now). Nothing is switched meanwhile, "
             "runs train on, and wattmesh goes on by itself once the journal answers."
         )
-    elif view.journal.trouble:
-        yield view.journal.trouble
     yield from _loops(pulse)
     if pulse.settings_trouble:
         yield pulse.settings_trouble

@@ -85,10 +85,9 @@ class TrustedTime:
 
     def doubt(self) -> str:
         """Say why nothing may be deleted, closed or settled now, and what to do; "" if it may."""
-        held_s = self.held_s()
         if not self._recalled:
             return UNREAD
-        if held_s > 0:
+        if (held_s := self.held_s()) > 0:
             return (
                 f"{self._why}, so nothing is deleted, closed or settled for {duration(held_s)} "
                 "more: if that time is wrong, put it right before then (`timedatectl`)."
@@ -98,10 +97,14 @@ class TrustedTime:
         return ""
 
     def held_s(self) -> float:
-        """Give how long the newest step still holds everything; 0 when none does."""
+        """Give how long the newest step still holds everything; 0 when none does.
+
+        Before the journal has said what time it knew last, there may have been one.
+        """
         with self._lock:
             look = self._look()
-            return max(0.0, self._until_s - look.monotonic_s)
+            rest_s = self._until_s - look.monotonic_s
+            return max(0.0, rest_s) if self._recalled else HOLD_S
 
     def take_steps(self) -> tuple[ClockStep, ...]:
         """Give the steps that nobody was told of yet, oldest first."""

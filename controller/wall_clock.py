@@ -65,7 +65,7 @@ def step_clause(step_s: float, now: datetime) -> str:
     way = "forward" if step_s > 0 else "back"
     far = duration(abs(step_s))
     exact = "" if far.endswith(" s") else f" ({abs(step_s):.0f} s)"
-    return f"The wall clock was stepped {way} by {far}{exact} and reads {_read(now)} now"
+    return f"The wall clock was stepped {way} by {far}{exact} to {_read(now)}"
 
 
 def step_sentence(step_s: float, now: datetime) -> str:
@@ -96,8 +96,8 @@ def while_away(known: Mark | None, newest: datetime | None, look: Look, boot_id:
         return ""
     where = "earlier" if away_s < 0 else "later"
     return (
-        f"The wall clock reads {_read(look.now)}, {duration(abs(away_s))} {where} than the newest "
-        "entry of the journal"
+        f"The wall clock stood at {_read(look.now)} when the daemon started, "
+        f"{duration(abs(away_s))} {where} than the newest entry of the journal"
     )
 
 

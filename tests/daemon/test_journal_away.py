@@ -1,11 +1,13 @@
-"""PostgreSQL absent at the start, without our tables, or hanging: one daemon lives through all."""
+"""PostgreSQL absent at first, without our tables, hanging, locked: one daemon lives through all."""
 
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
+from sqlalchemy import make_url
 
 from tests import postgresql
 from tests.api import facts
@@ -56,6 +58,11 @@ def test_a_daemon_waits_for_its_database_and_outlives_it(
             assert running.status()["trouble"] == []
             with postgresql_server.hanging():
                 hangs(running)
+            wait_for(lambda: running.get("/readyz").status == 200, "readyz after the hang")
+            wait_for(lambda: running.status()["journal"]["state"] == "ok", "a fresh screen")
+            with psycopg.connect(str(make_url(url).set(drivername="postgresql"))) as other:
+                other.execute("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
+                hangs(running)
             wait_for(lambda: running.get("/readyz").status == 200, "readyz to recover")
             wait_for(lambda: report(running, 7) == 200, "reports to be taken")
             wait_for(lambda: running.status()["runs"][0]["step"] == 7, "a fresh screen")
@@ -85,7 +92,8 @@ def hangs(running: DaemonProcess) -> None:
     """The first screen comes from memory, and so do those of a crowd; heartbeats are taken."""
     first = status(running).body
     assert first["journal"]["state"] in ("slow", "unavailable")
-    assert "has not answered" in str(first["trouble"]) or "does not answer" in str(first["trouble"])
+    words = ("has not answered", "does not answer", "is locked")
+    assert any(each in str(first["trouble"]) for each in words)
     assert [each["name"] for each in first["runs"]] == ["llama-8b"]
     with ThreadPoolExecutor(CROWD) as pool:
         answers = list(pool.map(lambda _: status(running), range(CROWD)))

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -28,6 +29,20 @@ def test_a_job_runs_at_once_and_again(jobs: Jobs) -> None:
     """A poll begins at the start and comes back at its rhythm, below a second if need be."""
     jobs.every("carbon x", 0.05, lambda: None)
     wait_for(lambda: count(jobs, "carbon x", "done") >= 3, "three runs")
+
+
+@pytest.mark.parametrize("days", [400, 73 * 365, -400])
+def test_a_stepped_clock_holds_no_job_up(jobs: Jobs, days: int) -> None:
+    """A poll that is due since 400 days, or since 2099, is no work of millions of missed ones."""
+    jobs.every("carbon x", 0.05, lambda: None)
+    wait_for(lambda: count(jobs, "carbon x", "done") >= 1, "a run")
+    due = datetime.now(UTC) - timedelta(days=days)
+    jobs._scheduler.modify_job("carbon x", next_run_time=due)
+    if days < 0:  # the daemon plans its jobs anew after a step
+        jobs.every("carbon x", 0.05, lambda: None)
+    before = count(jobs, "carbon x", "done")
+    wait_for(lambda: count(jobs, "carbon x", "done") >= before + 2, "further runs")
+    jobs.forget("carbon ")
 
 
 def test_a_failing_job_is_counted_and_keeps_its_rhythm(jobs: Jobs) -> None:
