@@ -16,6 +16,8 @@ from tests.api import facts
 from tests.api.conftest import Served, open_folder, served_on_each
 from tests.api.stranger import as_stranger, needs_root
 from tests.daemon.process import Answer
+from wattmesh.controller.agent.link import Link
+from wattmesh.controller.agent.relay import Relay
 from wattmesh.controller.cli.main import main
 from wattmesh.reconfig.switch import SwitchState
 
@@ -100,6 +102,23 @@ def test_only_operators_make_tokens(site: Served) -> None:
         assert as_stranger(site.socket, "POST", f"/v1/agents/n1/{act}", {}).status == 403
     assert as_stranger(site.socket, "GET", "/v1/tokens").status == 403
     assert site.journal.tokens.all() == ()
+
+
+def test_a_nodes_token_that_opens_nothing_costs_its_jobs_no_message(
+    site: Served, remote: Remote, tmp_path: Path
+) -> None:
+    """They are told to ask again: a refusal would be the last word on what they report."""
+    token = made(site, "n1")
+    for shown, status in ((token, 200), ("revoked" * 6, 503)):
+        path = tmp_path / f"{status}.sock"
+        relay = Relay(path, "", Link(remote.url, token=shown, ca_file=remote.certificate))
+        relay.start()
+        try:
+            body = json.dumps(facts.register()).encode()
+            answer = Link(f"unix://{path}").call("POST", f"{RUN}/register", body, limit_s=20.0)
+            assert answer.status == status, answer.content
+        finally:
+            relay.stop()
 
 
 def messages(site: Served) -> list[tuple[str, dict[str, Any]]]:
