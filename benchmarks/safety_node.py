@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -104,10 +105,11 @@ class Node:
             )
         )
         self.client = ActuatorClient(self.folder / "actuator.sock")
-        self._started: list[subprocess.Popen[bytes]] = []
+        self.started: list[subprocess.Popen[bytes]] = []
         self.actuator: subprocess.Popen[bytes] | None = None
         self.agent: subprocess.Popen[bytes] | None = None
         self.epoch = 1
+        self.journal = str(uuid.uuid4())
 
     def __enter__(self) -> Self:
         """Use it as a context."""
@@ -120,7 +122,7 @@ class Node:
         trace: TracebackType | None,
     ) -> None:
         """Stop everything by its pid."""
-        for process in self._started:
+        for process in self.started:
             process.kill()
             process.wait()
         self.fake.close()
@@ -145,7 +147,7 @@ class Node:
                 ],
                 stderr=log,
             )
-        self._started.append(self.actuator)
+        self.started.append(self.actuator)
         self.until(self.answers)
 
     def start_agent(self) -> None:
@@ -161,12 +163,15 @@ class Node:
                 ],
                 stderr=log,
             )
-        self._started.append(self.agent)
+        self.started.append(self.agent)
 
-    def job(self, *words: str, gpus: Iterable[int] | None = None) -> subprocess.Popen[bytes]:
-        """Start a job; it is listed on GPUs, which are busy with it."""
-        process = subprocess.Popen([sys.executable, "-c", JOB, *words])
-        self._started.append(process)
+    def job(
+        self, *words: str, gpus: Iterable[int] | None = None, uid: int | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a job, as another user if need be; it is listed on GPUs, which are busy with it."""
+        command = [sys.executable, "-c", JOB, *words] if uid is None else ["sleep", "3600"]
+        process = subprocess.Popen(command, user=uid)
+        self.started.append(process)
         for gpu in self.fake.gpus if gpus is None else [self.fake.gpus[i] for i in gpus]:
             gpu.load(1.0)
             gpu.process(process.pid)
@@ -175,9 +180,7 @@ class Node:
     def wish(self, *wishes: Wish, claims: dict[str, Claim] | None = None) -> None:
         """Let the controller wish; the agent repeats it until `silence`."""
         whose = {RUN: Claim(uids=frozenset({os.geteuid()}))} if claims is None else claims
-        desired = Desired(
-            node="n1", epoch=self.epoch, serial=f"{time.monotonic_ns()}", wishes=wishes
-        )
+        desired = self.desired(*wishes)
         said = {
             "desired": desired.to_json(),
             "claims": {name: each.to_json() for name, each in whose.items()},
@@ -185,6 +188,16 @@ class Node:
         staging = self.wish_file.with_suffix(".tmp")
         staging.write_text(json.dumps(said))
         staging.replace(self.wish_file)
+
+    def desired(self, *wishes: Wish) -> Desired:
+        """Give what our controller wishes."""
+        return Desired(
+            node="n1",
+            epoch=self.epoch,
+            serial=f"{time.monotonic_ns()}",
+            wishes=wishes,
+            journal=self.journal,
+        )
 
     def silence(self) -> None:
         """Let the controller be heard no more."""

@@ -119,6 +119,7 @@ def desired(
     mode: Mode,
     frozen: str,
     cap: CapNow | None = None,
+    journal: str = "",
 ) -> Desired:
     """Give the whole wish for one node.
 
@@ -130,6 +131,7 @@ def desired(
         mode: outside `act` nothing is wished to save grams.
         frozen: why nothing at all is acted upon; "" when it is.
         cap: the operator's power cap; it binds in every mode, and frozen runs too.
+        journal: identity of the journal that the epoch counts in.
     """
     here = set(gpus)
     wishes: dict[str, Wish] = {}
@@ -146,6 +148,6 @@ def desired(
             )
     duties = obligations(cap, here)
     ordered = tuple(each[gpu] for each in (wishes, duties) for gpu in sorted(each))
-    text = json.dumps([epoch, *(wish.to_json() for wish in ordered)])
+    text = json.dumps([journal, epoch, *(wish.to_json() for wish in ordered)])
     serial = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return Desired(node=node, epoch=epoch, serial=serial, wishes=ordered)
+    return Desired(node=node, epoch=epoch, serial=serial, wishes=ordered, journal=journal)

@@ -101,6 +101,7 @@ class Lease:
             log.info("leading in epoch %d", epoch)
             self._liveness.lead(self._pulse.clock.now(), before.expires_at if before else None)
             self._pulse.leader = self._holder
+            self._pulse.journal = self._leadership.journal
             self._pulse.epoch = epoch
             return
         row = self._leadership.current()

@@ -18,6 +18,7 @@ import wattmesh
 from wattmesh.controller.books.budget_metrics import budget_metrics
 from wattmesh.controller.books.ledger_metrics import ledger_metrics
 from wattmesh.controller.cap.metrics import cap_metrics
+from wattmesh.controller.fences import refusing
 from wattmesh.controller.figures import FigureReader, Figures
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.loops import Loop
@@ -97,6 +98,14 @@ class Figured(Collector):
         for state, count in zip(("seen", "expected"), pulse.gpu_coverage, strict=True):
             covered.add_metric([state], float(count))
         yield covered
+        fenced = GaugeMetricFamily(
+            "wattmesh_actuators_fenced",
+            "Nodes whose actuator refuses this daemon: it obeys another journal, or epoch.",
+            labels=["reason"],
+        )
+        for why, each in refusing(pulse.nodes, pulse.clock.now()).items():
+            fenced.add_metric([why], float(len(each)))
+        yield fenced
         pue = GaugeMetricFamily(
             "wattmesh_pue_ratio", "What grams are multiplied by; 1 within the boundary `it`."
         )

@@ -208,10 +208,16 @@ class CapLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerCap:
-    """`GET /v1/powercap`: the cap in force and how it is kept; null while none is."""
+    """`GET /v1/powercap`: the cap in force and how it is kept; null while none is.
+
+    Attributes:
+        trouble: which actuators obey another journal or epoch, and what to run there; a sentence
+            each.
+    """
 
     at: datetime
     cap: CapLine | None
+    trouble: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,11 +290,17 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalLine:
-    """The database. `state`: ok | unavailable; `trouble`: one sentence, "" when ok."""
+    """The database.
+
+    Attributes:
+        state: ok | slow | unavailable. `trouble`: one sentence, "" when ok.
+        identity: what actuators know this journal by, a UUID; "" before this daemon led it.
+    """
 
     state: str
     database: str
     trouble: str = ""
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +309,8 @@ class StatusView:
 
     Attributes:
         at: when this was true. While the journal does not answer, the runs are the last known
-            ones and `stale_s` says how old they are; else it is 0.
+            ones and `stale_s` says how old they are; else it is 0. `never_read`: it has not
+            answered since the daemon started, so that nothing is known of runs and signals.
         mode: observe | advise | act.
         leading: this daemon decides; else it stands by and `leader` names who does.
         epoch: the fence under which it acts; None on standby.
@@ -330,6 +343,25 @@ class StatusView:
     settings: str = ""
     cap: CapLine | None = None
     lost_more: Mapping[str, int] = field(default_factory=dict)
+    never_read: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reopening:
+    """A month that was closed and opened again by a person.
+
+    Attributes:
+        by, reason: who did it, and why.
+        carbon_ug: micrograms that it had been closed with, by signal. `flags`: of these.
+    """
+
+    month: str
+    closed_at: datetime
+    reopened_at: datetime
+    by: str
+    reason: str
+    carbon_ug: Mapping[str, int]
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ Invariant: what is not exactly understood is refused whole (`InputInvalid`), nev
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,9 @@ from typing import Any
 from wattmesh.errors import InputInvalid
 
 MOST_WISHES = 1024
+HIGHEST_EPOCH = 2**31 - 1
+"""The journal keeps epochs in four bytes."""
+
 LONGEST_LEASE_S = 24 * 3600.0
 HIGHEST_CLOCK_MHZ = 100_000
 HIGHEST_CAP_W = 100_000.0
@@ -117,15 +121,18 @@ class Desired:
     """Everything that is wished for one node.
 
     Attributes:
-        epoch: of the controller that wishes it; the actuator stores the highest it has heard and
-            refuses lower ones.
+        epoch: of the controller that wishes it, in [0, 2^31 - 1]; the actuator stores the highest
+            it has heard of one journal and refuses lower ones.
         serial: changes whenever the wishes do; a reader waits for another one than it has.
+        journal: identity of the journal (a UUID) that `epoch` counts in, and the only one that an
+            actuator obeys; "": the controller is older than identities.
     """
 
     node: str
     epoch: int
     serial: str
     wishes: tuple[Wish, ...] = ()
+    journal: str = ""
 
     def __post_init__(self) -> None:
         """Refuse two wishes of one kind for one GPU: nobody could say which holds."""
@@ -140,6 +147,7 @@ class Desired:
         """Give the JSON object."""
         return {
             "node": self.node,
+            "journal": self.journal,
             "epoch": self.epoch,
             "serial": self.serial,
             "wishes": [wish.to_json() for wish in self.wishes],
@@ -153,17 +161,15 @@ class Desired:
             InputInvalid: any part of it is not understood.
         """
         fields = _object(data, "desired state")
-        epoch = _whole(fields, "epoch")
         wishes = fields.get("wishes", [])
-        if epoch is None or epoch < 0:
-            raise InputInvalid("desired state: epoch is missing")
         if not isinstance(wishes, list) or len(wishes) > MOST_WISHES:
             raise InputInvalid(f"desired state: wishes is not a list of at most {MOST_WISHES}")
         return cls(
             node=_text(fields, "node"),
-            epoch=epoch,
+            epoch=read_epoch(fields.get("epoch")),
             serial=_text(fields, "serial"),
             wishes=tuple(Wish.from_json(each) for each in wishes),
+            journal=read_identity(fields.get("journal", "")),
         )
 
 
@@ -228,22 +234,29 @@ class Applied:
 
     Attributes:
         mode: observe | dry-run | enforce; "none" where no actuator answers.
-        epoch: the highest it has heard.
+        epoch: the highest it has heard of that journal.
         trouble: why it obeys nobody at all, as a sentence; "" when it does.
+        journal: identity of the only journal that it obeys; "": it has obeyed none yet.
+        fenced: why it refused what was wished last: "journal" (of another one) or "epoch"; "" when
+            it did not.
     """
 
     mode: str
     epoch: int
     gpus: tuple[GpuControl, ...] = ()
     trouble: str = ""
+    journal: str = ""
+    fenced: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Give the JSON object."""
         return {
             "mode": self.mode,
+            "journal": self.journal,
             "epoch": self.epoch,
             "gpus": [gpu.to_json() for gpu in self.gpus],
             "trouble": self.trouble,
+            "fenced": self.fenced,
         }
 
     @classmethod
@@ -257,12 +270,48 @@ class Applied:
         gpus, trouble = fields.get("gpus", []), fields.get("trouble", "")
         if not isinstance(gpus, list) or not isinstance(trouble, str):
             raise InputInvalid("actuator's answer: gpus must be a list and trouble text")
+        fenced = fields.get("fenced", "")
+        if fenced not in ("", *FENCES):
+            raise InputInvalid(f"actuator's answer: fenced must be one of {', '.join(FENCES)}")
         return cls(
             mode=_text(fields, "mode"),
-            epoch=_whole(fields, "epoch") or 0,
+            # One may hold a number from before epochs had a range.
+            epoch=min(max(0, _whole(fields, "epoch") or 0), HIGHEST_EPOCH),
             gpus=tuple(GpuControl.from_json(each) for each in gpus),
             trouble=trouble[:500],
+            journal=read_identity(fields.get("journal", "")),
+            fenced=fenced,
         )
+
+
+FENCES = ("journal", "epoch")
+"""What an actuator may refuse a wish for, unread: it is of another journal, or of a wrong epoch."""
+
+_IDENTITY = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def read_identity(value: object) -> str:
+    """Read a journal's identity; "" is none.
+
+    Raises:
+        InputInvalid: no UUID in small letters.
+    """
+    if not isinstance(value, str) or (value and not _IDENTITY.fullmatch(value)):
+        raise InputInvalid(f"journal must be a UUID in small letters, got {value!r}"[:300])
+    return value
+
+
+def read_epoch(value: object) -> int:
+    """Read an epoch.
+
+    Raises:
+        InputInvalid: no whole number in [0, 2^31 - 1].
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= HIGHEST_EPOCH:
+        raise InputInvalid(
+            f"epoch must be a whole number from 0 to {HIGHEST_EPOCH}, got {value!r}"[:300]
+        )
+    return value
 
 
 def _object(data: object, what: str) -> Mapping[str, Any]:
@@ -302,6 +351,7 @@ def _moment(fields: Mapping[str, Any], key: str) -> datetime | None:
         return None
     try:
         moment = datetime.fromisoformat(value)
-    except (TypeError, ValueError):
+        # What has no moment in UTC (the last hours of year 9999 west of it) could not be kept.
+        return moment.astimezone(UTC) if moment.tzinfo else moment
+    except (TypeError, ValueError, OverflowError):
         raise InputInvalid(f"{key} must be a time, got {value!r}"[:300]) from None
-    return moment

@@ -19,10 +19,11 @@ class Held(Exception):
         super().__init__(f"held by process {holder}")
 
 
-def hold(path: Path) -> int:
+def hold(path: Path, *, shared: bool = False) -> int:
     """Take the lock file beside `path` for this process alone; give its open descriptor.
 
     The kernel lets go of it when the descriptor is closed, and when the process ends, however.
+    `shared`: together with others who take it so, and with nobody who does not.
 
     Raises:
         Held: another process has it. OSError: the file cannot be opened.
@@ -30,7 +31,7 @@ def hold(path: Path) -> int:
     name = path.with_name(f"{path.name}.lock")
     lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
         holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(lock)

@@ -13,7 +13,7 @@ from typing import Protocol
 from wattmesh.controller.agent.duties import Newest
 from wattmesh.controller.agent.knowledge import Told
 from wattmesh.controller.loops import Clock
-from wattmesh.errors import WattmeshError
+from wattmesh.errors import Fenced, WattmeshError
 from wattmesh.telemetry.actuator.wire import Claim as Owners
 from wattmesh.telemetry.attribution import Claim, NodeView
 from wattmesh.telemetry.desired import Applied, Desired
@@ -30,6 +30,10 @@ class Actuator(Protocol):
 
     def apply(self, desired: Desired, claims: Mapping[str, Owners]) -> Applied:
         """Say everything that is wished, and whose processes the holders' are."""
+        ...
+
+    def state(self) -> Applied:
+        """Ask what is in force, and whom it obeys."""
         ...
 
 
@@ -65,8 +69,10 @@ class Obeying:
         before = self._newest.applied
         try:
             applied = self._actuator.apply(wish, owners(told, self._view.view, self._newest.claims))
+        except Fenced as error:
+            applied = self._fenced(wish, str(error))
         except WattmeshError as error:
-            applied = Applied(mode="none", epoch=wish.epoch, trouble=str(error)[:500])
+            applied = _silent(wish, str(error))
         self._newest.applied = applied
         locks = {each.gpu_uuid: each.clock_mhz for each in applied.gpus}
         self._exporter.locked({gpu: mhz for gpu, mhz in locks.items() if mhz is not None})
@@ -74,6 +80,21 @@ class Obeying:
             if applied.trouble and (before is None or applied.trouble != before.trouble):
                 log.warning("no clock is set here: %s", applied.trouble)
             self._changed()
+
+    def _fenced(self, wish: Desired, why: str) -> Applied:
+        """Say whom the actuator obeys instead; nothing of ours can be set there."""
+        try:
+            stands = self._actuator.state()
+        except WattmeshError as error:
+            return _silent(wish, str(error))
+        kind = "epoch" if wish.journal == stands.journal else "journal"
+        gpus = tuple(replace(each, settable=False, trouble=why) for each in stands.gpus)
+        return replace(stands, gpus=gpus, trouble=why, fenced=kind)
+
+
+def _silent(wish: Desired, why: str) -> Applied:
+    """Say that no actuator takes the wish."""
+    return Applied(mode="none", epoch=wish.epoch, trouble=why[:500])
 
 
 def left(desired: Desired, age_s: float) -> Desired | None:
@@ -93,16 +114,15 @@ def left(desired: Desired, age_s: float) -> Desired | None:
 
 
 def owners(told: Told, view: NodeView | None, claims: Mapping[str, Claim]) -> dict[str, Owners]:
-    """Say whose processes each holder's are: by this node's own view, else by their user."""
+    """Say whose processes each holder's are: of its user, and by this node's own view which."""
+    uids = {each.run: each.owner_uid for each in told.holders if each.owner_uid is not None}
     if view is None:
-        return {
-            each.run: Owners(uids=frozenset({each.owner_uid}))
-            for each in told.holders
-            if each.owner_uid is not None
-        }
-    pids: dict[str, set[int]] = {each.run: set() for each in told.holders}
+        return {run: Owners(uids=frozenset({uid})) for run, uid in uids.items()}
+    pids: dict[str, set[int]] = {}
     for gpu, users in view.users.items():
         run = claims[gpu].run if gpu in claims else ""
-        if run:
+        if run in uids and users:
             pids.setdefault(run, set()).update(process.pid for process in users)
-    return {run: Owners(pids=frozenset(each)) for run, each in pids.items()}
+    return {
+        run: Owners(uids=frozenset({uids[run]}), pids=frozenset(each)) for run, each in pids.items()
+    }

@@ -20,6 +20,7 @@ from wattmesh.controller import clocks
 from wattmesh.controller.api.calls import failure, read_call, success
 from wattmesh.controller.api.deliveries import read_delivery
 from wattmesh.controller.api.desk import Call, Conflict, Desk, NotFound
+from wattmesh.controller.api.waits import Waits
 from wattmesh.controller.fleet import Snapshot, holders
 from wattmesh.controller.views import Done
 from wattmesh.errors import InputInvalid, RetryLater
@@ -158,9 +159,10 @@ def _split(row: EnergyRow, grid: SlotGrid, until: datetime) -> list[EnergyRow]:
 class WishBoard:
     """Answers the long-polling call from what the newest cycle saw; holds no thread."""
 
-    def __init__(self, desk: Desk) -> None:
-        """Take the desk."""
+    def __init__(self, desk: Desk, waits: Waits) -> None:
+        """Take the desk, and who counts whoever waits."""
         self._desk = desk
+        self._waits = waits
 
     async def answer(self, request: Request) -> Response:
         """Serve the call."""
@@ -168,7 +170,8 @@ class WishBoard:
             call = await read_call(request)
             call.as_agent(self._desk)
             wait_s = call.number("wait", default=0.0, lowest=0.0, highest=LONGEST_WAIT_S)
-            return success(await self._newest(call, wait_s))
+            with self._waits.place(call):
+                return success(await self._newest(call, wait_s))
         except Exception as error:
             return failure(error, request.url.path)
 
@@ -190,9 +193,9 @@ class WishBoard:
             await asyncio.sleep(0)
 
 
-def desired_endpoint(desk: Desk) -> Callable[[Request], Awaitable[Response]]:
+def desired_endpoint(desk: Desk, waits: Waits) -> Callable[[Request], Awaitable[Response]]:
     """Make the long-polling endpoint."""
-    return WishBoard(desk).answer
+    return WishBoard(desk, waits).answer
 
 
 def _fresh(desk: Desk) -> Snapshot:
@@ -225,6 +228,7 @@ def _answer(desk: Desk, node: str, snapshot: Snapshot, epoch: int) -> dict[str, 
         mode=desk.pulse.settings.mode,
         frozen=snapshot.frozen,
         cap=snapshot.cap,
+        journal=desk.pulse.journal,
     )
     owners = holders(runs, desk.now, seen=True)
     grid = desk.grid()

@@ -25,6 +25,7 @@ from wattmesh.controller.api.attested import ATTESTED_UID, Endpoint, attested_pe
 from wattmesh.controller.api.desk import Desk
 from wattmesh.controller.api.peers import NOBODY
 from wattmesh.controller.api.server import Serving, configured
+from wattmesh.controller.api.waits import Waits
 from wattmesh.controller.journal.run_nodes import ANY
 from wattmesh.controller.journal.tokens import digest_of
 from wattmesh.controller.settings.checks import listen_address
@@ -120,10 +121,11 @@ def application(desk: Desk, workers: ThreadPoolExecutor, token: str = "") -> Sta
         token: the shared one; "" for none.
     """
     shared = digest_of(token) if token else ""
+    waits = Waits(desk)
     routes = [
         Route(
             call.path,
-            _for_agents(serving(desk, workers, call), desk, shared, attested=call.relayed),
+            _for_agents(serving(desk, workers, call, waits), desk, shared, attested=call.relayed),
             methods=[call.method],
         )
         for call in CALLS

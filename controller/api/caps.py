@@ -11,6 +11,7 @@ from wattmesh.controller import marks
 from wattmesh.controller.api.desk import Call, Conflict, Desk
 from wattmesh.controller.cap.capping import apply
 from wattmesh.controller.cap.held import CapNow, sentence
+from wattmesh.controller.fences import sentences
 from wattmesh.controller.journal.caps import CapRow
 from wattmesh.controller.status import cap_line, power_flags
 from wattmesh.controller.views import Done, PowerCap
@@ -18,20 +19,18 @@ from wattmesh.errors import InputInvalid, RetryLater
 from wattmesh.policies.decision import Mode
 from wattmesh.policies.words import moment, watts
 
-LONGEST = timedelta(days=31)
-"""A cap that is to last longer is a limit of the site: set that on the boards themselves."""
-
 
 def show(desk: Desk, call: Call) -> PowerCap:
     """Give the cap in force, and how it is kept."""
-    return PowerCap(at=desk.now, cap=cap_line(desk.pulse, desk.now))
+    return PowerCap(at=desk.now, cap=cap_line(desk.pulse, desk.now), trouble=_fenced(desk))
 
 
 def order(desk: Desk, call: Call) -> Done:
     """Cap what all GPUs together may draw, until a time; it takes the place of the one before."""
     epoch = desk.lead()
     call.as_operator(desk, "order a power cap")
-    cap_w, until = _watts(call), _until(call, desk.now)
+    days = desk.pulse.settings.actuator.obligation_days
+    cap_w, until = _watts(call), _until(call, desk.now, days)
     reason = call.text("reason", default="by hand")
     trial = CapRow(id=0, cap_w=cap_w, start=desk.now, until=until, by=call.who, reason=reason)
     expected = _expected(desk, trial)
@@ -42,9 +41,10 @@ def order(desk: Desk, call: Call) -> Done:
     desk.journal.events.add("power_cap", f"{call.who} ({reason}): {said}", desk.now)
     desk.wake()
     tail = f" It takes the place of the cap of {watts(before.cap_w)}." if before else ""
+    fenced = "".join(f" {each}" for each in _fenced(desk))
     return Done(
         done=f"{said}{tail} Nodes that answer obey in the next cycle; `wattmesh powercap show` "
-        "follows it.",
+        f"follows it.{fenced}",
         changed=tuple(sorted(expected.plan.boards)),
     )
 
@@ -84,6 +84,8 @@ def _expected(desk: Desk, row: CapRow) -> CapNow:
     report = turned.report
     seen = report.cap.before if report.cap else turned.report.observation
     _, expected = apply(seen, row, desk.pulse.nodes, desk.journal.runs.all(desk.now))
+    if not expected.obeying and (fenced := _fenced(desk)):
+        raise Conflict(f"No board obeys. {' '.join(fenced)}")
     if not expected.obeying:
         raise Conflict(
             "No board obeys: no agent that is heard reports an actuator that acts; set "
@@ -91,6 +93,12 @@ def _expected(desk: Desk, row: CapRow) -> CapNow:
             "(docs/safety.md)."
         )
     return expected
+
+
+def _fenced(desk: Desk) -> tuple[str, ...]:
+    """Say which actuators refuse this daemon, and what to do."""
+    pulse = desk.pulse
+    return sentences(pulse.nodes, desk.now, journal=pulse.journal, epoch=pulse.epoch or 0)
 
 
 def _watts(call: Call) -> float:
@@ -107,8 +115,8 @@ def _watts(call: Call) -> float:
     return float(value)
 
 
-def _until(call: Call, now: datetime) -> datetime:
-    """Read when the cap ends.
+def _until(call: Call, now: datetime, days: float) -> datetime:
+    """Read when the cap ends; in `days` from now at the latest, for actuators take no longer one.
 
     Raises:
         InputInvalid: no time with its zone, not to come, or too far away.
@@ -120,9 +128,9 @@ def _until(call: Call, now: datetime) -> datetime:
         until = datetime.min
     if until.tzinfo is None:
         raise InputInvalid(f"until={text!r} is not a time; write 2026-12-01T18:00:00Z")
-    if not now < until <= now + LONGEST:
+    if not now < until <= now + timedelta(days=days):
         raise InputInvalid(
-            f"until={text} must lie between now and {LONGEST.days} days from now: a cap always "
-            "ends by itself"
+            f"until={text} must lie between now and {days:g} days from now "
+            "(actuator.obligation_days): a cap always ends by itself"
         )
     return until

@@ -7,6 +7,14 @@ import typer
 
 def actuator(
     config: Annotated[str, typer.Option("--config", metavar="FILE", help="The settings file.")],
+    obey: Annotated[
+        str,
+        typer.Option(
+            "--obey",
+            metavar="JOURNAL:EPOCH",
+            help="Hand this node to another journal and end (root; `wattmesh status` names it).",
+        ),
+    ] = "",
     restore: Annotated[
         bool,
         typer.Option("--restore", help="Give everything back but obligations, and end."),

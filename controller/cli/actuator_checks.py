@@ -29,6 +29,7 @@ def judged(told: Applied) -> Finding:
     settable = sum(gpu.settable for gpu in told.gpus)
     ours = sum(gpu.clock_mhz is not None or gpu.cap_w is not None for gpu in told.gpus)
     text = f"mode {told.mode}, {settable} of {len(told.gpus)} GPUs settable, {ours} set now"
+    text += f", obeys journal {told.journal}" if told.journal else ""
     if told.mode == "enforce" and told.trouble:
         return problem(CHECK, told.trouble, "wattmesh restore-all --resume, when you are done")
     troubles = sorted({gpu.trouble for gpu in told.gpus if gpu.trouble})

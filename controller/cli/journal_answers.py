@@ -17,6 +17,7 @@ from wattmesh.controller.api import reading, reports
 from wattmesh.controller.api.desk import Call, Desk
 from wattmesh.controller.api.peers import Peer
 from wattmesh.controller.bell import Bell
+from wattmesh.controller.journal.address import journal_url
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.controller.loops import Clock
@@ -24,7 +25,6 @@ from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings import read as reader
 from wattmesh.controller.signals.grid import grid
 from wattmesh.controller.views import as_json
-from wattmesh.controller.wiring import journal_url
 from wattmesh.errors import InputInvalid
 
 Handler = Callable[[Desk, Call], Any]

@@ -87,10 +87,11 @@ def ends(until: str | None, lasts: str | None, now: datetime) -> datetime:
 
 def screen(answer: Mapping[str, Any]) -> list[Text | str]:
     """Lay out the answer of `GET /v1/powercap`."""
-    cap = answer["cap"]
+    cap, lines = answer["cap"], list[Text | str](trouble(answer.get("trouble", ())))
     if cap is None:
-        return ["No power cap is in force."]
-    lines: list[Text | str] = [] if cap["meets"] else [*trouble([cap["sentence"]])]
+        return [*lines, "No power cap is in force."]
+    if not cap["meets"]:
+        lines += trouble([cap["sentence"]])
     if cap["meets"]:
         lines.append(cap["sentence"])
     lines.append(styled((f"ordered by {cap['by']}: {cap['reason']}", DIM)))

@@ -30,6 +30,7 @@ COMMANDS = {
     "status": Place(module="status", name="status"),
     "budget": Place(module="budget", name="budget"),
     "report": Place(module="report", name="report"),
+    "reopen": Place(module="operate", name="reopen"),
     "why": Place(module="why", name="why"),
     "decisions": Place(module="why", name="decisions"),
     "runs": Place(module="runs", name="runs"),

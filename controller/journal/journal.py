@@ -1,12 +1,16 @@
 """The journal: everything wattmesh remembers, as one object with a store per idea."""
 
-from sqlalchemy import inspect, text
+import os
+
+from sqlalchemy import Connection, inspect, text
 
 from wattmesh import migrations
 from wattmesh.controller.journal.budgets import BudgetStore
 from wattmesh.controller.journal.by_slot import BySlot
 from wattmesh.controller.journal.caps import CapStore
 from wattmesh.controller.journal.carbon import CarbonStore
+from wattmesh.controller.journal.clock_marks import ClockMarks
+from wattmesh.controller.journal.copies import in_use
 from wattmesh.controller.journal.coverage import CoverageStore
 from wattmesh.controller.journal.decisions import DecisionStore
 from wattmesh.controller.journal.engine import Database
@@ -29,9 +33,10 @@ from wattmesh.errors import FixInput
 class Journal:
     """The stores of one database. Methods raise `JournalUnavailable` when it does not answer."""
 
-    def __init__(self, database: Database) -> None:
-        """Put a store over every group of tables."""
+    def __init__(self, database: Database, lock: int | None = None) -> None:
+        """Put a store over every group of tables; `lock` is let go with it."""
         self.database = database
+        self._lock = lock
         self.runs = RunStore(database)
         self.signs = SignStore(database, self.runs.liveness)
         self.switches = SwitchStore(database)
@@ -51,17 +56,34 @@ class Journal:
         self.leadership = Leadership(database)
         self.events = EventStore(database)
         self.retention = Retention(database)
+        self.clock_marks = ClockMarks(database)
 
     @classmethod
-    def open(cls, url: str) -> "Journal":
+    def open(cls, url: str, *, daemon: bool = False) -> "Journal":
         """Open a journal whose schema is at this version's revision.
 
+        Args:
+            url: of its database.
+            daemon: nobody may put another file in its place before `close`.
+
         Raises:
-            JournalUnavailable: the database does not answer.
+            JournalUnavailable: the database does not answer, or is being restored.
             FixInput: it is at another revision; the message names the command.
         """
+        database = Database(url)
+        journal = cls(database, in_use(database) if daemon else None)
+        try:
+            journal.check_revision()
+        except BaseException:
+            journal.close()
+            raise
+        return journal
+
+    @classmethod
+    def later(cls, url: str) -> "Journal":
+        """Make a journal whose database does not answer yet; its schema is checked when it does."""
         journal = cls(Database(url))
-        journal.check_revision()
+        journal.database.admit_by(lambda connection: _check(journal.database.name, connection))
         return journal
 
     def check_revision(self) -> None:
@@ -71,23 +93,15 @@ class Journal:
             JournalUnavailable: the database does not answer.
             FixInput: another revision; the message names the next step.
         """
-        found = revision(self.database)
-        if found == migrations.HEAD:
-            return
-        name = self.database.name
-        if found is None or found in migrations.REVISIONS:
-            raise FixInput(
-                f"the journal {name} is at revision {found or 'none'}, this wattmesh needs "
-                f"{migrations.HEAD}: run `wattmesh db upgrade`"
-            )
-        raise FixInput(
-            f"the journal {name} is at revision {found}, which is newer than this wattmesh "
-            f"({migrations.HEAD}): install the newer wattmesh and restart the daemon"
-        )
+        with self.database.reading() as connection:
+            _check(self.database.name, connection)
 
     def close(self) -> None:
         """Close every connection."""
         self.database.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def revision(database: Database) -> str | None:
@@ -97,9 +111,33 @@ def revision(database: Database) -> str | None:
         JournalUnavailable: the database does not answer.
     """
     with database.reading() as connection:
-        if not inspect(connection).has_table("alembic_version"):
-            return None
-        found: str | None = connection.execute(
-            text("SELECT version_num FROM alembic_version")
-        ).scalar()
-        return found
+        return _revision(connection)
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return found
+
+
+def _check(name: str, connection: Connection) -> None:
+    """Refuse a schema of another version.
+
+    Raises:
+        FixInput: it is one; the message names the next step.
+    """
+    found = _revision(connection)
+    if found == migrations.HEAD:
+        return
+    if found is None:
+        raise FixInput(f"the journal {name} has no tables yet: run `wattmesh db upgrade`")
+    if found in migrations.REVISIONS:
+        raise FixInput(
+            f"the journal {name} is at revision {found}, this wattmesh needs {migrations.HEAD}: "
+            "run `wattmesh db upgrade`"
+        )
+    raise FixInput(
+        f"the journal {name} is at revision {found}, which is newer than this wattmesh "
+        f"({migrations.HEAD}): install the newer wattmesh and restart the daemon"
+    )

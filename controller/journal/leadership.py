@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select, text, update
+from sqlalchemy import Connection, select, update
 
 from wattmesh.controller.journal.engine import Database
+from wattmesh.controller.journal.identity import settle
 from wattmesh.controller.journal.tables import LEADERSHIP
-from wattmesh.controller.journal.values import from_us, insert_new
+from wattmesh.controller.journal.values import clock_us, from_us, insert_new
 from wattmesh.errors import Fenced
 
 _NOBODY = {"id": 1, "holder": "", "epoch": 0, "expires_at": 0}
@@ -32,11 +33,12 @@ class LeaderRow:
 
 
 class Leadership:
-    """The lease row."""
+    """The lease row. `journal`: the identity that our newest epoch counts in; "" before one."""
 
     def __init__(self, database: Database) -> None:
         """Keep the database."""
         self._database = database
+        self.journal = ""
 
     def acquire(self, holder: str, ttl_s: float) -> int | None:
         """Take the lease when it is free, expired or ours; give its epoch, None when it is held.
@@ -46,7 +48,7 @@ class Leadership:
         """
         with self._database.writing() as connection:
             insert_new(connection, LEADERSHIP, _NOBODY)
-            now_us, ttl_us = _clock_us(connection), int(ttl_s * 1e6)
+            now_us, ttl_us = clock_us(connection), int(ttl_s * 1e6)
             row = connection.execute(_locked()).one()
             expires = now_us + ttl_us
             held = now_us < row.expires_at <= now_us + _LONGEST_LEASE * ttl_us
@@ -56,12 +58,13 @@ class Leadership:
             connection.execute(
                 update(LEADERSHIP).values(holder=holder, epoch=epoch, expires_at=expires)
             )
+            self.journal = settle(connection, now_us)
             return epoch
 
     def renew(self, holder: str, epoch: int, ttl_s: float) -> bool:
         """Prolong the lease; False when it is no longer ours."""
         with self._database.writing() as connection:
-            expires = _clock_us(connection) + int(ttl_s * 1e6)
+            expires = clock_us(connection) + int(ttl_s * 1e6)
             mine = (LEADERSHIP.c.holder == holder) & (LEADERSHIP.c.epoch == epoch)
             done = connection.execute(update(LEADERSHIP).where(mine).values(expires_at=expires))
             return done.rowcount == 1
@@ -70,7 +73,7 @@ class Leadership:
         """Let the lease expire now (a clean stop)."""
         with self._database.writing() as connection:
             mine = (LEADERSHIP.c.holder == holder) & (LEADERSHIP.c.epoch == epoch)
-            now_us = _clock_us(connection)
+            now_us = clock_us(connection)
             connection.execute(update(LEADERSHIP).where(mine).values(expires_at=now_us))
 
     def current(self) -> LeaderRow | None:
@@ -83,7 +86,7 @@ class Leadership:
                 holder=row.holder,
                 epoch=row.epoch,
                 expires_at=from_us(row.expires_at),
-                expired=row.expires_at <= _clock_us(connection),
+                expired=row.expires_at <= clock_us(connection),
             )
 
 
@@ -102,12 +105,3 @@ def check_epoch(connection: Connection, epoch: int) -> None:
 def _locked() -> Any:
     """Select the row so that nobody changes it before we commit."""
     return select(LEADERSHIP).with_for_update()
-
-
-def _clock_us(connection: Connection) -> int:
-    """Read the database's clock: every daemon sees the same one."""
-    if connection.dialect.name == "sqlite":
-        query = "SELECT CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
-    else:
-        query = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
-    return int(connection.execute(text(query)).scalar_one())

@@ -32,6 +32,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from wattmesh.controller.journal import node_devices
 from wattmesh.controller.journal.coverage import extend
 from wattmesh.controller.journal.engine import Database
+from wattmesh.controller.journal.identity import copied_until_us
 from wattmesh.controller.journal.tables import (
     DELIVERIES,
     ENERGY,
@@ -375,7 +376,7 @@ def _count(connection: Connection, node: str, batch: Batch) -> None:
         connection.execute(delete(NODE_COUNTERS).where(mine))
     counters = [{"node": node, **columns(each), "at": to_us(each.at)} for each in batch.baselines]
     upsert(connection, NODE_COUNTERS, counters)
-    extend(connection, batch.baselines)
+    extend(connection, batch.baselines, copied_us=copied_until_us(connection))
 
 
 def _remember(

@@ -261,6 +261,27 @@ CLOSED_PERIODS = Table(
     Column("figures", Text, nullable=False),
 )
 
+REOPENED_PERIODS = Table(
+    "reopened_periods",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    *(Column(each.name, each.type, nullable=False) for each in CLOSED_PERIODS.c),
+    Column("reopened_at", BigInteger, nullable=False),
+    Column("by", String(255), nullable=False),
+    Column("reason", Text, nullable=False),
+)
+
+CLOCK_MARKS = Table(
+    "clock_marks",
+    METADATA,
+    Column("host", String(255), primary_key=True),
+    Column("boot_id", String(64), nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("monotonic_us", BigInteger, nullable=False),
+    Column("held_us", BigInteger, nullable=False),
+    Column("why", Text, nullable=False),
+)
+
 POWER_CAPS = Table(
     "power_caps",
     METADATA,
@@ -434,6 +455,15 @@ LEADERSHIP = Table(
     Column("holder", String(255), nullable=False),
     Column("epoch", Integer, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
+)
+
+IDENTITY = Table(
+    "identity",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("journal", String(36), nullable=False),
+    Column("made_at", BigInteger, nullable=False),
+    Column("came_from", String(36), nullable=False, default=""),
 )
 
 EVENTS = Table(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, overload
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, Row, Table, text
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
@@ -32,6 +32,21 @@ def from_us(value: None) -> None: ...
 def from_us(value: int | None) -> datetime | None:
     """Give the moment of whole microseconds since 1970; exact."""
     return None if value is None else EPOCH + timedelta(microseconds=value)
+
+
+def with_moments(row: Row[Any], *names: str) -> dict[str, Any]:
+    """Give a row's values by column, the named ones as moments."""
+    values = dict(row._mapping)
+    return values | {name: from_us(values[name]) for name in names}
+
+
+def clock_us(connection: Connection) -> int:
+    """Read the database's clock: every daemon sees the same one."""
+    if connection.dialect.name == "sqlite":
+        query = "SELECT CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+    else:
+        query = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
+    return int(connection.execute(text(query)).scalar_one())
 
 
 def to_text(value: object) -> str:

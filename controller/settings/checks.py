@@ -24,6 +24,7 @@ from wattmesh.controller.settings.words import Mistake, quoted
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.ranges import NAME
+from wattmesh.telemetry.actuator.settings import mixed_groups
 
 SOCKET_PATH_LIMIT = 107
 """Bytes that fit into sun_path (unix(7): 108 with the closing zero)."""
@@ -127,6 +128,8 @@ def _addresses(settings: Settings) -> Iterator[Mistake]:
             listen_address(text)
         except InputInvalid as error:
             yield key, str(error)
+    api = settings.api
+    yield from mixed_groups(api.group, api.operators_group, settings.actuator.group)
     yield from _agents(settings.api)
     yield from _agent(settings.agent)
 

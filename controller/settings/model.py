@@ -16,6 +16,7 @@ from wattmesh.controller.settings.carbon import CarbonSection
 from wattmesh.controller.settings.section import File, Section, Time
 from wattmesh.policies.decision import Mode, PolicySettings
 from wattmesh.reconfig.catalogue import Equivalence
+from wattmesh.telemetry.actuator.settings import MOST_DAYS, OPERATORS
 
 
 def state_folder() -> Path:
@@ -41,6 +42,9 @@ class JournalSection(Section):
     lost_days: float = Field(default=7.0, gt=0, le=365)
     """Days after which a run that is not heard any more is ended; its rows stay, and it goes on
     when it is heard again."""
+    trust_clock: bool = False
+    """Whether to delete, close and settle although the kernel calls the wall clock unsynchronised:
+    only where something that it does not know of keeps the clock."""
 
 
 class ApiSection(Section):
@@ -48,14 +52,15 @@ class ApiSection(Section):
 
     socket: File = Field(default_factory=lambda: runtime_folder() / "wattmesh.sock")
     """Unix socket that jobs and the command line talk to; created with mode 0660."""
-    group: str = Field(default="", examples=["wattmesh"])
-    """Unix group whose members may connect (the owners of jobs); default the operators' group."""
+    group: str = Field(default="", examples=["wattmesh-users"])
+    """Unix group whose members may connect (the owners of jobs); default the operators' group. It
+    is neither that group nor the actuator's."""
     runs_per_user: int = Field(default=256, ge=1, le=100_000)
     """Most runs of one user that have not ended. One more ends the user's longest silent one, and
     is refused where none is silent."""
     waits_per_user: int = Field(default=64, ge=1, le=1000)
-    """Most calls of one user that wait for an order at the same time."""
-    operators_group: str = "wattmesh-operators"
+    """Most calls of one user, or of one node's agent, that wait for news at the same time."""
+    operators_group: str = OPERATORS
     """Unix group whose members may act on runs of other owners, freeze and thaw everything."""
     listen: str = Field(default="", examples=["0.0.0.0:9465"])
     """Address for the agents of other nodes as host:port (TLS, and a token of each node's own); ""
@@ -160,8 +165,11 @@ class ActuatorSection(Section):
     """`observe` (refuses all), `dry-run` (says what it would do), `enforce`."""
     socket: File = Path("/run/wattmesh-actuator/actuator.sock")
     """Unix socket (mode 0660) that the agent talks to."""
-    group: str = Field(default="wattmesh", examples=["wattmesh"])
-    """Unix group whose members may connect."""
+    group: str = Field(default="wattmesh-actuator", examples=["wattmesh-actuator"])
+    """Unix group whose members may connect, and look: the agent's user and nobody else. It is
+    neither the job owners' group nor the operators'."""
+    agent: str = Field(default="wattmesh", examples=["wattmesh"])
+    """User (name or uid) that the agent runs as: nobody but that one and root may wish anything."""
     journal: File = Path("/var/lib/wattmesh-actuator/journal")
     """Where it writes what it found before it changes anything."""
     library: File | None = Field(default=None, examples=["/usr/lib/libnvidia-ml.so.1"])
@@ -177,6 +185,8 @@ class ActuatorSection(Section):
     """Most that one economy write, or one step back up, changes: share of the board's range."""
     boards: tuple[str, ...] = Field(default=(), strict=False)
     """Board names that may be changed besides those that wattmesh knows."""
+    obligation_days: float = Field(default=31.0, gt=0, le=MOST_DAYS)
+    """Longest days that an operator's cap may last; one that is to last longer is refused."""
 
 
 class PolicySection(Section):

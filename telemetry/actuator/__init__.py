@@ -7,6 +7,7 @@ The map:
     facts.py       what is seen of a GPU, what is ours there, what is to be done (pure types)
     wire.py        the words on its socket (pure)
     leases.py      how long a wish holds (pure)
+    fence.py       whom it obeys: one journal, and its newest epoch (pure)
     refusals.py    why a wish is not obeyed (pure)
     watching.py    whether what we wrote is still in force (pure)
     rules.py       what is written next (pure)
@@ -20,5 +21,6 @@ The map:
     server.py      the socket, and the heartbeat
     client.py      what the agent and the command line speak to it with
     restore.py     everything back, with or without a running actuator
+    obeying.py     handed to another journal by root, with or without a running actuator
     __main__.py    its life as a process
 """

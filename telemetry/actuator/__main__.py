@@ -18,6 +18,7 @@ from wattmesh.telemetry.actuator import settings as settings_file
 from wattmesh.telemetry.actuator.device import NvmlDevice
 from wattmesh.telemetry.actuator.engine import Engine
 from wattmesh.telemetry.actuator.journal import Journal
+from wattmesh.telemetry.actuator.obeying import hand_over
 from wattmesh.telemetry.actuator.restore import restore_all
 from wattmesh.telemetry.actuator.server import Server
 from wattmesh.telemetry.actuator.settings import ActuatorSettings
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the actuator, or give everything back once."""
+    """Run the actuator, or do one thing: give everything back, or obey another journal."""
     asked = _parser().parse_args(words)
     logging.basicConfig(
         level=logging.DEBUG if asked.debug else logging.INFO,
@@ -35,6 +36,9 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     try:
         settings = settings_file.load(asked.config)
+        if asked.obey is not None:
+            print(hand_over(settings, asked.obey))
+            return 0
         if asked.restore:
             return _give_back(settings)
         _live(settings, restore_at_stop=asked.restore_at_stop)
@@ -48,6 +52,11 @@ def _parser() -> argparse.ArgumentParser:
     """Say what can be typed."""
     parser = argparse.ArgumentParser(prog="wattmesh actuator", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, metavar="FILE")
+    parser.add_argument(
+        "--obey",
+        metavar="JOURNAL:EPOCH",
+        help="hand this node to another journal and end (root; `wattmesh status` names it)",
+    )
     parser.add_argument(
         "--restore", action="store_true", help="give everything back and end (ExecStopPost)"
     )
@@ -78,7 +87,7 @@ def _live(settings: ActuatorSettings, *, restore_at_stop: bool) -> None:
         for each in engine.start():
             if each.before != each.after:
                 log.info("%s: given back after the last life", each.gpu_uuid)
-        with closing(Server(engine, settings.socket, settings.group)) as server:
+        with closing(Server(engine, settings.socket, settings.group, settings.agent)) as server:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: server.stop())
             server.serve(lambda: _ready(settings), lambda: _notify(b"WATCHDOG=1"))

@@ -31,8 +31,9 @@ class ActuatorClient:
         Repeat it every third of the shortest `lease_s` for as long as the controller is heard.
 
         Raises:
-            Fenced: it has heard a newer controller. Refused: we may not speak to it.
-            InputInvalid: it does not understand. RetryLater: it does not answer.
+            Fenced: it obeys another journal, or has heard a newer controller of this one.
+            Refused: we may not wish. InputInvalid: it does not understand, or will not for so long.
+            RetryLater: it does not answer.
         """
         answer = self._ask(Request(op=Op.APPLY, desired=desired, claims=claims))
         return Applied.from_json(answer.get("applied"))
@@ -52,6 +53,19 @@ class ActuatorClient:
             Refused, RetryLater: see `apply`.
         """
         return Applied.from_json(self._ask(Request(op=Op.RESUME)).get("applied"))
+
+    def obey(self, journal: str, epoch: int) -> Applied:
+        """Hand the actuator to a journal: it obeys that one alone, from `epoch` on.
+
+        Args:
+            journal: its identity.
+            epoch: what its epochs rise from; in [0, 2^31 - 1].
+
+        Raises:
+            Refused, RetryLater: see `apply`. InputInvalid: no identity, or no epoch.
+        """
+        request = Request(op=Op.OBEY, journal=journal, epoch=epoch)
+        return Applied.from_json(self._ask(request).get("applied"))
 
     def restore(self, *, obligations: bool = False) -> list[dict[str, Any]]:
         """Let it give everything back and obey nobody; one object per GPU.

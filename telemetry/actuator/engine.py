@@ -13,17 +13,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from wattmesh.errors import Fenced, JournalUnavailable, WattmeshError
-from wattmesh.telemetry.actuator import rules
+from wattmesh.errors import Fenced, InputInvalid, JournalUnavailable, WattmeshError
+from wattmesh.telemetry.actuator import fence, rules
 from wattmesh.telemetry.actuator.clock import moment
 from wattmesh.telemetry.actuator.device import Device
 from wattmesh.telemetry.actuator.facts import Act, Cause, GpuFacts, Held
+from wattmesh.telemetry.actuator.fence import Anchor, handed
 from wattmesh.telemetry.actuator.journal import Journal
 from wattmesh.telemetry.actuator.leases import Heard, Moment
 from wattmesh.telemetry.actuator.recovery import recovered
 from wattmesh.telemetry.actuator.refusals import Gpu, floor_w
 from wattmesh.telemetry.actuator.rules import Decision
-from wattmesh.telemetry.actuator.settings import ActuatorMode, ActuatorSettings
+from wattmesh.telemetry.actuator.settings import DAY_S, ActuatorMode, ActuatorSettings
 from wattmesh.telemetry.actuator.watching import look
 from wattmesh.telemetry.actuator.wire import Claim
 from wattmesh.telemetry.actuator.writing import Writer, sentence
@@ -85,6 +86,7 @@ class Engine:
         self._clock = clock
         self._lock = threading.RLock()
         self._heard = Heard()
+        self._anchor = Anchor()
         self._claims: Mapping[str, Claim] = {}
         self._decision = _IDLE
         self._paused = Paused.NOTHING
@@ -106,6 +108,8 @@ class Engine:
         with self._lock:
             now = self._clock()
             memory = self._journal.memory
+            longest_s = self._settings.obligation_days * DAY_S
+            memory = replace(memory, heard=memory.heard.within(longest_s, now))
             keep = obligations and self._settings.mode is ActuatorMode.ENFORCE
             known = {*memory.held, *(uuid for uuid, _ in memory.heard.leases)}
             facts = self._device.facts(known)
@@ -160,19 +164,21 @@ class Engine:
         """Take over the whole wish for this node; the same again only renews the leases.
 
         Raises:
-            Fenced: a newer controller was heard. JournalUnavailable: it cannot be remembered.
+            Fenced: it is of another journal, or of a wrong epoch (`fence`). InputInvalid: an
+                obligation would last too long. JournalUnavailable: it cannot be remembered.
         """
         with self._lock:
             if self._settings.mode is ActuatorMode.OBSERVE:
                 return self.state()
             now = self._clock()
             known = self._heard.live(now)
-            if desired.epoch < known.epoch:
-                raise Fenced(
-                    f"epoch {desired.epoch} of the wish is older than {known.epoch}, which this "
-                    "node has heard: another controller leads now"
-                )
+            self._anchor = self._anchor.now(now.boot_s, known.epoch)
+            if why := fence.refusal(desired, known, self._anchor):
+                raise Fenced(why)
             heard = known.hear(desired, now)
+            self._check_terms(heard, known)
+            if heard.journal != known.journal:
+                log.info("this node obeys journal %s from now on", heard.journal)
             if self._settings.mode is ActuatorMode.ENFORCE:
                 self._journal.hear(heard)
             same = _wishes(known) == _wishes(heard) and dict(claims) == dict(self._claims)
@@ -180,6 +186,40 @@ class Engine:
             if not same:
                 self.beat()
             return self.state()
+
+    def obey(self, journal: str, epoch: int) -> None:
+        """Hand this node to a journal: it alone is obeyed, from `epoch` on.
+
+        What is in force stands: economy leases to their end or its first wish, obligations to
+        their own end.
+
+        Raises:
+            InputInvalid: no journal is named. JournalUnavailable: it cannot be remembered.
+        """
+        with self._lock:
+            now = self._clock()
+            heard = handed(self._heard.live(now), journal, epoch)
+            self._journal.hear(heard)
+            self._heard = heard
+            self._anchor = Anchor(since_s=now.boot_s, epoch=epoch)
+            self.beat()
+
+    def _check_terms(self, heard: Heard, known: Heard) -> None:
+        """Refuse obligations that begin now and would last longer than the settings allow.
+
+        Raises:
+            InputInvalid: one of them would.
+        """
+        days = self._settings.obligation_days
+        for key, lease in heard.obligations().leases.items():
+            before = known.leases.get(key)
+            begun = before is not None and before.wish == lease.wish
+            if not begun and lease.left_s > days * DAY_S:
+                raise InputInvalid(
+                    f"the obligation of {lease.wish.holder} on {lease.wish.gpu_uuid} would last "
+                    f"{lease.left_s / DAY_S:.0f} days, more than the {days:g} of "
+                    "actuator.obligation_days: nothing of this wish is obeyed; order a shorter one"
+                )
 
     def beat(self) -> None:
         """Look, decide, write: once."""
@@ -197,6 +237,7 @@ class Engine:
             )
             return Applied(
                 mode=self._settings.mode.value,
+                journal=self._heard.journal,
                 epoch=max(0, self._heard.epoch),
                 gpus=tuple(self._control(uuid, able=not trouble) for uuid in sorted(uuids)),
                 trouble=trouble,

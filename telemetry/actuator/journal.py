@@ -25,13 +25,17 @@ from wattmesh.errors import InputInvalid, JournalUnavailable, Refused, WattmeshE
 from wattmesh.telemetry.actuator.facts import Held
 from wattmesh.telemetry.actuator.leases import Heard, Lease
 from wattmesh.telemetry.actuator.wire import parse
-from wattmesh.telemetry.desired import LeaseKind, Wish
+from wattmesh.telemetry.desired import LeaseKind, Wish, read_identity
 
 COMPACT_BYTES = 1 << 20
 MOST_BYTES = 64 << 20
 _HEAD = re.compile(rb"([0-9a-f]{8}) ([0-9]{6}) ")
 _HEAD_BYTES = 16
 _HEAD_SAMPLE = b"00000000 000000 "
+
+
+class InUse(Refused):
+    """Another process, the running actuator, has the journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +47,7 @@ class Memory:
         found_w: by GPU, the requested limit when the actuator last started with nothing of its own
             there: what a GPU goes back to whose own record is lost.
         held: by GPU, what is ours.
-        heard: the highest epoch, and the obligations.
+        heard: the journal that is obeyed, its highest epoch, and the obligations.
         damaged: some of it may be missing.
     """
 
@@ -99,17 +103,23 @@ def start_record(memory: Memory) -> dict[str, Any]:
 
 
 def heard_record(heard: Heard) -> dict[str, Any]:
-    """Say the highest epoch and every obligation."""
+    """Say which journal is obeyed, its highest epoch, and every obligation."""
     leases = [
         {
             "wish": each.wish.to_json(),
             "ends_s": each.ends_s,
             "boot_id": each.boot_id,
             "left_s": each.left_s,
+            "journal": each.journal,
         }
         for each in heard.obligations().leases.values()
     ]
-    return {"kind": "heard", "epoch": heard.epoch, "obligations": leases}
+    return {
+        "kind": "heard",
+        "journal": heard.journal,
+        "epoch": heard.epoch,
+        "obligations": leases,
+    }
 
 
 def held_record(held: Held) -> dict[str, Any]:
@@ -141,7 +151,7 @@ class Journal:
         """Take the lock and read what is there.
 
         Raises:
-            Refused: another process has it, or it is not ours to write.
+            InUse: another process has it. Refused: it is not ours to write.
             JournalUnavailable: the disk does not take it.
         """
         lock = _lock(path)
@@ -275,6 +285,8 @@ def _take(memory: Memory, record: dict[str, Any]) -> Memory:
         return replace(
             memory,
             heard=Heard(
+                # Records from before identities have none.
+                journal=read_identity(record.get("journal", "")),
                 epoch=int(record["epoch"]),
                 leases={(each.wish.gpu_uuid, each.wish.kind): each for each in leases},
             ),
@@ -309,6 +321,7 @@ def _lease(data: Mapping[str, Any]) -> Lease:
         ends_s=float(data["ends_s"]),
         boot_id=str(data["boot_id"]),
         left_s=float(data["left_s"]),
+        journal=read_identity(data.get("journal", "")),
     )
 
 
@@ -325,13 +338,13 @@ def _lock(path: Path) -> int:
     """Take the lock beside the journal.
 
     Raises:
-        Refused: another process has it, or this user may not.
+        InUse: another process has it. Refused: this user may not.
         InputInvalid: there is no such folder. JournalUnavailable: the disk fails.
     """
     try:
         return durable.hold(path)
     except durable.Held as error:
-        raise Refused(
+        raise InUse(
             f"{path} is in use by process {error.holder}, the actuator: ask that one, or stop it "
             "first (systemctl stop wattmesh-actuator, which gives every GPU back)"
         ) from error

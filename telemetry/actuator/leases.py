@@ -27,12 +27,18 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A wish and its end. `left_s`: what was left of it when it was heard."""
+    """A wish and its end.
+
+    Attributes:
+        left_s: what was left of it when it was heard.
+        journal: identity of the journal that wished it; "": not known.
+    """
 
     wish: Wish
     ends_s: float
     boot_id: str
     left_s: float
+    journal: str = ""
 
     def live(self, now: Moment) -> bool:
         """Say whether it still holds."""
@@ -54,24 +60,34 @@ class Heard:
     """What is wished for this node.
 
     Attributes:
-        epoch: the highest ever heard; lower ones are refused.
+        epoch: the highest ever heard of that journal; lower ones are refused.
         leases: by GPU and kind; ended ones may still be among them.
+        journal: identity of the one journal that is obeyed; "": none was heard yet.
     """
 
     epoch: int = -1
     leases: Leases = field(default_factory=dict)
+    journal: str = ""
 
     def hear(self, desired: Desired, now: Moment) -> "Heard":
-        """Take a whole wish over; what it leaves out is no longer wished. Check the epoch first."""
+        """Take a whole wish over; what it leaves out is no longer wished. Check the fence first.
+
+        Obligations of the journal that was obeyed before stand until their own end all the same:
+        the one that took its place may not know of them.
+        """
         leases: dict[tuple[str, LeaseKind], Lease] = {}
         for wish in desired.wishes:
             key = (wish.gpu_uuid, wish.kind)
             known = self.leases.get(key)
             if wish.until is not None and known is not None and known.wish == wish:
-                leases[key] = known  # its end was fixed when it was first heard
+                # Its end was fixed when it was first heard.
+                leases[key] = replace(known, journal=desired.journal)
             else:
-                leases[key] = _begin(wish, now)
-        return Heard(epoch=desired.epoch, leases=leases)
+                leases[key] = replace(_begin(wish, now), journal=desired.journal)
+        for key, each in self.obligations().leases.items():
+            if each.journal not in ("", desired.journal):
+                leases.setdefault(key, each)
+        return Heard(epoch=desired.epoch, leases=leases, journal=desired.journal)
 
     def live(self, now: Moment) -> "Heard":
         """Leave out what has ended."""
@@ -82,6 +98,18 @@ class Heard:
         """Leave out economy."""
         kept = {k: each for k, each in self.leases.items() if k[1] is LeaseKind.OBLIGATION}
         return replace(self, leases=kept)
+
+    def within(self, longest_s: float, now: Moment) -> "Heard":
+        """Let no lease last longer than that from now on."""
+        cut = {
+            key: replace(
+                each,
+                left_s=min(each.left_s, longest_s),
+                ends_s=min(each.ends_s, now.boot_s + longest_s),
+            )
+            for key, each in self.leases.items()
+        }
+        return replace(self, leases=cut)
 
     def after_boot(self, now: Moment) -> "Heard":
         """Put every lease on this boot's clock."""

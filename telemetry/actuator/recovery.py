@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from wattmesh.telemetry.actuator.facts import GpuFacts, Held
 from wattmesh.telemetry.actuator.journal import Memory
-from wattmesh.telemetry.actuator.leases import Heard, Moment
+from wattmesh.telemetry.actuator.leases import Moment
 from wattmesh.telemetry.actuator.watching import is_ours, same
 
 
@@ -56,7 +56,7 @@ def recovered(
             boot_id=now.boot_id,
             found_w=_found(memory, facts, held),
             held={uuid: each for uuid, each in held.items() if not each.nothing},
-            heard=kept if obligations else Heard(epoch=kept.epoch),
+            heard=kept if obligations else replace(kept, leases={}),
         ),
         notes=tuple(notes),
     )

@@ -203,7 +203,7 @@ def _strangers(wish: Wish, gpu: Gpu, claim: Claim | None) -> Iterator[Refusal]:
         )
         return
     for each in processes:
-        if claim is not None and each.pid not in claim.pids and each.uid not in claim.uids:
+        if claim is not None and not claim.owns(each.pid, each.uid):
             yield Refusal(
                 sentence=f"process {each.pid} (uid {each.uid}) on {gpu.gpu_uuid} is not of "
                 f"{wish.holder}: its GPUs are given back",
@@ -238,6 +238,6 @@ def known_board(name: str, more: Sequence[str]) -> bool:
 
 
 def claims_of(claims: Mapping[str, Claim], holder: str) -> Claim | None:
-    """Give a holder's claim; an empty one says nothing."""
+    """Give a holder's claim; one without users says nothing."""
     claim = claims.get(holder)
-    return claim if claim is not None and (claim.uids or claim.pids) else None
+    return claim if claim is not None and claim.uids else None

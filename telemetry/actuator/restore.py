@@ -14,7 +14,7 @@ from wattmesh.telemetry.actuator.client import ActuatorClient
 from wattmesh.telemetry.actuator.device import NvmlDevice
 from wattmesh.telemetry.actuator.engine import Engine, Returned
 from wattmesh.telemetry.actuator.facts import Held
-from wattmesh.telemetry.actuator.journal import Journal
+from wattmesh.telemetry.actuator.journal import InUse, Journal
 from wattmesh.telemetry.actuator.settings import ActuatorSettings
 
 TRIES = 3
@@ -37,9 +37,7 @@ def restore_all(settings: ActuatorSettings, *, obligations: bool = False) -> lis
     """
     try:
         journal = Journal.open(settings.journal)
-    except Refused as busy:
-        if "is in use" not in str(busy):
-            raise
+    except InUse as busy:
         return _by_the_running_one(settings, obligations, busy)
     with closing(journal), closing(NvmlDevice(settings.library)) as device:
         engine = Engine(journal=journal, device=device, settings=settings)

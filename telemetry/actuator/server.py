@@ -1,7 +1,8 @@
 """The actuator's socket and heartbeat.
 
 A Unix socket of mode 0660 and the group of the settings; who connects is known by SO_PEERCRED and
-must be root, our own user or a member of that group. One line of JSON each way.
+SO_PEERGROUPS and must be root, our own user or a member of that group. A member may ask what is in
+force; only the agent's user may wish; only root may do the rest. One line of JSON each way.
 
 Invariant: whatever a client sends, or fails to send, no other client and no heartbeat waits for it.
 """
@@ -34,12 +35,24 @@ CLIENT_S = 10.0
 MOST_CLIENTS = 32
 _UCRED = struct.Struct("3i")
 
+SO_PEERGROUPS = 59
+"""socket(7), Linux 4.13; Python names no constant for it."""
+
+GROUPS_BYTES = 1024
+"""The most that Python's getsockopt takes: 256 groups."""
+
 
 class Server:
     """Serves one engine until `stop`."""
 
-    def __init__(self, engine: Engine, path: Path, group: str) -> None:
+    def __init__(self, engine: Engine, path: Path, group: str, agent: str) -> None:
         """Bind the socket; `serve` does the rest.
+
+        Args:
+            engine: what is served.
+            path: of the socket.
+            group: whose members may connect; "" for none.
+            agent: user that may wish, besides root and our own; "" for none.
 
         Raises:
             Refused: another actuator listens there. InputInvalid: the group does not exist.
@@ -47,6 +60,7 @@ class Server:
         self._engine = engine
         self._path = path
         self._group = _group_id(group)
+        self._agent = agent
         self._stop = threading.Event()
         self._slots = threading.BoundedSemaphore(MOST_CLIENTS)
         self._listener = _listen(path, self._group)
@@ -130,21 +144,39 @@ class Server:
         """Do what is asked.
 
         Raises:
-            Refused: only root may lift an operator's cap, or let us obey again.
+            Refused: a member of the group may only look, and the agent only wish.
         """
-        if (request.obligations or request.op is Op.RESUME) and uid not in (0, os.geteuid()):
-            raise Refused(f"uid {uid} may not do that: obligations and --resume are for root")
+        self._allow(request.op, uid)
         if request.op is Op.RESTORE:
             returned = self._engine.restore(obligations=request.obligations)
             return {"gpus": [returned_json(each) for each in returned]}
         if request.op is Op.RESUME:
             self._engine.resume()
+        if request.op is Op.OBEY:
+            self._engine.obey(request.journal, request.epoch)
         applied: Applied
         if request.desired is not None:
             applied = self._engine.hear(request.desired, request.claims or {})
         else:
             applied = self._engine.state()
         return {"applied": applied.to_json()}
+
+    def _allow(self, op: Op, uid: int) -> None:
+        """Let root do everything, the agent wish, and everybody who is let in look.
+
+        Raises:
+            Refused: the caller may not do that.
+        """
+        if op is Op.STATE or uid in (0, os.geteuid()):
+            return
+        if op is not Op.APPLY:
+            raise Refused(f"uid {uid} may not do that: {op} is for root")
+        if uid != _user_id(self._agent):
+            raise Refused(
+                f"uid {uid} may not wish anything of GPUs: only root and the agent's user "
+                f"({self._agent or 'none is set'}) may; set actuator.agent to the user that the "
+                "agent of this node runs as"
+            )
 
     def _check(self, client: socket.socket) -> int:
         """Give the uid of a client that may speak to us.
@@ -154,7 +186,8 @@ class Server:
         """
         data = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         _, uid, gid = _UCRED.unpack(data)
-        if uid in (0, os.geteuid()) or self._group in (gid, *_groups(uid)):
+        groups = {gid, *_groups_now(client), *_groups(uid)}
+        if uid in (0, os.geteuid()) or self._group in groups:
             return int(uid)
         raise Refused(
             f"uid {uid} may not speak to the actuator: it must be root or a member of "
@@ -216,6 +249,28 @@ def _group_name(gid: int | None) -> str:
     with suppress(KeyError):
         return f"group {grp.getgrgid(gid).gr_name}" if gid is not None else "no group"
     return f"group {gid}"
+
+
+def _groups_now(client: socket.socket) -> tuple[int, ...]:
+    """List the supplementary groups a client connected with; none where the kernel is too old.
+
+    What a unit's SupplementaryGroups= gives its service stands in no user database.
+    """
+    try:
+        raw = client.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, GROUPS_BYTES)
+    except OSError:
+        return ()
+    return struct.unpack(f"{len(raw) // 4}I", raw)
+
+
+def _user_id(name: str) -> int | None:
+    """Find a user, named or numbered; None when there is none."""
+    if name.isdecimal() and name.isascii():
+        return int(name)
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None
 
 
 def _groups(uid: int) -> list[int]:

@@ -4,14 +4,21 @@ The privileged process does not load what the daemon loads; keys, defaults and r
 `wattmesh.controller.settings.model.ActuatorSection` (a test holds the two equal).
 """
 
-import tomllib
-from collections.abc import Callable, Mapping
+import grp
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from wattmesh.errors import SettingsInvalid
+from wattmesh.toml_text import read_toml
+
+MOST_DAYS = 366.0
+"""A limit that is to last longer belongs to the boards themselves, not to a lease."""
+
+DAY_S = 86_400.0
 
 
 class ActuatorMode(StrEnum):
@@ -28,7 +35,8 @@ class ActuatorSettings:
 
     mode: ActuatorMode = ActuatorMode.OBSERVE
     socket: Path = Path("/run/wattmesh-actuator/actuator.sock")
-    group: str = "wattmesh"
+    group: str = "wattmesh-actuator"
+    agent: str = "wattmesh"
     journal: Path = Path("/var/lib/wattmesh-actuator/journal")
     library: Path | None = None
     baseline_lock_mhz: int | None = None
@@ -36,6 +44,7 @@ class ActuatorSettings:
     write_every_s: float = 60.0
     step_share: float = 0.1
     boards: tuple[str, ...] = ()
+    obligation_days: float = 31.0
 
 
 def load(path: Path) -> ActuatorSettings:
@@ -45,13 +54,67 @@ def load(path: Path) -> ActuatorSettings:
         SettingsInvalid: it cannot be read, or the table has mistakes; all of them are named.
     """
     try:
-        raw = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raw = read_toml(path.read_text())
+    except (OSError, ValueError) as error:
         raise SettingsInvalid(str(path), [("file", f"cannot be read: {error}")]) from error
     table = raw.get("actuator", {})
     if not isinstance(table, dict):
         raise SettingsInvalid(str(path), [("actuator", "must be a table")])
-    return parse(table, where=path)
+    settings = parse(table, where=path)
+    api = raw.get("api", {})
+    if isinstance(api, dict):
+        jobs, operators = api.get("group", ""), api.get("operators_group", OPERATORS)
+        if mixed := list(mixed_groups(jobs, operators, settings.group)):
+            raise SettingsInvalid(str(path), mixed)
+    return settings
+
+
+def mixed_groups(jobs: str, operators: str, actuator: str) -> Iterator[tuple[str, str]]:
+    """Name groups of the settings that are one and must be two, by name or by number.
+
+    Args:
+        jobs: api.group, of those who own runs; "": nobody.
+        operators: api.operators_group; "": nobody.
+        actuator: actuator.group; "": nobody.
+
+    Yields:
+        (key, what to do) for each mistake.
+    """
+    if actuator and _one(jobs, actuator):
+        yield (
+            "actuator.group",
+            f'"{actuator}" is api.group too, so every job owner could reach the actuator; give it '
+            f"a group of its own, with nobody in it but the agent's user: {_MAKE}",
+        )
+    if actuator and _one(operators, actuator):
+        yield (
+            "actuator.group",
+            f'"{actuator}" is api.operators_group too; give it a group of its own, with nobody in '
+            f"it but the agent's user: {_MAKE}",
+        )
+    if operators and _one(jobs, operators):
+        yield (
+            "api.group",
+            f'"{jobs}" is api.operators_group too, so every job owner would be an operator; name '
+            "two groups, or leave api.group out where only operators connect",
+        )
+
+
+OPERATORS = "wattmesh-operators"
+"""Default of api.operators_group."""
+
+_MAKE = "`groupadd --system wattmesh-actuator`"
+
+
+def _one(one: str, other: str) -> bool:
+    """Say whether two names are one group of this machine."""
+    if not one or not other:
+        return False
+    numbers = []
+    for name in (one, other):
+        with suppress(KeyError, TypeError, ValueError):
+            numbers.append(grp.getgrnam(name).gr_gid)
+    return one == other or (len(numbers) == 2 and numbers[0] == numbers[1])
 
 
 def parse(table: Mapping[str, Any], *, where: Path) -> ActuatorSettings:
@@ -87,6 +150,7 @@ def _readers(folder: Path) -> dict[str, Callable[[Any], Any]]:
         "mode": _mode,
         "socket": path,
         "group": _text,
+        "agent": _text,
         "journal": path,
         "library": path,
         "baseline_lock_mhz": _whole_above_zero,
@@ -94,6 +158,7 @@ def _readers(folder: Path) -> dict[str, Callable[[Any], Any]]:
         "write_every_s": _seconds,
         "step_share": _share,
         "boards": _texts,
+        "obligation_days": _days,
     }
     if set(found) != {each.name for each in fields(ActuatorSettings)}:
         raise AssertionError("a key of ActuatorSettings has no reader")
@@ -135,6 +200,13 @@ def _share(value: Any) -> float:
     if not 0 < share <= 1:
         raise ValueError("must be above 0 and at most 1")
     return share
+
+
+def _days(value: Any) -> float:
+    days = _number(value)
+    if not 0 < days <= MOST_DAYS:
+        raise ValueError(f"must be above 0 and at most {MOST_DAYS:g}")
+    return days
 
 
 def _seconds(value: Any) -> float:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from wattmesh.errors import InputInvalid
-from wattmesh.telemetry.desired import Desired
+from wattmesh.telemetry.desired import Desired, read_epoch, read_identity
 
 VERSION = 1
 LONGEST_LINE = 1 << 20
@@ -25,21 +25,32 @@ class Op(StrEnum):
     APPLY: here is everything that is wished for this node, and whose processes the holders' are.
     STATE: say what is in force. RESTORE: give everything back but obligations (with `obligations`,
     those too) and do nothing until RESUME or the next start. RESUME: obey again, and forget whom
-    was found to write GPUs beside us.
+    was found to write GPUs beside us. OBEY: from now on obey `journal`, and no other, from `epoch`
+    on.
     """
 
     APPLY = "apply"
     STATE = "state"
     RESTORE = "restore"
     RESUME = "resume"
+    OBEY = "obey"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Whose compute processes belong to a holder: any of these users', and any of these pids."""
+    """Whose compute processes belong to a holder.
+
+    Attributes:
+        uids: the users that may own one.
+        pids: of these users' processes, only these; empty: all of them.
+    """
 
     uids: frozenset[int] = frozenset()
     pids: frozenset[int] = frozenset()
+
+    def owns(self, pid: int, uid: int | None) -> bool:
+        """Say whether a process is the holder's; one whose user is not known is nobody's."""
+        return uid in self.uids and (not self.pids or pid in self.pids)
 
     def to_json(self) -> dict[str, Any]:
         """Give the JSON object."""
@@ -56,6 +67,13 @@ class Claim:
         return cls(uids=_numbers(fields, "uids"), pids=_numbers(fields, "pids"))
 
 
+_KEYS: Mapping[Op, set[str]] = {
+    Op.APPLY: {"desired", "claims"},
+    Op.RESTORE: {"obligations"},
+    Op.OBEY: {"journal", "epoch"},
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One request."""
@@ -64,6 +82,8 @@ class Request:
     desired: Desired | None = None
     claims: Mapping[str, Claim] | None = None
     obligations: bool = False
+    journal: str = ""
+    epoch: int = 0
 
 
 def write_request(request: Request) -> bytes:
@@ -74,6 +94,8 @@ def write_request(request: Request) -> bytes:
         body["claims"] = {name: each.to_json() for name, each in (request.claims or {}).items()}
     if request.obligations:
         body["obligations"] = True
+    if request.op is Op.OBEY:
+        body |= {"journal": request.journal, "epoch": request.epoch}
     return line(body)
 
 
@@ -83,15 +105,17 @@ def read_request(data: bytes) -> Request:
     Raises:
         InputInvalid: any part of it is not understood; nothing of it may be obeyed.
     """
-    fields = _object(parse(data), "request", {"v", "op", "desired", "claims", "obligations"})
+    fields = _object(parse(data), "request", {"v", "op"}.union(*_KEYS.values()))
     if fields.get("v") != VERSION:
         raise InputInvalid(f"request: version {fields.get('v')!r} is not {VERSION}"[:200])
     op = fields.get("op")
     if not isinstance(op, str) or op not in set(Op):
         raise InputInvalid(f"request: op {op!r} is not one of {', '.join(Op)}"[:200])
-    allowed = {Op.APPLY: {"desired", "claims"}, Op.RESTORE: {"obligations"}}.get(Op(op), set())
-    if extra := set(fields) - {"v", "op"} - allowed:
+    if extra := set(fields) - {"v", "op"} - _KEYS.get(Op(op), set()):
         raise InputInvalid(f"request: {op} has no {', '.join(sorted(extra))}")
+    if op == Op.OBEY:
+        journal, epoch = read_identity(fields.get("journal")), read_epoch(fields.get("epoch"))
+        return Request(op=Op.OBEY, journal=journal, epoch=epoch)
     if op != Op.APPLY:
         obligations = fields.get("obligations", False)
         if not isinstance(obligations, bool):

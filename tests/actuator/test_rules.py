@@ -214,13 +214,15 @@ def test_hands_off_means_not_even_giving_back_while_the_wish_lasts() -> None:
     assert [(each.clock_mhz, each.cap_w) for each in both] == [(None, None), (None, 700)]
 
 
-def test_claims_by_pid_or_uid_and_an_empty_claim_says_nothing() -> None:
-    """Either names the process; a claim without either is none."""
+def test_a_claim_names_the_user_and_may_name_the_processes() -> None:
+    """A pid that another user has by now is not the holder's; a claim without a user is none."""
     wish = thrift(clock=1200)
     for claim, obeyed in (
-        (Claim(pids=frozenset({42})), True),
+        (Claim(uids=frozenset({UID}), pids=frozenset({42})), True),
         (Claim(uids=frozenset({UID})), True),
-        (Claim(pids=frozenset({43})), False),
+        (Claim(uids=frozenset({UID}), pids=frozenset({43})), False),
+        (Claim(uids=frozenset({UID + 1}), pids=frozenset({42})), False),
+        (Claim(pids=frozenset({42})), False),
         (Claim(), False),
     ):
         assert bool(decide(gpu(facts()), wish, claims={RUN: claim}).acts) is obeyed

@@ -1,5 +1,9 @@
 """The actuator's own reading of its settings is that of the settings model."""
 
+import grp
+import os
+import re
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -7,8 +11,11 @@ from typing import Any
 import pytest
 
 from wattmesh.controller.settings.model import ActuatorSection
+from wattmesh.controller.settings.text import sample
 from wattmesh.errors import SettingsInvalid
-from wattmesh.telemetry.actuator.settings import ActuatorSettings, load, parse
+from wattmesh.telemetry.actuator.settings import ActuatorSettings, load, mixed_groups, parse
+
+ROOT = grp.getgrgid(os.getegid()).gr_name
 
 
 def test_keys_and_defaults_are_those_of_the_model() -> None:
@@ -23,6 +30,8 @@ GOOD: dict[str, Any] = {
     "mode": "enforce",
     "socket": "/run/a.sock",
     "group": "gpu",
+    "agent": "energy",
+    "obligation_days": 7,
     "journal": "/var/lib/j",
     "library": "/usr/lib/libnvidia-ml.so.1",
     "baseline_lock_mhz": 1500,
@@ -38,6 +47,8 @@ BAD: dict[str, list[object]] = {
     "cap_floor_share": [0, 1.1, "0.5", True],
     "write_every_s": [-1, "60"],
     "step_share": [0, 2],
+    "agent": [54],
+    "obligation_days": [0, -1, 367, "31", True],
     "boards": ["My Board", [1]],
     "unknown": [1],
 }
@@ -77,3 +88,47 @@ def test_a_file_that_cannot_be_read_is_said(text: str, tmp_path: Path) -> None:
     file.write_text(text)
     with pytest.raises(SettingsInvalid):
         load(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ('[api]\ngroup = "wattmesh-actuator"\n', ["actuator.group"]),
+        ('[actuator]\ngroup = "wattmesh-operators"\n', ["actuator.group"]),
+        (f'[api]\ngroup = "{ROOT}"\n[actuator]\ngroup = "{ROOT}"\n', ["actuator.group"]),
+        ('[api]\ngroup = "wattmesh-operators"\n', ["api.group"]),
+        ('[api]\ngroup = "wattmesh-users"\n[actuator]\nmode = "enforce"\n', []),
+        ("", []),
+    ],
+)
+def test_job_owners_operators_and_the_actuators_group_are_three(
+    text: str, keys: list[str], tmp_path: Path
+) -> None:
+    """The one privileged process itself refuses to start where two of them are one."""
+    file = tmp_path / "w.toml"
+    file.write_text(text)
+    if not keys:
+        load(file)
+        return
+    with pytest.raises(SettingsInvalid) as caught:
+        load(file)
+    assert [key for key, _ in caught.value.mistakes] == keys
+
+
+def test_two_names_of_one_group_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compared by number where this machine knows both: a directory may have aliases."""
+    one = grp.getgrnam(ROOT)
+    known = {ROOT: one, "wheel": one}
+    monkeypatch.setattr(grp, "getgrnam", known.__getitem__)
+    assert [key for key, _ in mixed_groups("wheel", "", ROOT)] == ["actuator.group"]
+    assert not list(mixed_groups("", "", ROOT))
+    assert not list(mixed_groups("wheel", "operators", "actuator"))
+
+
+def test_the_sample_names_three_groups() -> None:
+    """The file that a site starts from, with its examples taken."""
+    text = re.sub(r"(?m)^# (group = )", r"\1", sample())
+    read = tomllib.loads(text)
+    groups = {read["api"]["group"], read["api"]["operators_group"], read["actuator"]["group"]}
+    assert len(groups) == 3
+    assert groups.isdisjoint({read["actuator"]["agent"]})

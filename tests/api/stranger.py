@@ -1,10 +1,12 @@
-"""Be another user for one request: a forked child, because only a whole process has one uid."""
+"""Be another user, for one request or for a connection: a forked child, which has a uid alone."""
 
 import grp
 import json
 import os
+import socket
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,55 @@ KEPT_OUT = 13
 """Exit status of a child that may not open the socket."""
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+
+
+@contextmanager
+def connecting(
+    path: Path, uid: int, groups: Sequence[str] = (GROUP,)
+) -> Iterator[Callable[[], socket.socket]]:
+    """Give what connects as a user: the kernel tells the other side who called connect().
+
+    Args:
+        path: the socket.
+        uid: the user; 0: this one.
+        groups: of that user; none for a stranger to every one.
+    """
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        try:
+            if uid:
+                gids = [grp.getgrnam(each).gr_gid for each in groups]
+                os.setgroups(gids)
+                os.setgid(uid)
+                os.setuid(uid)
+            ours.close()
+            while theirs.recv(1):
+                with socket.socket(socket.AF_UNIX) as opened:
+                    try:
+                        opened.connect(str(path))
+                    except OSError:
+                        theirs.sendall(b"-")
+                        continue
+                    socket.send_fds(theirs, [b"+"], [opened.fileno()])
+        finally:
+            os._exit(1)
+    theirs.close()
+
+    def connect() -> socket.socket:
+        ours.sendall(b"?")
+        _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+        if not descriptors:
+            raise ConnectionRefusedError(f"uid {uid} could not connect to {path}")
+        opened = socket.socket(fileno=descriptors[0])
+        opened.settimeout(60.0)
+        return opened
+
+    try:
+        yield connect
+    finally:
+        ours.close()
+        os.waitpid(child, 0)
 
 
 def as_stranger(path: Path, method: str, target: str, body: Any = None, *groups: int) -> Answer:

@@ -68,6 +68,21 @@ def test_a_file_without_mistakes_is_taken() -> None:
         ("[policy]\nsla_window_s = 7200.0", "policy.sla_window_s", "sla_throughput_share"),
         ('[site]\ntimezone = "Europe/Londen"', "site.timezone", "did you mean Europe/London?"),
         ('[site]\ntimezone = "../etc"', "site.timezone", "is not a time zone"),
+        *(
+            (
+                f'[api]\ngroup = "{jobs}"\noperators_group = "{operators}"\n[actuator]\n'
+                f'group = "{actuator}"',
+                key,
+                words,
+            )
+            for jobs, operators, actuator, key, words in (
+                ("a", "b", "a", "actuator.group", "is api.group too, so every job owner could"),
+                ("a", "b", "b", "actuator.group", "is api.operators_group too; give it a group"),
+                ("a", "a", "b", "api.group", "so every job owner would be an operator"),
+                ("", "b", "b", "actuator.group", "is api.operators_group too; give it a group"),
+            )
+        ),
+        ("[actuator]\nobligation_days = 367.0", "actuator.obligation_days", "366"),
         ("[site]\npue = 1.3", "site.pue", 'only read when energy_boundary = "facility"'),
         ('[metrics]\nlisten = "9464"', "metrics.listen", 'write "127.0.0.1:9464"'),
         ('[metrics]\nlisten = "h:70000"', "metrics.listen", "is not host:port"),

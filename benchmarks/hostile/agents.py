@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from benchmarks.hostile_report import MIB, Cost, Tried
+from benchmarks.hostile.tried import MIB, Cost, Tried
 from tests.daemon.process import Answer, DaemonProcess, ask, daemon
 from tests.daemon.waiting import wait_for
 from wattmesh.telemetry.delivery import MOST_ROWS, Batch, Report
