@@ -52,7 +52,7 @@ class ApiSection(Section):
 
     socket: File = Field(default_factory=lambda: runtime_folder() / "wattmesh.sock")
     """Unix socket that jobs and the command line talk to; created with mode 0660."""
-    group: str = Field(default="", examples=["wattmesh-users"])
+    group: str = Field(default="", examples=["wattmesh-jobs"])
     """Unix group whose members may connect (the owners of jobs); default the operators' group. It
     is neither that group nor the actuator's."""
     runs_per_user: int = Field(default=256, ge=1, le=100_000)

@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_read_is_said(text: str, tmp_path: Path) -> None:
         ('[actuator]\ngroup = "wattmesh-operators"\n', ["actuator.group"]),
         (f'[api]\ngroup = "{ROOT}"\n[actuator]\ngroup = "{ROOT}"\n', ["actuator.group"]),
         ('[api]\ngroup = "wattmesh-operators"\n', ["api.group"]),
-        ('[api]\ngroup = "wattmesh-users"\n[actuator]\nmode = "enforce"\n', []),
+        ('[api]\ngroup = "wattmesh-jobs"\n[actuator]\nmode = "enforce"\n', []),
         ("", []),
     ],
 )
