@@ -18,6 +18,7 @@ from tests.api.stranger import as_stranger, needs_root
 from tests.daemon.process import Answer
 from wattmesh.controller.agent.link import Link
 from wattmesh.controller.agent.relay import Relay
+from wattmesh.controller.api import speaking
 from wattmesh.controller.cli.main import main
 from wattmesh.reconfig.switch import SwitchState
 
@@ -157,6 +158,18 @@ def test_a_tokens_holder_speaks_for_no_run_of_another_node(site: Served, remote:
     assert ask(remote, two, "POST", f"{RUN}/register", again, uid=ALICE).status == 200
     assert ask(remote, one, "POST", beat, facts.heartbeat(), uid=ALICE).status == 503
     assert "speaks on n2 now, no longer on n1" in str(site.get("/v1/events").body)
+
+
+def test_without_the_scope_a_stolen_token_would_end_any_run(
+    site: Served, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sabotaged twin: the same call, with nobody looking where the run lives."""
+    one, two = made(site, "n1"), made(site, "n2")
+    registered = ask(remote, one, "POST", f"{RUN}/register", facts.register(), uid=ALICE)
+    assert registered.status == 200
+    monkeypatch.setattr(speaking, "check", lambda desk, call: None)
+    finish = facts.finish(reason="stolen")
+    assert ask(remote, two, "POST", f"{RUN}/finish", finish, uid=ALICE).status == 200
 
 
 def test_a_run_of_the_heads_own_socket_is_no_nodes(site: Served, remote: Remote) -> None:
