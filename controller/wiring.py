@@ -8,6 +8,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -213,6 +214,8 @@ class Parts:
         self._housekeeping()
         if self.pulse.outage is None:
             self.leases.turn()
+            with suppress(JournalUnavailable):  # read again by every cycle
+                self.pulse.tokens = self.journal.tokens.valid(self.pulse.clock.now())
         self.api.start()
         if self.agents is not None:
             self.agents.start()

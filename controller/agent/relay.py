@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.client import responses
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -172,7 +173,7 @@ class Relay:
     def _passed_on(self, head: "_Head", body: bytes, uid: int) -> Reply:
         """Pass one call on, as whoever the kernel says is at the other end."""
         try:
-            return self._link.call(
+            reply = self._link.call(
                 head.method,
                 head.target,
                 body if head.method == "POST" else None,
@@ -181,6 +182,12 @@ class Relay:
             )
         except SourceUnavailable as error:
             return _problem(503, str(error), "unavailable")
+        if reply.status == HTTPStatus.UNAUTHORIZED:
+            # Our token, not the job's message: told so, a job would drop it for good.
+            return _problem(
+                503, "the controller does not take this node's token; see its agent", "unavailable"
+            )
+        return reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,6 +105,7 @@ def retire(desk: Desk, call: Call) -> Done:
     node = call.path["node"]
     if not desk.journal.nodes.retire(node, desk.now):
         raise NotFound(f"There is no node {node!r} that is expected.")
+    desk.pulse.node_faults.clear(node)
     desk.wake()
     return Done(done=f"{node} is retired; its GPUs count for no coverage.", changed=(node,))
 

@@ -12,10 +12,11 @@ from tests.agent.test_api import READINGS, look, report, settings
 from tests.api import facts
 from tests.api.conftest import Served, open_folder, served_on_each
 from wattmesh.controller import fleet
+from wattmesh.controller.api import agents
 from wattmesh.controller.duties import FleetDuty
 from wattmesh.controller.journal.tables import NODES
 from wattmesh.controller.status import status
-from wattmesh.telemetry.delivery import Batch
+from wattmesh.telemetry.delivery import Batch, Report
 from wattmesh.telemetry.desired import Applied, GpuControl
 
 __all__ = ["open_folder", "served_on_each", "settings"]
@@ -117,6 +118,17 @@ def test_facts_that_no_device_has_are_refused_at_the_door(site: Served) -> None:
     assert site.post(N2, delivery()).status == 200
     assert not any(line.startswith("n2: ") for line in turn(site).trouble)
     assert turn(site).power.total_w == 800.0
+
+
+def test_without_the_ranges_a_list_for_a_quality_ends_the_reading_of_its_node(
+    site: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sabotaged twin: the door as it was takes it, and nothing of that node is read."""
+    monkeypatch.setattr(agents, "read_delivery", lambda body, now, grid: Report.from_json(body))
+    assert site.post(N2, delivery() | {"devices": {"G2": device(quality=[1])}}).status == 200
+    shown = turn(site)
+    assert shown.power.total_w == 400.0
+    assert any("n2" in line and "TypeError" in line for line in shown.trouble)
 
 
 def test_rows_that_no_meter_reads_are_refused_and_nothing_of_them_is_booked(site: Served) -> None:

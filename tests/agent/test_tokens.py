@@ -16,6 +16,9 @@ from tests.api import facts
 from tests.api.conftest import Served, open_folder, served_on_each
 from tests.api.stranger import as_stranger, needs_root
 from tests.daemon.process import Answer
+from wattmesh.controller.agent.link import Link
+from wattmesh.controller.agent.relay import Relay
+from wattmesh.controller.api import speaking
 from wattmesh.controller.cli.main import main
 from wattmesh.reconfig.switch import SwitchState
 
@@ -102,6 +105,23 @@ def test_only_operators_make_tokens(site: Served) -> None:
     assert site.journal.tokens.all() == ()
 
 
+def test_a_nodes_token_that_opens_nothing_costs_its_jobs_no_message(
+    site: Served, remote: Remote, tmp_path: Path
+) -> None:
+    """They are told to ask again: a refusal would be the last word on what they report."""
+    token = made(site, "n1")
+    for shown, status in ((token, 200), ("revoked" * 6, 503)):
+        path = tmp_path / f"{status}.sock"
+        relay = Relay(path, "", Link(remote.url, token=shown, ca_file=remote.certificate))
+        relay.start()
+        try:
+            body = json.dumps(facts.register()).encode()
+            answer = Link(f"unix://{path}").call("POST", f"{RUN}/register", body, limit_s=20.0)
+            assert answer.status == status, answer.content
+        finally:
+            relay.stop()
+
+
 def messages(site: Served) -> list[tuple[str, dict[str, Any]]]:
     """Give everything that can be said for a run."""
     epoch = site.pulse.epoch or 0
@@ -138,6 +158,18 @@ def test_a_tokens_holder_speaks_for_no_run_of_another_node(site: Served, remote:
     assert ask(remote, two, "POST", f"{RUN}/register", again, uid=ALICE).status == 200
     assert ask(remote, one, "POST", beat, facts.heartbeat(), uid=ALICE).status == 503
     assert "speaks on n2 now, no longer on n1" in str(site.get("/v1/events").body)
+
+
+def test_without_the_scope_a_stolen_token_would_end_any_run(
+    site: Served, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sabotaged twin: the same call, with nobody looking where the run lives."""
+    one, two = made(site, "n1"), made(site, "n2")
+    registered = ask(remote, one, "POST", f"{RUN}/register", facts.register(), uid=ALICE)
+    assert registered.status == 200
+    monkeypatch.setattr(speaking, "check", lambda desk, call: None)
+    finish = facts.finish(reason="stolen")
+    assert ask(remote, two, "POST", f"{RUN}/finish", finish, uid=ALICE).status == 200
 
 
 def test_a_run_of_the_heads_own_socket_is_no_nodes(site: Served, remote: Remote) -> None:

@@ -220,9 +220,7 @@ def test_without_chown_nobody_gets_in(place: Machine) -> None:
 def test_as_it_was_the_agent_was_killed_at_each_start(place: Machine, gpus: FakeNvml) -> None:
     """By SIGSYS, as it gives the relay's socket to its group."""
     unit = without(shipped("wattmesh-agent"), "=@chown|SystemCallErrorNumber")
-    (place.folder / "etc/credstore/wattmesh-agent.token").write_text(
-        "whatever it is that a node shows"
-    )
+    (place.folder / "etc/credstore/wattmesh-agent.token").write_text("a token that nobody looks at")
     with pytest.raises(AssertionError, match=f"ended: {-signal.SIGSYS}"):
         place.start("wattmesh-agent", NODE.format(library=gpus.library, port=9), unit)
 
