@@ -51,6 +51,7 @@ SETTINGS = """\
 mode = "act"
 [journal]
 url = "sqlite:///{folder}/journal.db"
+trust_clock = true
 [api]
 socket = "{folder}/w.sock"
 [metrics]

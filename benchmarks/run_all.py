@@ -24,8 +24,10 @@ CALLS_RUN = re.compile(r"^    sys\.exit\((report\.)?run\(\w+(, \{.*\})?\)\)$", r
 
 def names() -> list[str]:
     """List the modules that are benchmarks: those that end by calling the shared `run`."""
-    modules = sorted((REPOSITORY / "benchmarks").glob("*.py"))
-    return [path.stem for path in modules if CALLS_RUN.search(path.read_text("utf-8"))]
+    root = REPOSITORY / "benchmarks"
+    modules = {path.stem: path for path in root.glob("*.py")}
+    modules |= {path.parent.name: path for path in root.glob("*/__main__.py")}
+    return sorted(name for name in modules if CALLS_RUN.search(modules[name].read_text("utf-8")))
 
 
 def commands() -> list[str]:

@@ -8,7 +8,9 @@ The daemon's life:
     duties.py            what each loop and job does in one turn
     lease.py             one daemon leads, the others stand by
     schema.py            a SQLite journal brought up to date in a child process
-    wall_clock.py        noticing that the wall clock was stepped
+    trusted_time.py      may the wall clock be trusted now: who deletes, closes or settles asks
+    wall_clock.py        noticing that it was stepped (pure)
+    kernel_clock.py      whether the kernel calls it synchronised
     notify.py            the service manager's protocol
     life.py              what every process of ours does at its start and end
 

@@ -16,11 +16,10 @@ from wattmesh.controller.fleet import SILENT_HELD, Snapshot, holders
 from wattmesh.controller.fleet import sample as fleet_sample
 from wattmesh.controller.journal.forecasts import ISSUES_KEPT
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.pulse import ClockStep, Coverage, Pulse, Sampled, Turned
+from wattmesh.controller.pulse import Coverage, Pulse, Sampled, Turned
 from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
 from wattmesh.controller.signals.poller import Poller
 from wattmesh.controller.status import status
-from wattmesh.controller.wall_clock import Look, step_sentence, stepped_s
 from wattmesh.errors import JournalUnavailable, RateLimited, SourceRefused, SourceUnavailable
 from wattmesh.telemetry.attribution import Claim, attribute
 from wattmesh.telemetry.node_claims import NodeClaims
@@ -50,13 +49,12 @@ class CycleDuty:
         self._pulse = pulse
         self._bell = bell
         self._on_clock_step = on_clock_step
-        self._look: Look | None = None
         self._screened: tuple[str, ...] = ()
 
     def turn(self) -> None:
         """Run the cycle; note clock steps, outages, claims; wake runs that wait for an order."""
         pulse = self._pulse
-        self._watch_clock()
+        self._follow_clock()
         try:
             report = self._cycle.run(pulse.clock.now())
             if report.observation is not None:
@@ -105,20 +103,13 @@ class CycleDuty:
             self._pulse.newest_status = status(self._journal, self._pulse)
             self._screened = runs
 
-    def _watch_clock(self) -> None:
-        """Notice a step of the wall clock; remember it as an event."""
-        pulse = self._pulse
-        look = Look(now=pulse.clock.now(), monotonic_s=pulse.clock.monotonic())
-        step_s, self._look = stepped_s(self._look, look), look
-        if step_s:
-            sentence = step_sentence(step_s, look.now)
-            log.warning("%s", sentence)
-            self._journal.runs.liveness.shift(step_s)
-            pulse.clock_step = ClockStep(
-                monotonic_s=look.monotonic_s, step_s=step_s, sentence=sentence
-            )
+    def _follow_clock(self) -> None:
+        """Let everything follow what the wall clock was stepped by; remember it as an event."""
+        for step in self._pulse.trusted.take_steps():
+            log.warning("%s", step.sentence)
+            self._journal.runs.liveness.shift(step.step_s)
             self._on_clock_step()
-            remember(self._journal, pulse, "clock_step", sentence)
+            remember(self._journal, self._pulse, "clock_step", step.sentence)
 
 
 def remember(journal: Journal, pulse: Pulse, kind: str, detail: str) -> None:
@@ -280,12 +271,18 @@ class Housekeeping:
         self._pulse = pulse
 
     def turn(self) -> None:
-        """Roll up and prune what is older than the settings keep."""
+        """Roll up and prune what is older than the settings keep; nothing while time is in doubt.
+
+        Only the leader does: another daemon's clock may be wrong, and its settings others.
+        """
+        doubt = self._pulse.trusted.doubt()
+        if doubt or self._pulse.epoch is None:
+            log.info("no slot is rolled up and no row deleted: %s", doubt or "another daemon leads")
+            return
         days = self._pulse.settings.journal.retention_days
         before = self._pulse.clock.now() - timedelta(days=days)
         timezone = self._pulse.settings.site.timezone
-        if self._pulse.epoch is not None:
-            close_runs(self._journal, before, self._pulse.clock.now())
+        close_runs(self._journal, before, self._pulse.clock.now())
         rolled = self._journal.retention.roll_up(before, timezone)
         pruned = self._journal.retention.prune(before)
         # After the decisions: an issue goes once no decision is left that rested on it.

@@ -12,7 +12,9 @@ from typing import Any
 from wattmesh.controller.cap.held import CapNow
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.journal.runs import RunRow
+from wattmesh.controller.node_facts import STRANGE
 from wattmesh.errors import InputInvalid
+from wattmesh.policies.isolation import cause
 from wattmesh.reconfig.catalogue import Release
 from wattmesh.telemetry.attribution import Holder, Standing, is_gpu
 from wattmesh.telemetry.desired import Applied, GpuControl
@@ -143,23 +145,46 @@ def controls(nodes: Iterable[NodeRow], now: datetime) -> dict[str, GpuControl]:
 
 def sample(nodes: Iterable[NodeRow], now: datetime) -> Sample:
     """Put the newest readings of all nodes together, as if one sampler had read them."""
-    readings, missing, silent = [], [], []
+    readings: list[PowerReading] = []
+    missing: list[str] = []
+    silent: list[str] = []
+    troubles: list[tuple[str, str]] = []
     for node in nodes:
         fresh = heard(node, now)
         if not fresh:
             silent.append(node.node)
-        for name, facts in node.devices.items():
-            if fresh and _read_lately(node, name, now):
-                readings.append(_reading(name, facts))
-            else:
-                missing.append(name)
+        try:
+            told = _readings(node, now) if fresh else []
+        except Exception as error:
+            # The last resort behind the door's ranges: what one node told stops no other's reading.
+            troubles.append((node.node, f"what it tells cannot be read ({cause(error)})"))
+            told = []
+        readings += told
+        missing += node.devices.keys() - {each.gpu_uuid for each in told}
+        strange = node.facts.get(STRANGE)
+        if strange:
+            troubles.append((node.node, str(strange)))
     trouble = ""
     if silent:
         trouble = (
             f"{len(silent)} nodes are not heard ({', '.join(silent[:5])}); look at `systemctl "
             "status wattmesh-agent` there"
         )
-    return Sample(readings=tuple(readings), missing=tuple(missing), trouble=trouble)
+    return Sample(
+        readings=tuple(readings),
+        missing=tuple(missing),
+        trouble=trouble,
+        troubles=tuple(troubles),
+    )
+
+
+def _readings(node: NodeRow, now: datetime) -> list[PowerReading]:
+    """Give what one node read lately."""
+    return [
+        _reading(name, facts)
+        for name, facts in node.devices.items()
+        if _read_lately(node, name, now)
+    ]
 
 
 def holders(rows: Sequence[RunRow], now: datetime, *, seen: bool) -> tuple[Holder, ...]:

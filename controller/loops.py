@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from wattmesh.controller.life import boot_id
 from wattmesh.errors import WattmeshError
 from wattmesh.telemetry.readings import utc_now
 
@@ -20,10 +21,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """The two clocks of the daemon, as one thing that tests can step by hand."""
+    """The two clocks of the daemon, as one thing that tests can step by hand.
+
+    Attributes:
+        synchronised: whether the kernel calls the wall clock synchronised; None: it does not say.
+        boot: names the boot in which `monotonic` counts.
+    """
 
     monotonic: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = utc_now
+    synchronised: Callable[[], bool | None] = lambda: None
+    boot: Callable[[], str] = boot_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wattmesh.controller.fleet import Snapshot
-from wattmesh.controller.isolation import Isolation
+from wattmesh.controller.isolation import Isolation, NodeFaults
 from wattmesh.controller.journal.nodes import NodeRow
+from wattmesh.controller.journal.tokens import NodeToken
 from wattmesh.controller.loops import Clock, LoopState
 from wattmesh.controller.planner.asking import Planning
 from wattmesh.controller.settings.model import Settings
+from wattmesh.controller.trusted_time import TrustedTime
 from wattmesh.controller.views import StatusView
 from wattmesh.policies.decision import Decision
 from wattmesh.telemetry.attribution import Claim
@@ -30,18 +32,6 @@ log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2.0
 """While the journal does not answer, at most one caller in so many seconds tries it again."""
-
-STEP_SHOWN_S = 600.0
-"""A step of the wall clock is shown for so long."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockStep:
-    """The wall clock was stepped by `step_s` at this monotonic time."""
-
-    monotonic_s: float
-    step_s: float
-    sentence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +110,7 @@ class Pulse:
         epoch: the fence under which this daemon acts; None while it stands by.
         journal: identity of the journal that the epoch counts in; "" before this daemon led.
         leader: who leads, as the journal says.
-        clock_step: the newest step of the wall clock.
+        trusted: whether the wall clock may be trusted now.
         claims: which run holds which GPU, as the newest turn of the cycle saw it; None before the
             first one, so that an outage is booked to whom it belongs and not as idle.
         nodes: the nodes' agents as the journal had them at the newest turn of the cycle.
@@ -128,11 +118,14 @@ class Pulse:
         snapshot: nodes and runs as the newest turn that the journal answered saw them; None before.
         newest_status: the last screen that was built while the journal answered.
         budgets: where each budget stood when that was last looked at.
+        sealed_ahead: months that are closed though they had not ended when that was last looked at.
         loops: the state of each loop, read live.
         breakers: the state of the circuit breaker of each signal's provider, read live.
         planning: how the planner gets on, read live.
         exporter: follows the devices that this process samples itself.
         isolation: counts what failed for one run alone.
+        tokens: which node's agent each valid token opens for, by its digest.
+        node_faults: why deliveries of single nodes are refused.
     """
 
     clock: Clock
@@ -149,17 +142,24 @@ class Pulse:
     claims: Mapping[str, Claim] | None = None
     coverage: Coverage = field(default_factory=Coverage)
     outage: Outage | None = None
-    clock_step: ClockStep | None = None
+    trusted: TrustedTime = field(init=False)
     nodes: tuple[NodeRow, ...] = ()
     gpu_coverage: tuple[int, int] = (0, 0)
     snapshot: Snapshot | None = None
     newest_status: StatusView | None = None
     budgets: "tuple[PeriodLine, ...]" = ()
+    sealed_ahead: tuple[str, ...] = ()
     loops: dict[str, Callable[[], LoopState]] = field(default_factory=dict)
     breakers: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     planning: Callable[[], Planning] = Planning
     exporter: DeviceExporter = field(default_factory=DeviceExporter)
     isolation: Isolation = field(default_factory=Isolation)
+    node_faults: NodeFaults = field(default_factory=NodeFaults)
+    tokens: Mapping[str, NodeToken] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin to follow the clocks."""
+        self.trusted = TrustedTime(self.clock, lambda: self.settings.journal.trust_clock)
 
     def journal_failed(self, sentence: str) -> None:
         """Note that the journal did not answer; told to the log once per outage."""
@@ -193,10 +193,3 @@ class Pulse:
         if self.turned is None:
             return None
         return next((each for each in self.turned.report.decisions if each.run == run), None)
-
-    def recent_clock_step(self, within_s: float = STEP_SHOWN_S) -> ClockStep | None:
-        """Give the newest step of the wall clock, if it was in the last `within_s`."""
-        step = self.clock_step
-        if step is None or self.clock.monotonic() - step.monotonic_s >= within_s:
-            return None
-        return step

@@ -86,7 +86,8 @@ def _hopeless(switch: OpenSwitch, run: RunNow, now: datetime, timeout_s: float) 
             f"The run reached step {run.step}, past the order's last step {order.valid_until_step},"
         )
     limit_s = _limit_s(switch, run, timeout_s)
-    age_s = (now - (switch.begun_at or switch.created_at)).total_seconds()
+    # A date to come was written while the wall clock was ahead: how long ago is not known.
+    age_s = abs((now - (switch.begun_at or switch.created_at)).total_seconds())
     if age_s > limit_s:
         return f"The time limit of {limit_s:.0f} s passed ({age_s:.0f} s)"
     return None

@@ -20,7 +20,7 @@ from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.switches import SwitchRow
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.signals.lines import carbon_line
-from wattmesh.controller.trouble import troubles
+from wattmesh.controller.trouble import span, troubles
 from wattmesh.controller.views import (
     CapLine,
     CarbonLine,
@@ -79,14 +79,29 @@ def shown(rows: Iterable[RunRow]) -> tuple[RunRow, ...]:
     return tuple(row for row in rows if row.run not in left_out)
 
 
-def last_known(pulse: Pulse, before: StatusView | None) -> StatusView:
-    """Build the screen while the journal does not answer: the runs as they were last seen."""
+def last_known(pulse: Pulse, before: StatusView | None, unanswered_s: float = 0.0) -> StatusView:
+    """Build the screen while the journal does not answer: the runs as they were last seen.
+
+    Args:
+        pulse: what the daemon knows by itself.
+        before: the newest screen that was read; None: none was, so that nothing is known of runs.
+        unanswered_s: how long its server has let a question wait.
+    """
     now = pulse.clock.now()
     if before is None:
-        return _assemble(pulse, now, (), (None, None), "")
-    view = _assemble(pulse, now, before.runs, (before.carbon, before.accounting), before.frozen)
-    view = replace(view, lost_more=before.lost_more)
+        view = replace(_assemble(pulse, now, (), (None, None), ""), never_read=True)
+    else:
+        view = _assemble(pulse, now, before.runs, (before.carbon, before.accounting), before.frozen)
+        view = replace(view, lost_more=before.lost_more)
+    if pulse.outage is None:
+        said = (
+            f"The journal has not answered for {span(unanswered_s)}, so runs are as last known"
+            ": look at its server's load and locks (`pg_stat_activity`) if it stays so."
+        )
+        view = replace(view, journal=replace(view.journal, state="slow", trouble=said))
     view = replace(view, trouble=troubles(view, pulse))
+    if before is None:
+        return view
     return replace(view, stale_s=max(0.0, (now - before.at).total_seconds()))
 
 

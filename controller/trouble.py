@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from wattmesh.controller import fences, marks
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.trusted_time import UNREAD
 from wattmesh.controller.views import CarbonLine, RunLine, StatusView
 from wattmesh.reconfig.ranges import clean
 from wattmesh.telemetry.readings import flags_of
@@ -51,13 +52,20 @@ def _daemon(view: StatusView, pulse: Pulse) -> Iterator[str]:
             f"{said[:1].upper()}{said[1:]} (for {span(for_s)} now). Nothing is switched meanwhile, "
             "runs train on, and wattmesh goes on by itself once the journal answers."
         )
+    elif view.journal.trouble:
+        yield view.journal.trouble
     yield from _loops(pulse)
     if pulse.settings_trouble:
         yield pulse.settings_trouble
     yield from _plans(pulse)
-    step = pulse.recent_clock_step()
-    if step is not None:
-        yield step.sentence
+    doubt = pulse.trusted.doubt()
+    if doubt not in ("", UNREAD):
+        yield doubt
+    for month in pulse.sealed_ahead:
+        yield (
+            f"{month} is closed and has not ended, by a wall clock that was wrong: open it again "
+            f"with `wattmesh reopen {month} --reason ...`."
+        )
 
 
 def _plans(pulse: Pulse) -> Iterator[str]:
@@ -125,13 +133,19 @@ def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
         yield (
             f"Coverage {power.covered} of {power.to_cover} GPUs: savings are estimated, the "
             "others count at their most, and no clock is changed until all are read; see that "
-            "`wattmesh agent` runs on their nodes, or retire nodes that are gone (POST "
-            "/v1/agents/NODE/retire)."
+            "`wattmesh agent` runs on their nodes, or retire nodes that are gone (`wattmesh "
+            "nodes retire NODE`)."
         )
     for node in pulse.nodes:
         yield from _refused(node)
     if pulse.epoch is not None:
         yield from fences.sentences(pulse.nodes, view.at, journal=pulse.journal, epoch=pulse.epoch)
+    for name, why in pulse.node_faults.all().items():
+        said = clean(why).replace(":", ",")
+        yield (
+            f"{clean(name)}: what its agent delivers is refused ({said}). It keeps what it "
+            "measured and offers it again; other nodes go on."
+        )
 
 
 def _refused(node: NodeRow) -> Iterator[str]:

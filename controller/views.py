@@ -293,7 +293,7 @@ class JournalLine:
     """The database.
 
     Attributes:
-        state: ok | unavailable. `trouble`: one sentence, "" when ok.
+        state: ok | slow | unavailable. `trouble`: one sentence, "" when ok.
         identity: what actuators know this journal by, a UUID; "" before this daemon led it.
     """
 
@@ -309,7 +309,8 @@ class StatusView:
 
     Attributes:
         at: when this was true. While the journal does not answer, the runs are the last known
-            ones and `stale_s` says how old they are; else it is 0.
+            ones and `stale_s` says how old they are; else it is 0. `never_read`: it has not
+            answered since the daemon started, so that nothing is known of runs and signals.
         mode: observe | advise | act.
         leading: this daemon decides; else it stands by and `leader` names who does.
         epoch: the fence under which it acts; None on standby.
@@ -342,6 +343,25 @@ class StatusView:
     settings: str = ""
     cap: CapLine | None = None
     lost_more: Mapping[str, int] = field(default_factory=dict)
+    never_read: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reopening:
+    """A month that was closed and opened again by a person.
+
+    Attributes:
+        by, reason: who did it, and why.
+        carbon_ug: micrograms that it had been closed with, by signal. `flags`: of these.
+    """
+
+    month: str
+    closed_at: datetime
+    reopened_at: datetime
+    by: str
+    reason: str
+    carbon_ug: Mapping[str, int]
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,6 +384,15 @@ class Done:
 
     done: str
     changed: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenMade:
+    """A new token of a node's agent: the secret, told this once. `done`: what to do with it."""
+
+    node: str
+    token: str
+    done: str
 
 
 def as_json(value: object) -> Any:

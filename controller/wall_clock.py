@@ -1,13 +1,22 @@
-"""Notice when the wall clock is stepped: durations come from monotonic time, so only facts shift.
+"""Notice when the wall clock is stepped, while we look or while nobody did. Pure.
 
-Invariant: pure; a step is reported once, and slow drift (NTP slewing) never is.
+Durations come from monotonic time, so of a step only dates shift. Invariant: a step is reported
+once, and slow drift (NTP slewing) never is.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
 
+from wattmesh.policies.words import duration
+
 STEP_S = 2.0
 """Smaller changes between two looks are drift, slewing or a slow scheduler."""
+
+REBOOT_S = 60.0
+"""Over a reboot the machine's own clock (RTC) keeps the time, and may lose so much."""
+
+LONG_AWAY_S = 86_400.0
+"""Where only dates tell how long nobody ran, more than this may as well be a step forward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +25,30 @@ class Look:
 
     now: datetime
     monotonic_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockStep:
+    """The wall clock was stepped by `step_s`; 0 where nobody ran and nobody knows by how much."""
+
+    step_s: float
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Both clocks as a daemon of this machine last wrote them down.
+
+    Attributes:
+        boot_id: the monotonic clock means nothing in another boot.
+        held_s: what was left of the time for which nothing is trusted after a step, and `why`.
+    """
+
+    at: datetime
+    monotonic_s: float
+    boot_id: str
+    held_s: float = 0.0
+    why: str = ""
 
 
 def stepped_s(before: Look | None, after: Look) -> float:
@@ -27,11 +60,53 @@ def stepped_s(before: Look | None, after: Look) -> float:
     return step_s if abs(step_s) >= STEP_S else 0.0
 
 
+def step_clause(step_s: float, now: datetime) -> str:
+    """Say what happened to the clock."""
+    way = "forward" if step_s > 0 else "back"
+    far = duration(abs(step_s))
+    exact = "" if far.endswith(" s") else f" ({abs(step_s):.0f} s)"
+    return f"The wall clock was stepped {way} by {far}{exact} and reads {_read(now)} now"
+
+
 def step_sentence(step_s: float, now: datetime) -> str:
     """Say what happened, and what it means."""
-    way = "forward" if step_s > 0 else "back"
     return (
-        f"The wall clock was stepped {way} by {abs(step_s):.0f} s and reads {now:%Y-%m-%d %H:%M:%S}"
-        " UTC now. Energy is booked by monotonic time, so none is lost or counted twice; check the"
-        " time service if nobody did this on purpose."
+        f"{step_clause(step_s, now)}. Energy is booked by monotonic time, so none is lost or "
+        "counted twice; check the time service if nobody did this on purpose."
     )
+
+
+def while_away(known: Mark | None, newest: datetime | None, look: Look, boot_id: str) -> str:
+    """Say how the wall clock was stepped while no daemon ran here, as a clause; "" if it was not.
+
+    Args:
+        known: the newest mark of this machine.
+        newest: the newest date that the journal has of anything; asked where there is no mark.
+        look: both clocks now.
+        boot_id: of now; "" where the kernel names none.
+    """
+    if known is not None and boot_id and known.boot_id == boot_id:
+        step_s = stepped_s(Look(now=known.at, monotonic_s=known.monotonic_s), look)
+        return f"{step_clause(step_s, look.now)}, while no daemon ran" if step_s else ""
+    before = known.at if known is not None else newest
+    if before is None:
+        return ""
+    away_s = (look.now - before).total_seconds()
+    if -REBOOT_S <= away_s <= LONG_AWAY_S:
+        return ""
+    where = "earlier" if away_s < 0 else "later"
+    return (
+        f"The wall clock reads {_read(look.now)}, {duration(abs(away_s))} {where} than the newest "
+        "entry of the journal"
+    )
+
+
+def left_s(known: Mark, look: Look, boot_id: str) -> float:
+    """Give what is left of a hold that was written down; over a reboot all of it is."""
+    if not boot_id or known.boot_id != boot_id:
+        return known.held_s
+    return known.held_s - max(0.0, look.monotonic_s - known.monotonic_s)
+
+
+def _read(now: datetime) -> str:
+    return f"{now:%Y-%m-%d %H:%M:%S} UTC"

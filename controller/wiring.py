@@ -12,7 +12,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
-from wattmesh.controller import fleet
+from wattmesh.controller import fleet, kernel_clock
 from wattmesh.controller.api.agents_server import agents_server
 from wattmesh.controller.api.desk import Desk
 from wattmesh.controller.api.server import ApiServer
@@ -63,7 +63,6 @@ from wattmesh.telemetry.sampler import Sampler
 log = logging.getLogger(__name__)
 
 LOOP_STOP_S = 8.0
-AFTER_STEP_S = 3600.0
 HOLD_S, HOLD_SAMPLES = 5.0, 2.5
 """A device without a counter is integrated over a gap of this long, or of so many samples."""
 FIXED = (
@@ -124,7 +123,7 @@ class Parts:
         self._power = power
         self._planner = None if clock else PlanWorker(wake=self._look_again)
         self.pulse = Pulse(
-            clock=clock or Clock(),
+            clock=clock or Clock(synchronised=kernel_clock.synchronised),
             settings=settings,
             started_s=time.monotonic(),
             settings_path=str(path),
@@ -134,7 +133,7 @@ class Parts:
             settings.api.socket, settings.api.group or settings.api.operators_group
         )
         try:
-            self.journal = _open_journal(settings)
+            self.journal = _open_journal(settings, self.pulse)
         except BaseException:
             self._listening.close()
             raise
@@ -143,6 +142,7 @@ class Parts:
     def _build(self, listening: Listening) -> None:
         """Make the parts and hand them to each other."""
         pulse, settings = self.pulse, self.pulse.settings
+        pulse.trusted.await_journal()
         self._books: tuple[tuple[Tariff | None, SlotGrid, int], Accounts] | None = None
         self._plans = run_plans(settings)
         self._grid = grid(settings, pulse.clock.now())
@@ -168,10 +168,10 @@ class Parts:
             self._planner,
             pulse.isolation,
         )
-        duty = CycleDuty(cycle, self.journal, pulse, self.bell, self._schedule)
+        duty = CycleDuty(cycle, self.journal, pulse, self.bell, self._follow_wall_clock)
         self._sampling = self._sampler()
         clock = pulse.clock
-        self.leases = Loop("leases", lease_s / 3, self._lease.turn, clock)
+        self.leases = Loop("leases", lease_s / 3, self._lead, clock)
         self.cycle = Loop("cycle", settings.loops.cycle_s, duty.turn, clock)
         self.sampler = Loop("sampler", settings.loops.sample_s, self._sample, clock)
         self.accounts = Loop("accounts", self._accounts_every_s(), self._price, clock)
@@ -211,7 +211,8 @@ class Parts:
             WattmeshError: a part did not start.
         """
         self._housekeeping()
-        self.leases.turn()
+        if self.pulse.outage is None:
+            self.leases.turn()
         self.api.start()
         if self.agents is not None:
             self.agents.start()
@@ -238,6 +239,7 @@ class Parts:
             log.warning("the HTTP server did not end in time")
         self.metrics.stop()
         self._keep_signs()
+        self._keep_time()
         self._lease.release()
         self.journal.close()
 
@@ -265,9 +267,7 @@ class Parts:
         """Give the cycle its settings as they stand now."""
         settings = self.pulse.settings
         timeout_s = settings.policy.switch_timeout_s
-        # Ages of open switches are wall time: an hour stepped over is no hour that passed.
-        step = self.pulse.recent_clock_step(within_s=timeout_s)
-        stepped = self.pulse.recent_clock_step(within_s=AFTER_STEP_S) is not None
+        trusted = self.pulse.trusted
         coverage, controls = self._nodes()
         return CycleSettings(
             coverage=coverage,
@@ -276,10 +276,10 @@ class Parts:
             mode=settings.mode,
             policy=settings.policy.limits(),
             facts=self.pulse.signals.decision,
-            switch_timeout_s=timeout_s + max(0.0, step.step_s if step else 0.0),
+            # Ages of open switches are wall time: a year stepped over is no year that passed.
+            switch_timeout_s=inf if trusted.held_s() > 0 else timeout_s,
             cycle_s=settings.loops.cycle_s,
-            # Law 15: after a step of the wall clock nobody's silence is known to be long.
-            lost_s=inf if stepped else settings.journal.lost_days * DAY_S,
+            lost_s=inf if trusted.doubt() else settings.journal.lost_days * DAY_S,
             budgets=own_budgets(self.pulse),
             clock_lag_s=back_s(settings.actuator.step_share, settings.actuator.write_every_s),
         )
@@ -292,6 +292,13 @@ class Parts:
             self.journal.signs.keep(self.pulse.clock.now(), everything=True)
         except JournalUnavailable as error:
             log.warning("the newest heartbeats were not written down: %s", error)
+
+    def _keep_time(self) -> None:
+        """Write down what time it is, for the next daemon on this machine."""
+        try:
+            self.pulse.trusted.keep(self.journal.clock_marks, ends=True)
+        except JournalUnavailable as error:
+            log.warning("what time it is was not written down: %s", error)
 
     def _look_again(self) -> None:
         """Make the next cycle due: a plan is new."""
@@ -311,6 +318,7 @@ class Parts:
             )
             return pulse.gpu_coverage, {}
         pulse.nodes = self.journal.nodes.all()
+        pulse.tokens = self.journal.tokens.valid(now)
         pulse.gpu_coverage = fleet.coverage(pulse.nodes, runs, now)
         return pulse.gpu_coverage, fleet.controls(pulse.nodes, now)
 
@@ -341,8 +349,14 @@ class Parts:
         return min(60.0, max(self.pulse.settings.loops.cycle_s, tenth_s))
 
     def _price(self) -> None:
-        """Bring both ledgers of grams up to now; only the leader writes them."""
-        facts = self.pulse.signals.accounting
+        """Bring both ledgers of grams up to now; only the leader writes them.
+
+        After a step of the wall clock they wait: what is booked up to a wrong date is reckoned once
+        and not again when that date comes.
+        """
+        facts, trusted = self.pulse.signals.accounting, self.pulse.trusted
+        if trusted.held_s() > 0:
+            return
         if facts is not None and self.pulse.epoch is not None:
             site = self.pulse.settings.site
             books = (self._grid.tariff, self._grid.slots, site.pue_milli())
@@ -353,12 +367,26 @@ class Parts:
                     self.journal, facts.signal, slots, pue_milli, tariff, limits=self._limits_w
                 )
                 self._books = (books, accounts)
-            self._books[1].price(self.pulse.clock.now())
+            self._books[1].price(self.pulse.clock.now(), settling=not trusted.doubt())
 
     def _limits_w(self) -> dict[str, float]:
         """Give the power limits of the boards that are or were read."""
         own = self.pulse.sampled.sample.readings if self.pulse.sampled else ()
         return fleet.limits_w(self.pulse.nodes, own)
+
+    def _lead(self) -> None:
+        """Hold or seek the lease, and write down what time it is.
+
+        Raises:
+            JournalUnavailable: the next turn does it.
+        """
+        self._lease.turn()
+        self.pulse.trusted.keep(self.journal.clock_marks)
+
+    def _follow_wall_clock(self) -> None:
+        """Make jobs due by the wall clock as it reads now: it was stepped."""
+        self._schedule()
+        self._housekeeping()
 
     def _housekeeping(self) -> None:
         """Let the journal be tidied once a day, and ended budget periods be closed."""
@@ -384,14 +412,20 @@ class Parts:
             self.jobs.every(f"carbon {source.signal}", source.series.cadence_s, duty.turn)
 
 
-def _open_journal(settings: Settings) -> Journal:
-    """Bring the schema up to date where we may, and open it."""
+def _open_journal(settings: Settings, pulse: Pulse) -> Journal:
+    """Bring the schema up to date where we may, and open it; a server that is away is waited for.
+
+    The daemon is then as it is when the server goes away a second later: it holds, and says so.
+    """
     url = journal_url(settings)
     bring_up_to_date(url)
     try:
         return Journal.open(url, daemon=True)
     except JournalUnavailable as error:
-        raise JournalUnavailable(f"{error}; the daemon was not started") from error
+        if url.startswith("sqlite"):
+            raise JournalUnavailable(f"{error}; the daemon was not started") from error
+        pulse.journal_failed(str(error))
+        return Journal.later(url)
 
 
 def _hold_s(settings: Settings) -> float:

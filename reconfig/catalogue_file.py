@@ -7,7 +7,6 @@ named; a catalogue is never half read. Its digest is the sha256 of the file's by
 import hashlib
 import json
 import math
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from wattmesh.reconfig.catalogue import (
 )
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.tables import Table
+from wattmesh.toml_text import read_toml
 
 NUMBERS = ("tokens_per_s", "power_w", "memory_gib")
 """The numbers of a point that name their source."""
@@ -66,8 +66,8 @@ def parse(data: bytes, where: str) -> Catalogue:
         SettingsInvalid: mistakes, all of them.
     """
     try:
-        document = tomllib.loads(data.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        document = read_toml(data.decode())
+    except ValueError as error:
         raise InputInvalid(f"catalogue {where} is not TOML: {error}") from error
     mistakes: list[tuple[str, str]] = []
     top = Table(document, "", mistakes)

@@ -11,6 +11,7 @@ character that a database, a screen or JSON cannot bear.
 import re
 import unicodedata
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from math import isfinite
 from typing import Annotated, Any
 
@@ -142,7 +143,38 @@ class Many:
         return {"maxItems": self.most}
 
 
-Range = Whole | Real | Word | Sentence | Many
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time with its zone, as ISO 8601 writes it, of the year `first` or later."""
+
+    first: int
+
+    def read(self, value: str, where: str) -> str:
+        """Give the text back.
+
+        Raises:
+            InputInvalid: no time, no zone, or too long ago.
+        """
+        try:
+            moment = datetime.fromisoformat(value).astimezone(UTC) if "T" in value else None
+        except (ValueError, OverflowError):
+            moment = None
+        if moment is None or moment.year < self.first or not _ZONE.search(value):
+            raise InputInvalid(
+                f"{where}: {shown(value)} is no time with its zone of {self.first} or later; see "
+                "that the sender's clock is right"
+            )
+        return value
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What is said of it in JSON Schema."""
+        return {"format": "date-time", "description": f"of the year {self.first} or later"}
+
+
+_ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d(:?\d\d)?)$")
+
+Range = Whole | Real | Word | Sentence | Many | Moment
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Categories of characters that move, hide or turn text around: C0, C1, bidi controls, lone halves
@@ -202,6 +234,18 @@ MOST_STEPS = 10**15
 MOST_TOKENS = 10**18
 MOST_RANKS = 2**20
 
+MOST_METERS = 512
+"""Devices of one node that are told of within a day: GPUs, and meters of processors and memory."""
+
+HIGHEST_W = 100_000
+"""More than anything draws that one meter reads."""
+
+FIRST_YEAR = 2020
+"""No reading is older."""
+
+MOST_COUNTED = 2**60
+"""The most that a counter shows, of any unit: two still add up in 64 bits."""
+
 _UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 UUID = Word(
     _UUID,
@@ -218,6 +262,10 @@ DEVICE = Word("[A-Za-z0-9_.:/-]{0,64}", 64, "a device's UUID of up to 64 charact
 DIGEST = Word("[A-Za-z0-9_.:+/=-]{0,128}", 128, "a digest of up to 128 characters")
 PRINTABLE = Word(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*", 255, "one line of up to 255 characters")
 LOWER = Word("[a-z_]{0,32}", 32, "a phase of up to 32 letters a-z")
+
+NODE = Word("[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}", 253, "a host name of up to 253 letters")
+METER = Word("[A-Za-z0-9_.:/-]{1,64}", 64, "a device's name of 1 to 64 characters")
+QUALITY = Word("[a-z+]{0,32}", 32, "words such as measured+simulated")
 
 RunId = Annotated[str, UUID]
 Name = Annotated[str, NAME]
@@ -244,3 +292,15 @@ Rate = Annotated[float, Real(0.0, 1e15, "tokens per second")]
 Loss = Annotated[float, Real(-1e300, 1e300, "of loss")]
 Share = Annotated[float, Real(-1e9, 1e9, "as a share")]
 Seconds = Annotated[float, Real(0.0, 1e9, "seconds")]
+
+Meter = Annotated[str, METER]
+Quality = Annotated[str, QUALITY]
+At = Annotated[str, Moment(FIRST_YEAR)]
+Watts = Annotated[float, Real(0.0, HIGHEST_W, "watts")]
+Joules = Annotated[float, Real(0.0, 1e15, "joules")]
+Megahertz = Annotated[int, Whole(0, 100_000, "MHz")]
+Celsius = Annotated[float, Real(-100.0, 1000.0, "degrees Celsius")]
+Portion = Annotated[float, Real(0.0, 1.0, "as a share of 1")]
+DeliverEvery = Annotated[float, Real(0.0, 300.0, "seconds")]
+KeepHours = Annotated[float, Real(0.0, 720.0, "hours")]
+Rows = Annotated[int, Whole(0, INT4, "rows")]

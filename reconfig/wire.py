@@ -61,7 +61,7 @@ class Message:
         for each in fields(cls):
             if each.name in data:
                 where = f"{cls.__name__}.{each.name}"
-                values[each.name] = _read(hints[each.name], data[each.name], where)
+                values[each.name] = read_value(hints[each.name], data[each.name], where)
             elif each.default is MISSING and each.default_factory is MISSING:
                 raise InputInvalid(f"{cls.__name__}: the field {each.name!r} is missing")
         return cls(**values)
@@ -257,8 +257,12 @@ def field_types(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
-def _read(kind: Any, value: object, where: str) -> Any:
-    """Turn one JSON value into the annotated type within its range, or say what was expected."""
+def read_value(kind: Any, value: object, where: str) -> Any:
+    """Turn one JSON value into an annotated type within its range.
+
+    Raises:
+        InputInvalid: it is another type, or out of range; the sentence begins with `where`.
+    """
     if get_origin(kind) is not Annotated:
         return _plain(kind, value, where)
     plain, limit = get_args(kind)
@@ -270,17 +274,25 @@ def _plain(kind: Any, value: object, where: str) -> Any:
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         arm = next(each for each in get_args(kind) if each is not type(None))
-        return None if value is None else _read(arm, value, where)
+        return None if value is None else read_value(arm, value, where)
     if origin is tuple:
         items = _expect(value, list | tuple, "a list", where)
-        return tuple(_read(get_args(kind)[0], item, where) for item in items)
+        return tuple(read_value(get_args(kind)[0], item, where) for item in items)
     if origin is dict:
-        return dict(_expect(value, Mapping, "an object", where))
+        return _table(get_args(kind), _expect(value, Mapping, "an object", where), where)
     if kind is Layout:
         return Layout.from_dict(_expect(value, Mapping, "a layout object", where))
     if issubclass(kind, Message):
         return kind.from_json(value)
     return _enum(kind, value, where) if issubclass(kind, StrEnum) else _scalar(kind, value, where)
+
+
+def _table(kinds: tuple[Any, Any], value: Mapping[Any, Any], where: str) -> dict[Any, Any]:
+    """Read an object whose keys are names; values of a known type are read as well."""
+    if kinds[1] is Any:
+        return dict(value)
+    names = {read_value(kinds[0], name, f"{where}, a name"): each for name, each in value.items()}
+    return {name: read_value(kinds[1], each, f"{where}.{name}") for name, each in names.items()}
 
 
 def _expect(value: Any, kind: Any, words: str, where: str) -> Any:

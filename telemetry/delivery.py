@@ -242,8 +242,10 @@ def _whole(values: Mapping[str, Any], key: str, lowest: int = -LARGEST) -> int:
 def _moment(values: Mapping[str, Any], key: str) -> datetime:
     try:
         moment = datetime.fromisoformat(values[key])
-    except (KeyError, TypeError, ValueError):
+        # At the ends of the calendar there is no such time in another zone.
+        utc = moment.astimezone(UTC)
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise InputInvalid(f"{key} must be a time, got {values.get(key)!r}"[:300]) from None
     if moment.tzinfo is None:
         raise InputInvalid(f"{key} must be a time with its zone, got {values[key]!r}"[:300])
-    return moment.astimezone(UTC)
+    return utc

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +58,20 @@ class Server:
             connection.execute(statement.encode())
 
     @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Stop the server and every process of it, so that it takes bytes and never answers."""
+        stopped: list[int] = []
+        try:
+            # The parent first: it starts no further ones.
+            for number in (self.process_id, *_children(self.process_id)):
+                os.kill(number, signal.SIGSTOP)
+                stopped.append(number)
+            yield
+        finally:
+            for number in stopped:
+                os.kill(number, signal.SIGCONT)
+
+    @contextmanager
     def fresh_database(self) -> Iterator[str]:
         """Give the address of an empty database; drop it afterwards, whoever is still in it."""
         name = f"test_{secrets.token_hex(6)}"
@@ -66,6 +80,16 @@ class Server:
             yield self.url(name)
         finally:
             self.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _children(parent: int) -> list[int]:
+    """List the processes that a process started and that live."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(stat.parent.name))
+    return found
 
 
 def _server_account() -> pwd.struct_passwd | None:

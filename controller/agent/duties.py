@@ -16,6 +16,7 @@ from wattmesh.controller.agent.link import Link
 from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.controller.agent.refusals import KeptBack
 from wattmesh.controller.loops import Clock
+from wattmesh.controller.node_facts import DeviceFacts, known
 from wattmesh.errors import JournalUnavailable, SourceUnavailable
 from wattmesh.telemetry.attribution import Claim
 from wattmesh.telemetry.delivery import Batch, Report, baseline, live
@@ -176,7 +177,8 @@ class Delivering:
         return Report(
             batch=batch,
             fresh=fresh,
-            devices={each.gpu_uuid: live(each) for each in sample.readings},
+            # What a driver reports beside all sense is not known; the rest is told all the same.
+            devices={each.gpu_uuid: known(DeviceFacts, live(each)) for each in sample.readings},
             missing=sample.missing,
             facts=self._facts(),
         )

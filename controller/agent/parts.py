@@ -22,6 +22,7 @@ from wattmesh.controller.loops import Clock, Loop
 from wattmesh.controller.power import power_source
 from wattmesh.controller.settings.checks import listen_address
 from wattmesh.controller.settings.model import Settings
+from wattmesh.controller.settings.secrets import read_secret
 from wattmesh.errors import FixInput, WattmeshError
 from wattmesh.telemetry.actuator.client import ActuatorClient
 from wattmesh.telemetry.deadline import Worker
@@ -184,7 +185,7 @@ def _link(settings: Settings) -> Link:
     """
     agent = settings.agent
     address = agent.controller or f"unix://{settings.api.socket}"
-    token = agent.token_file.read_text().strip() if agent.token_file is not None else ""
+    token = read_secret("agent.token_file", agent.token_file) if agent.token_file else ""
     return Link(address, token=token, ca_file=agent.ca_file)
 
 

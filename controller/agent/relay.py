@@ -1,24 +1,28 @@
 """Jobs of this node reach the controller through here: their calls, with the kernel's word on who.
 
-Invariant: only the calls of runs pass, nothing that a job sends says who it is, and a controller
-that does not answer costs a job one 503: it trains on.
+One thread waits for all connections; only a call that has come whole, and has a place, holds a
+thread while the controller is asked. Invariant: only the calls of runs pass, nothing that a job
+sends says who it is, and a controller that does not answer costs a job one 503: it trains on.
 """
 
+import asyncio
 import json
 import logging
 import re
 import socket
-import socketserver
 import struct
 import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import responses
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from wattmesh.controller.agent.link import Link, Reply
-from wattmesh.controller.api.sockets import Listening, listen
+from wattmesh.controller.api.sockets import listen
 from wattmesh.errors import SourceUnavailable
 
 log = logging.getLogger(__name__)
@@ -26,12 +30,21 @@ log = logging.getLogger(__name__)
 ATTESTED_UID = "Wattmesh-Attested-Uid"
 
 PASSED = re.compile(r"/v1/runs/[^/]{1,200}/(register|progress|heartbeat|transitions|finish|order)")
+HEAD_LIMIT_BYTES = 32 << 10
 BODY_LIMIT_BYTES = 1 << 20
 CALL_LIMIT_S = 10.0
 LONGEST_WAIT_S = 60.0
+REQUEST_LIMIT_S = 10.0
+"""For one whole request, from its first byte on."""
+
 IDLE_S = 75.0
 MOST_CALLS = 256
 MOST_CALLS_PER_USER = 64
+MOST_CONNECTIONS = 2048
+MOST_CONNECTIONS_PER_USER = 256
+"""A job's ranks keep one or two each; what is open holds memory and a file, and no thread."""
+
+STOP_LIMIT_S = 2.0
 
 
 class Places:
@@ -67,10 +80,12 @@ class Relay:
             FixInput: the path cannot be bound.
         """
         self._listening = listen(path, group)
-        self._server = _Server(self._listening, link)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="relay", args=(0.5,), daemon=True
-        )
+        self._link = link
+        self._calls = Places(MOST_CALLS, MOST_CALLS_PER_USER)
+        self._connections = Places(MOST_CONNECTIONS, MOST_CONNECTIONS_PER_USER)
+        self._workers = ThreadPoolExecutor(MOST_CALLS, thread_name_prefix="relay")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
     def start(self) -> None:
         """Begin to serve."""
@@ -79,113 +94,154 @@ class Relay:
     def stop(self) -> None:
         """Take no further calls; those under way end with the process."""
         if self._thread.ident is not None:
-            self._server.shutdown()
-            self._thread.join(2.0)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(STOP_LIMIT_S)
+        self._workers.shutdown(wait=False, cancel_futures=True)
         self._listening.close()
 
+    def _run(self) -> None:
+        """Serve until told to stop."""
+        asyncio.set_event_loop(self._loop)
+        self._listening.socket.setblocking(False)
+        server = self._loop.run_until_complete(
+            asyncio.start_unix_server(
+                self._serve,
+                sock=self._listening.socket,
+                limit=HEAD_LIMIT_BYTES,
+                backlog=MOST_CONNECTIONS,
+            )
+        )
+        self._loop.run_forever()
+        server.close()
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self._loop.run_until_complete(asyncio.wait(left, timeout=STOP_LIMIT_S / 2))
+        self._loop.close()
 
-class _Server(socketserver.ThreadingMixIn, socketserver.BaseServer):
-    """A thread per connection, on a socket that is bound already."""
-
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, listening: Listening, link: Link) -> None:
-        super().__init__("relay", _Handler)
-        self.socket = listening.socket
-        self.link = link
-        self.calls = Places(MOST_CALLS, MOST_CALLS_PER_USER)
-
-    def fileno(self) -> int:
-        """What the server waits on."""
-        return self.socket.fileno()
-
-    def get_request(self) -> tuple[socket.socket, str]:
-        """Take a connection."""
-        connection, _ = self.socket.accept()
-        return connection, "job"
-
-    def shutdown_request(self, request: Any) -> None:
-        """Close a connection."""
-        request.close()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A job that broke off is not worth a traceback."""
-        log.debug("a relayed call broke off", exc_info=True)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """Passes the calls of one connection on."""
-
-    protocol_version = "HTTP/1.1"
-    timeout = IDLE_S
-    server: _Server
-
-    def do_GET(self) -> None:
-        """Pass a question on."""
-        self._pass()
-
-    def do_POST(self) -> None:
-        """Pass a report on."""
-        self._pass()
-
-    def address_string(self) -> str:
-        """Name the caller."""
-        return "job"
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Log nothing: a call every few seconds is no news."""
-
-    def _pass(self) -> None:
-        """Pass one call on, as whoever the kernel says is at the other end."""
-        body = self._body()
-        if body is None:
-            return
-        if not PASSED.fullmatch(urlsplit(self.path).path):
-            self._answer(_problem(404, "the agent passes on the calls of runs only", "not_found"))
-            return
-        uid = peer_uid(self.connection)
-        if not self.server.calls.take(uid):
-            self._answer(_problem(503, "the agent passes on too many calls already", "unavailable"))
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection until it ends, is idle for long, or breaks off."""
+        uid = peer_uid(writer.get_extra_info("socket"))
+        if not self._connections.take(uid):
+            writer.close()
             return
         try:
-            reply = self.server.link.call(
-                self.command,
-                self.path,
-                body if self.command == "POST" else None,
-                limit_s=CALL_LIMIT_S + (LONGEST_WAIT_S if self.command == "GET" else 0.0),
+            going_on = True
+            while going_on:
+                going_on = await self._answer_next(reader, writer, uid)
+        except (OSError, EOFError, TimeoutError, ValueError, asyncio.LimitOverrunError) as error:
+            log.debug("a relayed call broke off: %r", error)
+        finally:
+            self._connections.give_back(uid)
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def _answer_next(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, uid: int
+    ) -> bool:
+        """Wait for one request and answer it; say whether another may follow."""
+        async with asyncio.timeout(IDLE_S):
+            first = await reader.readexactly(1)
+        async with asyncio.timeout(REQUEST_LIMIT_S):
+            head = _Head.read(first + await reader.readuntil(b"\r\n\r\n"))
+        refusal = head.refusal
+        if refusal is not None:
+            # Its body was not read, so nothing that follows could be understood.
+            await _write(writer, refusal, closing=True)
+            return False
+        if not self._calls.take(uid):
+            await _write(
+                writer,
+                _problem(503, "the agent passes on too many calls already", "unavailable"),
+                closing=True,
+            )
+            return False
+        try:
+            async with asyncio.timeout(REQUEST_LIMIT_S):
+                body = await reader.readexactly(head.length)
+            reply = await asyncio.get_running_loop().run_in_executor(
+                self._workers, self._passed_on, head, body, uid
+            )
+        finally:
+            self._calls.give_back(uid)
+        await _write(writer, reply, closing=head.closes)
+        return not head.closes
+
+    def _passed_on(self, head: "_Head", body: bytes, uid: int) -> Reply:
+        """Pass one call on, as whoever the kernel says is at the other end."""
+        try:
+            return self._link.call(
+                head.method,
+                head.target,
+                body if head.method == "POST" else None,
+                limit_s=CALL_LIMIT_S + (LONGEST_WAIT_S if head.method == "GET" else 0.0),
                 headers={ATTESTED_UID: str(uid)},
             )
         except SourceUnavailable as error:
-            reply = _problem(503, str(error), "unavailable")
-        finally:
-            self.server.calls.give_back(uid)
-        self._answer(reply)
+            return _problem(503, str(error), "unavailable")
 
-    def _body(self) -> bytes | None:
-        """Read what was sent; None when it was refused."""
-        length = self.headers.get("Content-Length", "0")
-        if "Transfer-Encoding" in self.headers or not length.isdecimal():
-            self.close_connection = True
-            self._answer(_problem(411, "send a body with its Content-Length", "invalid"))
-            return None
-        if int(length) > BODY_LIMIT_BYTES:
-            self.close_connection = True
-            self._answer(
-                _problem(413, f"the body has more than {BODY_LIMIT_BYTES} bytes", "invalid")
-            )
-            return None
-        return self.rfile.read(int(length))
 
-    def _answer(self, reply: Reply) -> None:
-        """Give an answer back."""
-        self.send_response_only(reply.status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(reply.content)))
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(reply.content)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    """The head of a request (RFC 9112), as far as it matters here."""
+
+    method: str
+    target: str
+    fields: Mapping[str, str]
+
+    @classmethod
+    def read(cls, head: bytes) -> "_Head":
+        """Read it.
+
+        Raises:
+            ValueError: it is none.
+        """
+        line, *rest = head.decode("latin-1").split("\r\n")
+        method, target, _ = line.split(" ")
+        pairs = (each.partition(":") for each in rest if each)
+        return cls(
+            method=method,
+            target=target,
+            fields={name.strip().lower(): value.strip() for name, _, value in pairs},
+        )
+
+    @property
+    def length(self) -> int:
+        """Bytes of the body."""
+        return int(self.fields.get("content-length", "0"))
+
+    @property
+    def closes(self) -> bool:
+        """Whether the caller wants the connection closed afterwards."""
+        return self.fields.get("connection", "").lower() == "close"
+
+    @property
+    def refusal(self) -> Reply | None:
+        """Why it is not passed on; None: it is."""
+        length = self.fields.get("content-length", "0")
+        if "transfer-encoding" in self.fields or not (length.isascii() and length.isdecimal()):
+            return _problem(411, "send a body with its Content-Length", "invalid")
+        if len(length) > 8 or int(length) > BODY_LIMIT_BYTES:
+            return _problem(413, f"the body has more than {BODY_LIMIT_BYTES} bytes", "invalid")
+        passed = self.method in ("GET", "POST") and PASSED.fullmatch(urlsplit(self.target).path)
+        if not passed:
+            return _problem(404, "the agent passes on the calls of runs only", "not_found")
+        return None
+
+
+async def _write(writer: asyncio.StreamWriter, reply: Reply, *, closing: bool) -> None:
+    """Give an answer back; one that is not taken in time is given up."""
+    reason = responses.get(reply.status, "")
+    close = "Connection: close\r\n" if closing else ""
+    head = (
+        f"HTTP/1.1 {reply.status} {reason}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(reply.content)}\r\n{close}\r\n"
+    )
+    writer.write(head.encode() + reply.content)
+    async with asyncio.timeout(REQUEST_LIMIT_S):
+        await writer.drain()
 
 
 def peer_uid(connection: socket.socket) -> int:

@@ -18,10 +18,13 @@ from starlette.responses import Response
 
 from wattmesh.controller import clocks
 from wattmesh.controller.api.calls import failure, read_call, success
+from wattmesh.controller.api.deliveries import read_delivery
 from wattmesh.controller.api.desk import Call, Conflict, Desk, NotFound
+from wattmesh.controller.api.waits import Waits
 from wattmesh.controller.fleet import Snapshot, holders
 from wattmesh.controller.views import Done
 from wattmesh.errors import InputInvalid, RetryLater
+from wattmesh.reconfig.ranges import NODE
 from wattmesh.telemetry.delivery import Report
 from wattmesh.telemetry.ledger import EnergyRow, SlotGrid, share
 
@@ -41,21 +44,38 @@ def readings(desk: Desk, call: Call) -> dict[str, Any]:
             f'This daemon\'s power.source is "{source}"; set it to "agents" and restart it, so '
             "that no GPU is read twice."
         )
+    NODE.read(node, "the node in the address")
     try:
-        report = Report.from_json(call.body)
-        batch = report.batch
-        if batch is not None and batch.node != node:
-            raise InputInvalid(f"the address names node {node!r}, the batch names {batch.node!r}")
-        rows = laid(batch.rows, desk.grid(), batch.at) if batch else []
-        applied = desk.journal.nodes.deliver(node, report, rows, desk.now)
-    except InputInvalid:
+        report = read_delivery(call.body, desk.now, desk.grid())
+        applied = _deliver(desk, node, report)
+    except InputInvalid as error:
         if not _taken(desk, node, call.body):
+            desk.pulse.node_faults.note(node, str(error))
             raise
         return {"ok": True, "applied": False}
+    desk.pulse.node_faults.clear(node)
     answer: dict[str, Any] = {"ok": True, "applied": applied}
     if report.fresh:
         answer["baselines"] = [asdict(each) for each in desk.journal.nodes.baselines(node)]
     return answer
+
+
+def _deliver(desk: Desk, node: str, report: Report) -> bool:
+    """Take a delivery into the journal; where its rows are refused, at least how the node is.
+
+    Raises:
+        InputInvalid: the rows are refused, and none of them was counted.
+    """
+    batch = report.batch
+    if batch is not None and batch.node != node:
+        raise InputInvalid(f"the address names node {node!r}, the batch names {batch.node!r}")
+    rows = laid(batch.rows, desk.grid(), batch.at) if batch else []
+    try:
+        return desk.journal.nodes.deliver(node, report, rows, desk.now)
+    except InputInvalid:
+        if batch is not None:
+            desk.journal.nodes.deliver(node, replace(report, batch=None), (), desk.now)
+        raise
 
 
 def _taken(desk: Desk, node: str, body: Mapping[str, Any]) -> bool:
@@ -138,9 +158,10 @@ def _split(row: EnergyRow, grid: SlotGrid, until: datetime) -> list[EnergyRow]:
 class WishBoard:
     """Answers the long-polling call from what the newest cycle saw; holds no thread."""
 
-    def __init__(self, desk: Desk) -> None:
-        """Take the desk."""
+    def __init__(self, desk: Desk, waits: Waits) -> None:
+        """Take the desk, and who counts whoever waits."""
         self._desk = desk
+        self._waits = waits
 
     async def answer(self, request: Request) -> Response:
         """Serve the call."""
@@ -148,7 +169,8 @@ class WishBoard:
             call = await read_call(request)
             call.as_agent(self._desk)
             wait_s = call.number("wait", default=0.0, lowest=0.0, highest=LONGEST_WAIT_S)
-            return success(await self._newest(call, wait_s))
+            with self._waits.place(call):
+                return success(await self._newest(call, wait_s))
         except Exception as error:
             return failure(error, request.url.path)
 
@@ -170,9 +192,9 @@ class WishBoard:
             await asyncio.sleep(0)
 
 
-def desired_endpoint(desk: Desk) -> Callable[[Request], Awaitable[Response]]:
+def desired_endpoint(desk: Desk, waits: Waits) -> Callable[[Request], Awaitable[Response]]:
     """Make the long-polling endpoint."""
-    return WishBoard(desk).answer
+    return WishBoard(desk, waits).answer
 
 
 def _fresh(desk: Desk) -> Snapshot:

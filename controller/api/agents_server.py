@@ -1,11 +1,11 @@
 """The way in for agents of other nodes: TCP with TLS and a token, for their calls and no others.
 
-Invariant: nothing is answered, not even whether an address exists, before the token was shown. Who
-is at the other end on the node is the agent's word (it asked its kernel); it can be the owner of a
-run, and never an operator.
+Invariant: nothing is answered, not even whether an address exists, before a token was shown. A
+token is one node's, and opens what is that node's; the shared one, which opens all, is taken only
+where the settings name it. Who is at the other end on the node is the agent's word (it asked its
+kernel); it can be the owner of a run, and never an operator.
 """
 
-import hashlib
 import hmac
 import logging
 import socket
@@ -25,8 +25,12 @@ from wattmesh.controller.api.attested import ATTESTED_UID, Endpoint, attested_pe
 from wattmesh.controller.api.desk import Desk
 from wattmesh.controller.api.peers import NOBODY
 from wattmesh.controller.api.server import Serving, configured
+from wattmesh.controller.api.waits import Waits
+from wattmesh.controller.journal.run_nodes import ANY
+from wattmesh.controller.journal.tokens import digest_of
 from wattmesh.controller.settings.checks import listen_address
 from wattmesh.controller.settings.model import ApiSection
+from wattmesh.controller.settings.secrets import read_secret
 from wattmesh.errors import CallHuman, FixInput
 
 log = logging.getLogger(__name__)
@@ -39,7 +43,7 @@ class AgentsServer:
     """Serves agents on one TCP address."""
 
     def __init__(
-        self, desk: Desk, address: tuple[str, int], certificate: Path, key: Path, token: str
+        self, desk: Desk, address: tuple[str, int], certificate: Path, key: Path, token: str = ""
     ) -> None:
         """Bind the address; nothing is served before `start`.
 
@@ -96,19 +100,32 @@ def agents_server(desk: Desk, api: ApiSection) -> AgentsServer | None:
     address = listen_address(api.listen)
     if address is None:
         return None
-    if api.tls_certificate is None or api.tls_key is None or api.agents_token_file is None:
-        raise FixInput("api.listen needs tls_certificate, tls_key and agents_token_file")
-    token = api.agents_token_file.read_text().strip()
+    if api.tls_certificate is None or api.tls_key is None:
+        raise FixInput("api.listen needs tls_certificate and tls_key")
+    token = ""
+    if api.agents_token_file is not None:
+        token = read_secret("api.agents_token_file", api.agents_token_file)
+        log.warning(
+            "every agent may speak for every node with the shared token (api.agents_token_file): "
+            "make one for each with `wattmesh nodes token make NODE`, then take that key out"
+        )
     return AgentsServer(desk, address, api.tls_certificate, api.tls_key, token)
 
 
-def application(desk: Desk, workers: ThreadPoolExecutor, token: str) -> Starlette:
-    """Make the application: the agents' own calls, and those of runs that they relay."""
-    expected = hashlib.sha256(token.encode()).digest()
+def application(desk: Desk, workers: ThreadPoolExecutor, token: str = "") -> Starlette:
+    """Make the application: the agents' own calls, and those of runs that they relay.
+
+    Args:
+        desk: who is served, and the tokens of single nodes.
+        workers: run the handlers.
+        token: the shared one; "" for none.
+    """
+    shared = digest_of(token) if token else ""
+    waits = Waits(desk)
     routes = [
         Route(
             call.path,
-            _for_agents(serving(desk, workers, call), expected, attested=call.relayed),
+            _for_agents(serving(desk, workers, call, waits), desk, shared, attested=call.relayed),
             methods=[call.method],
         )
         for call in CALLS
@@ -116,23 +133,24 @@ def application(desk: Desk, workers: ThreadPoolExecutor, token: str) -> Starlett
     ]
 
     async def nothing(request: Request, error: Exception) -> Response:
-        if not _shown(request, expected):
+        if not _node(request, desk, shared):
             return _unknown()
         return await no_such_page(request, error)
 
     return Starlette(routes=routes, exception_handlers={HTTPException: nothing})
 
 
-def _for_agents(endpoint: Endpoint, expected: bytes, *, attested: bool) -> Endpoint:
-    """Let only callers with the token pass; on relayed calls, as whom the agent says."""
+def _for_agents(endpoint: Endpoint, desk: Desk, shared: str, *, attested: bool) -> Endpoint:
+    """Let only callers with a token pass; on relayed calls, as whom the agent says."""
 
     async def answer(request: Request) -> Response:
-        if not _shown(request, expected):
+        node = _node(request, desk, shared)
+        if not node:
             return _unknown()
-        peer = replace(NOBODY, agent=True)
+        peer = replace(NOBODY, agent=True, node=node)
         if attested:
-            peer = attested_peer(request.headers.get(ATTESTED_UID, ""))
-            if peer is NOBODY:
+            peer = attested_peer(request.headers.get(ATTESTED_UID, ""), node)
+            if peer.uid == NOBODY.uid:
                 return problem(403, "the call does not say whose it is", "refused")
         request.state.peer = peer
         return await endpoint(request)
@@ -140,15 +158,28 @@ def _for_agents(endpoint: Endpoint, expected: bytes, *, attested: bool) -> Endpo
     return answer
 
 
-def _shown(request: Request, expected: bytes) -> bool:
-    """Whether the right token was shown; takes as long for every wrong one."""
+def _node(request: Request, desk: Desk, shared: str) -> str:
+    """Give the node whose token was shown; `*` of the shared one, "" without a valid one."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    given = hashlib.sha256(token.strip().encode()).digest()
-    return hmac.compare_digest(given, expected) and scheme.lower() == "bearer"
+    if scheme.lower() != "bearer":
+        return ""
+    given = digest_of(token.strip())
+    if shared and hmac.compare_digest(given, shared):
+        return ANY
+    # Looked up by its hash: how long that takes tells nothing of a token.
+    known = desk.pulse.tokens.get(given)
+    if known is None or (known.ends_at is not None and known.ends_at <= desk.now):
+        return ""
+    return known.node
 
 
 def _unknown() -> Response:
-    return problem(401, "show the agents' token (agent.token_file) to speak here", "refused")
+    return problem(
+        401,
+        "show this node's token (agent.token_file) to speak here; an operator makes one with "
+        "`wattmesh nodes token make`",
+        "refused",
+    )
 
 
 def _bound(address: tuple[str, int]) -> socket.socket:

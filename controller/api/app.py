@@ -14,16 +14,28 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from wattmesh.controller.api import agents, caps, jobs, operators, reading, reports
+from wattmesh.controller.api import agents, caps, jobs, operators, reading, reports, tokens
 from wattmesh.controller.api.attested import Endpoint, relayed
 from wattmesh.controller.api.calls import Handler, endpoint, failure, success
 from wattmesh.controller.api.desk import Call, Desk
 from wattmesh.controller.api.openapi import describe
 from wattmesh.controller.api.orders import order_endpoint, orders
-from wattmesh.controller.books.budget import Audit, BudgetView
+from wattmesh.controller.api.status_board import status_endpoint
+from wattmesh.controller.api.waits import Waits
+from wattmesh.controller.books.audit import Audit
+from wattmesh.controller.books.budget import BudgetView
+from wattmesh.controller.node_facts import Delivered
 from wattmesh.controller.planner.view import PlanAnswer
 from wattmesh.controller.report.views import MonthReport
-from wattmesh.controller.views import Done, ForecastView, PowerCap, Problem, StatusView, as_json
+from wattmesh.controller.views import (
+    Done,
+    ForecastView,
+    PowerCap,
+    Problem,
+    StatusView,
+    TokenMade,
+    as_json,
+)
 from wattmesh.errors import RetryLater
 from wattmesh.reconfig.wire import (
     Beaten,
@@ -35,7 +47,6 @@ from wattmesh.reconfig.wire import (
     Registered,
     Transition,
 )
-from wattmesh.telemetry.delivery import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +161,7 @@ CALLS = (
         handler=agents.readings,
         who="the node's agent",
         for_agents=True,
-        body=Report,
+        body=Delivered,
     ),
     CallSpec(
         method="GET",
@@ -170,6 +181,28 @@ CALLS = (
         who="operator",
         answer=Done,
     ),
+    CallSpec(
+        method="POST",
+        path="/v1/agents/{node}/token",
+        handler=tokens.make,
+        who="operator",
+        answer=TokenMade,
+    ),
+    CallSpec(
+        method="POST",
+        path="/v1/agents/{node}/token/rotate",
+        handler=tokens.rotate,
+        who="operator",
+        answer=TokenMade,
+    ),
+    CallSpec(
+        method="POST",
+        path="/v1/agents/{node}/token/revoke",
+        handler=tokens.revoke,
+        who="operator",
+        answer=Done,
+    ),
+    CallSpec(method="GET", path="/v1/tokens", handler=tokens.tokens, who="operator"),
     CallSpec(method="GET", path="/v1/status", handler=reading.read_status, answer=StatusView),
     CallSpec(method="GET", path="/v1/runs", handler=reading.runs),
     CallSpec(method="GET", path="/v1/runs/{run}", handler=reading.run, query=(LIMIT,)),
@@ -196,6 +229,13 @@ CALLS = (
         answer=MonthReport,
         query=(("month", "which, e.g. 2026-10; default the running one"),),
     ),
+    CallSpec(
+        method="POST",
+        path="/v1/report/{month}/reopen",
+        handler=reports.reopen,
+        who="operator",
+        answer=Done,
+    ),
     CallSpec(method="GET", path="/v1/runs/{run}/audit", handler=reading.audit, answer=Audit),
     CallSpec(method="GET", path="/v1/events", handler=reading.events, query=(LIMIT, SINCE)),
     CallSpec(method="GET", path="/v1/carbon/now", handler=reading.carbon_now),
@@ -220,22 +260,25 @@ CALLS = (
 def build(desk: Desk, workers: ThreadPoolExecutor) -> Starlette:
     """Make the application; `workers` run the handlers."""
     routes = [Route("/v1/openapi.json", _published, methods=["GET"])]
+    waits = Waits(desk)
     for call in CALLS:
-        serve = serving(desk, workers, call)
+        serve = serving(desk, workers, call, waits)
         routes.append(
             Route(call.path, relayed(serve) if call.relayed else serve, methods=[call.method])
         )
     return Starlette(routes=routes, exception_handlers={HTTPException: no_such_page})
 
 
-def serving(desk: Desk, workers: ThreadPoolExecutor, call: CallSpec) -> Endpoint:
-    """Make the endpoint of a call."""
+def serving(desk: Desk, workers: ThreadPoolExecutor, call: CallSpec, waits: Waits) -> Endpoint:
+    """Make the endpoint of a call; `waits`: the one of its door."""
     if call.handler is orders:
-        return order_endpoint(desk, workers)
+        return order_endpoint(desk, workers, waits)
     if call.handler is jobs.heartbeat:
         return jobs.heartbeat_endpoint(desk, workers)
+    if call.handler is reading.read_status:
+        return status_endpoint(desk, workers)
     if call.handler is agents.desired:
-        return agents.desired_endpoint(desk)
+        return agents.desired_endpoint(desk, waits)
     return _light(desk, call.handler) if call.light else endpoint(desk, workers, call.handler)
 
 

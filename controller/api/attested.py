@@ -36,11 +36,11 @@ def relayed(endpoint: Endpoint) -> Endpoint:
     return answer
 
 
-def attested_peer(said: str) -> Peer:
-    """Read whom an agent vouches for; `NOBODY` when that is no uid."""
+def attested_peer(said: str, node: str = "") -> Peer:
+    """Read whom an agent (of `node`, if it showed a token) vouches for; `NOBODY`: no uid."""
     if not said.isdecimal() or len(said) > 10 or int(said) >= HIGHEST_UID - 1:
         return NOBODY
-    return Peer(uid=int(said), gid=-1, pid=0, groups=frozenset(), attested=True)
+    return Peer(uid=int(said), gid=-1, pid=0, groups=frozenset(), attested=True, node=node)
 
 
 def problem(status: int, sentence: str, kind: str) -> Response:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from wattmesh.controller.api.peers import Peer, is_operator
 from wattmesh.controller.bell import Bell
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.run_nodes import ANY
 from wattmesh.controller.journal.runs import RunPlan, RunRow
 from wattmesh.controller.pulse import Pulse
 from wattmesh.errors import FixInput, InputInvalid, Refused, RetryLater
@@ -178,9 +179,14 @@ class Call:
         """Let only agents pass: those with a token, on this machine root and our own user.
 
         Raises:
-            Refused: the caller is none.
+            Refused: the caller is none, or another node's.
         """
         group = desk.pulse.settings.api.operators_group
+        if self.peer.agent and self.peer.node not in (ANY, self.path["node"]):
+            raise Refused(
+                f"this token is {self.peer.node}'s, and speaks for no other node; an operator "
+                f"makes one for {self.path['node']} with `wattmesh nodes token make`"
+            )
         if not self.peer.agent and not is_operator(self.peer, group):
             raise Refused(
                 f"uid {self.peer.uid} may not speak for a node: run the agent as root or as the "

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from wattmesh.controller import marks
-from wattmesh.controller.books.budget import Audit
+from wattmesh.controller.books.audit import Audit
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.ledger import EmissionRow
 from wattmesh.controller.journal.runs import RunRow

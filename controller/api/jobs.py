@@ -18,6 +18,8 @@ from starlette.responses import Response
 
 from wattmesh.controller.api.calls import failure, plain, read_call, success
 from wattmesh.controller.api.desk import Call, Desk, NotFound
+from wattmesh.controller.api.speaking import speaking
+from wattmesh.controller.journal.run_nodes import ANY, HERE
 from wattmesh.controller.journal.runs import Forgotten
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import FINAL
@@ -50,14 +52,15 @@ def register(desk: Desk, call: Call) -> dict[str, Any]:
             f"{message.protocol}; it trains on unswitched until one of the two is upgraded."
         )
     epoch = desk.lead()
-    answer = desk.journal.runs.register(
-        message,
-        owner_uid=call.peer.uid,
-        now=desk.now,
-        epoch=epoch,
-        plan=desk.plan_for(message.name),
-        most=desk.pulse.settings.api.runs_per_user,
-    )
+    with speaking(desk, call, registers=True):
+        answer = desk.journal.runs.register(
+            message,
+            owner_uid=call.peer.uid,
+            now=desk.now,
+            epoch=epoch,
+            plan=desk.plan_for(message.name),
+            most=desk.pulse.settings.api.runs_per_user,
+        )
     log.info(
         "%s: incarnation %d registered at step %d by uid %d",
         message.name,
@@ -76,7 +79,7 @@ def heartbeat(desk: Desk, call: Call) -> Beaten:
     """Take note that a launch lives, and at which phase it is."""
     message = _read(Heartbeat, call)
     desk.lead()
-    with _known(desk, message.run):
+    with _known(desk, message.run), speaking(desk, call):
         desk.journal.signs.hear(message, message.phase, owner_uid=call.peer.uid, now=desk.now)
     return Beaten(heartbeat_s=desk.journal.runs.liveness.heartbeat_s)
 
@@ -91,7 +94,9 @@ def heartbeat_endpoint(
             call = await read_call(request)
             message, uid = _read(Heartbeat, call), call.peer.uid
             desk.lead()
-            if desk.journal.signs.hear_again(message, message.phase, owner_uid=uid, now=desk.now):
+            if _remembered(desk, call) and desk.journal.signs.hear_again(
+                message, message.phase, owner_uid=uid, now=desk.now
+            ):
                 return success(Beaten(heartbeat_s=desk.journal.runs.liveness.heartbeat_s))
             loop = asyncio.get_running_loop()
             return success(await loop.run_in_executor(workers, plain, desk, heartbeat, call))
@@ -103,11 +108,19 @@ def heartbeat_endpoint(
     return answer
 
 
+def _remembered(desk: Desk, call: Call) -> bool:
+    """Say whether memory tells that a caller may speak for a run; else the journal is asked."""
+    node = call.peer.node
+    if node in (HERE, ANY):
+        return True
+    return desk.journal.run_nodes.remembered(call.path["run"], desk.pulse.epoch) == node
+
+
 def progress(desk: Desk, call: Call) -> dict[str, Any]:
     """Take a report of where training stands."""
     message = _read(Progress, call)
     desk.lead()
-    with _known(desk, message.run):
+    with _known(desk, message.run), speaking(desk, call):
         desk.journal.runs.progress(message, owner_uid=call.peer.uid, now=desk.now)
     return {"ok": True}
 
@@ -116,7 +129,7 @@ def transition(desk: Desk, call: Call) -> dict[str, Any]:
     """Take one step of a switch, as the run lived it; repeats are free."""
     message = _read(Transition, call)
     desk.lead()
-    with _known(desk, message.run):
+    with _known(desk, message.run), speaking(desk, call):
         row = desk.journal.switches.record(message, owner_uid=call.peer.uid, now=desk.now)
         phase = RunPhase.SWITCHING.value
         desk.journal.signs.hear(message, phase, owner_uid=call.peer.uid, now=desk.now)
@@ -130,7 +143,7 @@ def finish(desk: Desk, call: Call) -> dict[str, Any]:
     """Take note that a run, or one incarnation of it, has ended."""
     message = _read(Finish, call)
     desk.lead()
-    with _known(desk, message.run):
+    with _known(desk, message.run), speaking(desk, call):
         desk.journal.runs.finish(message, owner_uid=call.peer.uid, now=desk.now)
     log.info("run %s: incarnation %d ended: %s", message.run, message.attempt, message.reason)
     desk.wake()

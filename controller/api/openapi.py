@@ -145,13 +145,21 @@ def _schema(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
         known = [_schema(arm, schemas) for arm in arms if arm is not type(None)]
         return {"anyOf": [*known, {"type": "null"}]}
     if origin in (tuple, dict, Mapping):
-        items = {"items": _schema(arms[0], schemas)} if origin is tuple else {}
-        return {"type": "array" if items else "object", **items}
+        return _several(origin, arms, schemas)
     if is_dataclass(kind):
         return _named(kind if isinstance(kind, type) else type(kind), schemas)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"type": "string", "enum": [each.value for each in kind]}
     return PLAIN.get(kind, {})
+
+
+def _several(origin: Any, arms: tuple[Any, ...], schemas: dict[str, Any]) -> dict[str, Any]:
+    """Describe a list, or an object whose keys are names."""
+    if origin is tuple:
+        return {"type": "array", "items": _schema(arms[0], schemas)}
+    if arms[-1] is Any:
+        return {"type": "object"}
+    return {"type": "object", "additionalProperties": _schema(arms[1], schemas)}
 
 
 def _within(schema: dict[str, Any], limit: Range) -> dict[str, Any]:

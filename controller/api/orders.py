@@ -8,10 +8,8 @@ run trains on.
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from starlette.requests import Request
@@ -19,6 +17,9 @@ from starlette.responses import Response
 
 from wattmesh.controller.api.calls import failure, plain, read_call, success
 from wattmesh.controller.api.desk import Call, Desk, NotFound
+from wattmesh.controller.api.speaking import SpeaksElsewhere, check
+from wattmesh.controller.api.waits import TooMany, Waits
+from wattmesh.controller.journal.run_nodes import ANY, HERE
 from wattmesh.errors import RetryLater
 from wattmesh.reconfig.wire import Orders
 
@@ -76,16 +77,12 @@ def find(desk: Desk, call: Call) -> Found:
     )
 
 
-class TooMany(RetryLater):
-    """One user has too many calls waiting; everybody else is served."""
-
-
 class OrderBoard:
     """Answers the order call, remembering which runs have none."""
 
-    def __init__(self, desk: Desk, workers: ThreadPoolExecutor) -> None:
-        """Begin knowing of no run, with nobody waiting."""
-        self._waiting: Counter[int] = Counter()
+    def __init__(self, desk: Desk, workers: ThreadPoolExecutor, waits: Waits) -> None:
+        """Begin knowing of no run."""
+        self._waits = waits
         self._desk = desk
         self._workers = workers
         self._quiet: dict[str, Quiet] = {}
@@ -95,35 +92,17 @@ class OrderBoard:
         try:
             call = await read_call(request)
             wait_s = call.number("wait", default=0.0, lowest=0.0, highest=LONGEST_WAIT_S)
-            with self._place(call.peer.uid):
+            if call.peer.node not in (HERE, ANY):
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._workers, check, self._desk, call)
+            with self._waits.place(call):
                 return success(self._stamped(await self._newest(call, wait_s)).to_json())
-        except TooMany as error:
+        except (TooMany, SpeaksElsewhere) as error:
             return failure(error, request.url.path)
         except RetryLater:
             return success(self._stamped(Orders(epoch=self._desk.pulse.epoch or 0)).to_json())
         except Exception as error:
             return failure(error, request.url.path)
-
-    @contextmanager
-    def _place(self, uid: int) -> Iterator[None]:
-        """Let so many calls of one user wait, and no more.
-
-        Raises:
-            TooMany: as many wait already.
-        """
-        most = self._desk.pulse.settings.api.waits_per_user
-        if self._waiting[uid] >= most:
-            raise TooMany(
-                f"{most} calls of uid {uid} wait for orders already (api.waits_per_user); ask "
-                "again when one of them has ended"
-            )
-        self._waiting[uid] += 1
-        try:
-            yield
-        finally:
-            self._waiting[uid] -= 1
-            if not self._waiting[uid]:
-                del self._waiting[uid]
 
     def _stamped(self, found: Orders) -> Orders:
         """Say with it whether the daemon acts, as its settings are at this moment."""
@@ -160,7 +139,7 @@ class OrderBoard:
 
 
 def order_endpoint(
-    desk: Desk, workers: ThreadPoolExecutor
+    desk: Desk, workers: ThreadPoolExecutor, waits: Waits
 ) -> Callable[[Request], Awaitable[Response]]:
     """Make the long-polling endpoint."""
-    return OrderBoard(desk, workers).answer
+    return OrderBoard(desk, workers, waits).answer

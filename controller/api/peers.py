@@ -5,6 +5,7 @@ sent. A client that does not finish a request in time is cut off; it holds no th
 """
 
 import asyncio
+import json
 import os
 import pwd
 import socket
@@ -33,6 +34,8 @@ class Peer:
 
     Attributes:
         groups: its primary and supplementary groups at the moment it connected.
+        node: of which node the agent is whose token was shown; `*`: of any (the shared token); "":
+            no token was, for the caller is on this machine.
         agent: a node's agent that showed its token. `attested`: its uid is an agent's word on who
             is at the other end there, and never makes an operator.
     """
@@ -43,6 +46,7 @@ class Peer:
     groups: frozenset[int]
     agent: bool = False
     attested: bool = False
+    node: str = ""
 
 
 NOBODY = Peer(uid=-1, gid=-1, pid=0, groups=frozenset())
@@ -89,20 +93,34 @@ def _more_groups(connection: socket.socket, uid: int, gid: int) -> tuple[int, ..
         return ()
 
 
+CONNECTIONS_PER_USER = 1024
+"""A quarter of all there may be (`server.CONNECTION_LIMIT`); a run needs three. Root, our own user
+and agents of other nodes have no such limit: they speak for many."""
+
+FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
+    b"connection: close\r\ncontent-length: %d\r\n\r\n%s"
+)
+
+
 class PeerProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 with the peer in `request.state.peer` and a limit on slow requests."""
+    """uvicorn's HTTP/1.1 with the peer in `request.state.peer`, limits on slow and greedy ones."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Take what uvicorn gives."""
         super().__init__(*args, **kwargs)
         self._limit: asyncio.TimerHandle | None = None
+        self._peer = NOBODY
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Ask the kernel who this is, before the first byte is read."""
         super().connection_made(transport)
         connection = transport.get_extra_info("socket")
-        self.app_state = {**self.app_state, "peer": peer_of(connection)}
+        self._peer = peer_of(connection)
+        self.app_state = {**self.app_state, "peer": self._peer}
         self._start_limit()
+        if self._greedy():
+            self._turn_away()
 
     def data_received(self, data: bytes) -> None:
         """Read on; the limit ends when the request is whole and begins anew with the next."""
@@ -116,6 +134,24 @@ class PeerProtocol(H11Protocol):
         """Forget the limit with the connection."""
         self._end_limit()
         super().connection_lost(exc)
+
+    def _greedy(self) -> bool:
+        """Whether one user holds more connections than others can do without."""
+        peer = self._peer
+        if peer.uid < 0 or is_root_or_us(peer) or len(self.connections) <= CONNECTIONS_PER_USER:
+            return False
+        held = [each for each in self.connections if isinstance(each, PeerProtocol)]
+        return len([each for each in held if each._peer.uid == peer.uid]) > CONNECTIONS_PER_USER
+
+    def _turn_away(self) -> None:
+        """Say so at once, and close."""
+        said = (
+            f"uid {self._peer.uid} holds {CONNECTIONS_PER_USER} connections already; close some of "
+            "them, and ask again"
+        )
+        content = json.dumps({"error": said, "kind": "unavailable"}).encode()
+        self.transport.write(FULL % (len(content), content))
+        self.transport.close()
 
     def _request_whole(self) -> bool:
         """Whether the newest request has arrived to its last byte."""

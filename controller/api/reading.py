@@ -12,6 +12,7 @@ from typing import Any
 from wattmesh.controller import marks
 from wattmesh.controller.api.desk import Call, Desk, NotFound
 from wattmesh.controller.api.flagged import audit_json, catalogue_json, decision_json, switch_json
+from wattmesh.controller.books import audit as audits
 from wattmesh.controller.books import budget as budgets
 from wattmesh.controller.books.budget import BudgetView
 from wattmesh.controller.books.spending import spending
@@ -19,6 +20,7 @@ from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.planner.asking import PlanState
 from wattmesh.controller.planner.view import PlanAnswer, no_look, plan_answer
+from wattmesh.controller.report.reopening import reopenings
 from wattmesh.controller.report.reported import accounting_signal, bounds_of
 from wattmesh.controller.signals.lines import carbon_line, forecast_view, preview
 from wattmesh.controller.status import cycle_line, last_known, run_line, status
@@ -181,7 +183,9 @@ def audit(desk: Desk, call: Call) -> dict[str, Any]:
     """Lay every slot of every scenario of one run open."""
     pue = desk.pulse.settings.site.pue_milli() / 1000
     row = desk.run(call.path["run"], call.peer)
-    return audit_json(budgets.audit(desk.journal, row, _signal(desk), pue))
+    found = audits.audit(desk.journal, row, _signal(desk), pue)
+    reopened = reopenings(desk.journal, row.registered_at, row.finished_at or desk.now)
+    return audit_json(replace(found, reopened=reopened))
 
 
 def carbon_now(desk: Desk, call: Call) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""The report of a month, and the one act on a budget: to plan it anew.
+"""The report of a month, and two acts: to plan a budget anew, to open a closed month again.
 
-Invariant: a report only reads; a plan made anew stands beside the one before it, with who asked.
+Invariant: a report only reads; a plan made anew stands beside the one before it, and what a month
+was closed with beside what it comes to now, with who asked.
 """
 
-from wattmesh.controller.api.desk import Call, Desk, NotFound
+from wattmesh.controller.api.desk import Call, Conflict, Desk, NotFound
 from wattmesh.controller.books.periods import month_named, period_of
 from wattmesh.controller.report.month import report
 from wattmesh.controller.report.reported import plans_of, reported
@@ -20,6 +21,26 @@ def month(desk: Desk, call: Call) -> MonthReport:
     if period.start > now:
         raise InputInvalid(f"{period.name} has not begun; the running month is the newest there is")
     return report(desk.journal, period, reported(settings, desk.pulse.signals), now)
+
+
+def reopen(desk: Desk, call: Call) -> Done:
+    """Open a month that was closed wrongly; what it was closed with stays, with who did it."""
+    epoch = desk.lead()
+    call.as_operator(desk, "open a closed month again")
+    zone, now = desk.pulse.settings.site.timezone, desk.now
+    name, reason = month_named(call.path["month"], zone).name, call.text("reason")
+    done = desk.journal.budgets.reopen(name, zone, by=call.who, reason=reason, now=now, epoch=epoch)
+    if not done:
+        raise Conflict(f"{name} ({zone}) is not closed, so there is nothing to open again.")
+    said = f"{name} ({zone}) was reopened by {call.who}: {reason}."
+    desk.journal.events.add("reopened", said, now)
+    ahead = desk.pulse.sealed_ahead
+    desk.pulse.sealed_ahead = tuple(each for each in ahead if each != name)
+    return Done(
+        done=f"Reopened {name}: what it was closed with stays in its report and in audits, and it "
+        "is closed anew 48 h after its end, once nothing of it is provisional.",
+        changed=(name,),
+    )
 
 
 def replan(desk: Desk, call: Call) -> Done:

@@ -68,6 +68,14 @@ def group_id(name: str) -> int | None:
         return None
 
 
+def group_name(gid: int | None) -> str:
+    """Name a group for a sentence."""
+    try:
+        return "" if gid is None else grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
 def _lock(path: Path) -> int:
     """Take the lock beside the socket, or say who has it."""
     try:
@@ -112,6 +120,11 @@ def _open_to_group(path: Path, group: int | None) -> None:
         if group is not None:
             os.chown(path, -1, group)
     except PermissionError:
-        log.warning("may not give %s to group %d; only this user can reach it", path, group)
+        log.warning(
+            "may not give %s to the group %s, so only this user can reach it: make this user a "
+            "member of that group (SupplementaryGroups= in the service's unit), and start it again",
+            path,
+            group_name(group),
+        )
         return
     path.chmod(MODE)

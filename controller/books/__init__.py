@@ -2,6 +2,7 @@
 
 The map:
     accounts.py        the accounts: joules become grams, and the baseline is kept beside the run
+    audit.py           a run's saving laid open for auditors
     budget.py          what was spent and what was saved
     budget_metrics.py  budgets for Prometheus
     budget_plans.py    plans of budgets
@@ -13,7 +14,9 @@ The map:
     reckoning.py       the other scenarios of one run: its baseline, the best single point
     run_history.py     what a run did: where it was, when it paused, what it drew
     saving.py          the saving of one run
+    scopes.py          what meters and catalogue contain: GPUs alone, or more of the node
     slot_prices.py     what a ledger slot is priced with
-    unread.py          time of held GPUs that nobody read
     spending.py        where each budget of the settings stands in its running period
+    unclaimed.py       joules of held GPUs that were booked to nobody
+    unread.py          time of held GPUs that nobody read
 """

@@ -92,8 +92,12 @@ class Accounts:
         self._settled: dict[str, tuple[datetime | None, int]] = {}
         self._unread = Unread(journal, grid, limits)
 
-    def price(self, now: datetime) -> None:
+    def price(self, now: datetime, *, settling: bool = True) -> None:
         """Bring both ledgers up to `now`.
+
+        Args:
+            now: the wall clock.
+            settling: whether that is trusted; else no slot is estimated for good by it.
 
         Raises:
             JournalUnavailable: the next turn brings them up to date.
@@ -104,7 +108,8 @@ class Accounts:
         if priced_to is not None:
             since = self._grid.slot(min(now, priced_to) - LATE)[0]
             since = min(since, self._journal.ledger.booked_since() or since)
-        self._prices, self._used = SlotPrices(self._journal, self._tariff, now), {}
+        self._prices = SlotPrices(self._journal, self._tariff, now, settling=settling)
+        self._used = {}
         stale = self._stale_slots(now, everything=since is None)
         self._emit(stale, since)
         reckoner = Reckoner(self._journal, self._grid, self._signal, self._priced)

@@ -1,30 +1,27 @@
-"""What was spent and what was saved: the ledgers added up for people, and laid open for auditors.
+"""What was spent and what was saved: the ledgers added up for people.
 
-Invariant: every figure is a sum of rows that `audit` prints; the lines of the cluster (runs, idle,
-unattributed and so on, each with its unpriced joules and unobserved seconds) add up to its total
-exactly; a saving names its baseline, and is None while it cannot be told.
+Invariant: every figure is a sum of rows that an audit (audit.py) prints; the lines of the cluster
+(runs, idle, unattributed and so on, each with its unpriced joules and unobserved seconds) add up to
+its total exactly; a saving names its baseline, and is None while it cannot be told.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from wattmesh.controller.books.accounts import ACTUAL, BASELINE, BEST_SINGLE, UNPRICED
+from wattmesh.controller.books.accounts import ACTUAL, UNPRICED
 from wattmesh.controller.books.saving import Saving, run_saving
 from wattmesh.controller.books.scopes import meter_scope, scopes
 from wattmesh.controller.books.spending import PeriodLine, SignalGrams
-from wattmesh.controller.books.unclaimed import Unclaimed, unclaimed_ug
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.ledger import EmissionRow, TotalRow
+from wattmesh.controller.journal.ledger import TotalRow
 from wattmesh.controller.journal.runs import RunRow
-from wattmesh.errors import InputInvalid
 from wattmesh.policies.baseline import total
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.hull import lower_hull
 from wattmesh.policies.price import hindsight_bound_g
 from wattmesh.reconfig.catalogue import Evidence, PowerScope
 from wattmesh.telemetry.carbon import Signal
-from wattmesh.telemetry.ledger import EnergyRow
 from wattmesh.telemetry.readings import Quality, flags_of, merged_quality
 from wattmesh.telemetry.unobserved import UNOBSERVED
 
@@ -177,66 +174,6 @@ class BudgetView:
     flags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
-    """`wattmesh budget --audit RUN`: every slot of every scenario, raw, and what was computed.
-
-    Attributes:
-        tokens: trained since the run first registered here.
-        actual, reference, single: rows of the run, of its baseline, of the best single point.
-        energy: what the actual rows were computed from, and the unobserved time.
-        saved_ug, saved_high_ug: the band; None while it cannot be told, `unsettled` says why.
-        unclaimed: grams of its GPUs that were booked to nobody, by slot: it may have emitted them.
-        unbooked_mj: joules in `energy` less those in `actual`: booked since grams were last.
-        carbon: grams of the run by signal; `actual_ug`, `unobserved_ug` are None of several.
-        summed_up: retention has summed the slots up: the figures are those that were kept then.
-        rule: the formulas, in words, from which anybody can recompute `saved_ug`.
-    """
-
-    run: str
-    name: str
-    tokens: int
-    baseline: str
-    signal: str
-    actual: tuple[EmissionRow, ...]
-    reference: tuple[EmissionRow, ...]
-    energy: tuple[EnergyRow, ...]
-    actual_ug: int | None
-    reference_ug: int | None
-    saved_ug: int | None
-    settled: bool
-    rule: str
-    unobserved_ug: int | None = 0
-    unbooked_mj: int = 0
-    saved_high_ug: int | None = None
-    unsettled: str = ""
-    best_single: str = ""
-    single: tuple[EmissionRow, ...] = ()
-    better_point_ug: int | None = None
-    carbon_aware_ug: int | None = None
-    boundary: str = BOUNDARY
-    flags: tuple[str, ...] = ()
-    signals: tuple[str, ...] = ()
-    carbon: tuple[SignalGrams, ...] = ()
-    summed_up: bool = False
-    unclaimed: tuple[Unclaimed, ...] = ()
-
-
-RULE = (
-    "in every row that has a price carbon_ug = (energy_mj * g_milli_per_kwh * pue_milli + "
-    "1800000000) // 3600000000, and upper_ug the same of upper_mj; "
-    "own_ug of a slot = sum of carbon_ug of its actual rows, own_upper_ug = sum of their upper_ug "
-    "and of the slot's carbon_ug in unclaimed; "
-    "a baseline row with line as_run stands for the run itself: its grams are own_ug; "
-    "go through the baseline's slots in time order to the last moment at which its tokens add up "
-    "to at most the run's: slots up to there count whole, of the next one the missing share of "
-    "its tokens, all others not; "
-    "saved_ug = counted carbon_ug of baseline rows that are not as_run - (own_ug + own_upper_ug) "
-    "of all slots but the counted share of as_run ones; each share rounded against the saving; "
-    "saved_high_ug: the same with own_upper_ug taken as 0 and upper_ug of baseline rows added"
-)
-
-
 def budget(
     journal: Journal,
     now: datetime,
@@ -265,7 +202,7 @@ def budget(
     savings = {row.run: run_saving(journal, row, closed) for row in rows}
     runs = tuple(run_budget(journal, row, totals, savings[row.run], pue=pue) for row in rows)
     simulated = {name for run in runs for name in run.simulated}
-    whole = _line("total", totals)
+    whole = line_of("total", totals)
     if "simulated" in whole.flags:
         simulated.add("power_w")
     saved = saved_lines(list(savings.values()), totals)
@@ -303,7 +240,7 @@ def run_budget(
 ) -> RunBudget:
     """Add one run up; `pue` is for the bound, which is in no ledger."""
     mine = [row for row in totals if row.run == run.run]
-    line = _line(run.run, mine)
+    line = line_of(run.run, mine)
     actual = [row for row in mine if row.scenario == ACTUAL]
     signal = found.signals[0] if len(found.signals) == 1 else ""
     bound_g = _bound_g(journal, run, signal, found.tokens) if found.settled else None
@@ -387,62 +324,6 @@ def _given_back(row: TotalRow) -> bool:
     return row.line == RELEASED or (row.line == UNOBSERVED and not row.run)
 
 
-def audit(journal: Journal, run: RunRow, signal: str, pue: float = 1.0) -> Audit:
-    """Lay every row open.
-
-    Raises:
-        InputInvalid: the run has no baseline to save against.
-    """
-    if not run.baseline:
-        raise InputInvalid(
-            f"run {run.name} has no baseline, so there is no saving to audit; set "
-            f"runs.{run.name}.catalogue before it first registers"
-        )
-    ledger = journal.ledger
-    closed = ledger.closed_runs()
-    found = run_saving(journal, run, closed)
-    actual = ledger.emissions(run=run.run, scenario=ACTUAL)
-    energy = ledger.energy(run=run.run)
-    booked_mj, emitted_mj = (total(row.energy_mj for row in rows) for rows in (energy, actual))
-    carbon = _line(run.run, [row for row in ledger.totals() if row.run == run.run]).carbon
-    one = len(carbon) <= 1
-    return Audit(
-        run=run.run,
-        name=run.name,
-        tokens=found.tokens,
-        baseline=run.baseline,
-        signal=found.signals[0] if len(found.signals) == 1 else signal,
-        actual=actual,
-        reference=ledger.emissions(run=run.run, scenario=BASELINE),
-        energy=energy,
-        actual_ug=found.actual_ug if one else None,
-        reference_ug=found.reference_ug,
-        saved_ug=found.saved_ug,
-        settled=found.settled,
-        rule=RULE,
-        unobserved_ug=found.upper_ug if one else None,
-        unbooked_mj=booked_mj - emitted_mj,
-        saved_high_ug=found.high_ug,
-        unsettled=found.why,
-        best_single=run.best_single,
-        single=ledger.emissions(run=run.run, scenario=BEST_SINGLE),
-        better_point_ug=found.better_point_ug,
-        carbon_aware_ug=found.carbon_aware_ug,
-        boundary=boundary(pue),
-        flags=found.flags,
-        signals=found.signals,
-        carbon=carbon,
-        summed_up=run.run in closed,
-        unclaimed=() if run.run in closed else _unclaimed(journal, run),
-    )
-
-
-def _unclaimed(journal: Journal, run: RunRow) -> tuple[Unclaimed, ...]:
-    """List what nobody was charged for of a run's GPUs, in time order."""
-    found = unclaimed_ug(journal, run.run, journal.stays.launches(run.run))
-    return tuple(Unclaimed(slot_start=at, carbon_ug=found[at]) for at in sorted(found))
-
-
 def _grams(carbon_ug: int | None) -> float | None:
     """Give grams."""
     return None if carbon_ug is None else carbon_ug / UG
@@ -497,12 +378,12 @@ def _qualities(rows: Iterable[TotalRow]) -> dict[str, float]:
 def _lines(totals: Sequence[TotalRow]) -> tuple[ClusterLine, ...]:
     """Give the cluster's lines: joules and grams by line."""
     return tuple(
-        _line(line, [row for row in totals if row.line == line])
+        line_of(line, [row for row in totals if row.line == line])
         for line in sorted({row.line for row in totals if row.scenario in (ENERGY, ACTUAL)})
     )
 
 
-def _line(line: str, rows: Sequence[TotalRow]) -> ClusterLine:
+def line_of(line: str, rows: Sequence[TotalRow]) -> ClusterLine:
     """Add up rows of joules and of grams; those of other scenarios were not spent."""
     energy = [row for row in rows if row.scenario == ENERGY]
     grams = [row for row in rows if row.scenario == ACTUAL]

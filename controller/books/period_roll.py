@@ -2,6 +2,7 @@
 
 Invariant: everything is done once, however often this is run, and nothing is missed because nobody
 ran at a border. Only the leader writes; every daemon looks, so that each one's status tells alerts.
+While the wall clock is in doubt nothing is frozen, told as ended or closed.
 """
 
 import logging
@@ -40,9 +41,11 @@ class PeriodRoll:
         """
         pulse, now = self._pulse, self._pulse.clock.now()
         settings, leads = pulse.settings, pulse.epoch is not None
-        plans = plans_of(self._journal, settings, pulse.signals)
-        if leads:
-            self._freeze(plans)
+        if pulse.trusted.held_s() > 0:
+            return  # which periods run now is not known: what was last told of budgets stands
+        doubt = pulse.trusted.doubt()
+        if leads and not doubt:
+            self._freeze(plans_of(self._journal, settings, pulse.signals))
         before = {each.name: each.urgency for each in pulse.budgets}
         pulse.budgets = spending(
             self._journal,
@@ -56,6 +59,9 @@ class PeriodRoll:
             return
         for line in pulse.budgets:
             self._tell(line, before.get(line.name, ""))
+        pulse.sealed_ahead = self._journal.budgets.closed_after(now)
+        if doubt:
+            return
         for name, budget in settings.budget.items():
             period = period_before(now, budget.period, settings.site.timezone)
             self._ended(name, budget.grams, period)

@@ -97,8 +97,18 @@ class Tariff:
 class SlotPrices:
     """Prices of slots as the journal has them; made anew for each turn, read as far as needed."""
 
-    def __init__(self, journal: Journal, tariff: Tariff, now: datetime) -> None:
-        """Take the journal, how slots are priced, and the moment."""
+    def __init__(
+        self, journal: Journal, tariff: Tariff, now: datetime, *, settling: bool = True
+    ) -> None:
+        """Take the journal, how slots are priced, and the moment.
+
+        Args:
+            journal: the intensities.
+            tariff: how slots are priced.
+            now: the moment.
+            settling: whether it is trusted: else nothing is estimated for good by it.
+        """
+        self._settling = settling
         self._journal = journal
         self._tariff = tariff
         self._now = now
@@ -138,7 +148,7 @@ class SlotPrices:
         if (above or 0) > Rank.PROVISIONAL:
             return None
         standing = own or self._expected(signal, start)
-        if late < self._tariff.settled_after:
+        if late < self._tariff.settled_after or not self._settling:
             return standing
         return self._settled(signal, start, end, standing)
 

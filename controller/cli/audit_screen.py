@@ -11,6 +11,7 @@ from rich.text import Text
 
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, legend, styled
+from wattmesh.controller.cli.report_screen import reopened
 from wattmesh.controller.cli.tables import Column, table
 from wattmesh.controller.marks import mark, marked
 
@@ -52,7 +53,7 @@ def screen(audit: Mapping[str, Any]) -> list[Text | str]:
     if audit["unclaimed"]:
         lines += ["", "booked to nobody, on GPUs that it held: it may have emitted them"]
         lines += [_unclaimed(row, audit["flags"]) for row in audit["unclaimed"]]
-    lines += ["", *_sums(audit), "", styled((audit["rule"], DIM))]
+    lines += ["", *_sums(audit), *reopened(audit), "", styled((audit["rule"], DIM))]
     return [*lines, *legend(lines)]
 
 

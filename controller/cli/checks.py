@@ -6,12 +6,12 @@ which is not ok.
 
 import shutil
 import sqlite3
-import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from wattmesh.controller import kernel_clock
 from wattmesh.controller.cli import actuator_checks, power_checks
 from wattmesh.controller.cli.client import Daemon
 from wattmesh.controller.cli.findings import Finding, ok, problem, unknown
@@ -25,7 +25,6 @@ LEAST_FREE_GIB = 1.0
 CLOCK_TOLERANCE_S = 2.0
 BUILT = datetime(2026, 1, 1, tzinfo=UTC)
 """No machine that runs this version has a right clock before this."""
-SYNCHRONISED = Path("/run/systemd/timesync/synchronized")
 
 
 def examine(config: Path, socket: str | None) -> Iterator[Finding]:
@@ -39,7 +38,9 @@ def examine(config: Path, socket: str | None) -> Iterator[Finding]:
     yield finding
     if view is not None:
         yield from _of_status(view)
-    yield clock(datetime.now(UTC), view, time.time())
+    vouched = settings is not None and settings.journal.trust_clock
+    kept = kernel_clock.synchronised()
+    yield clock(datetime.now(UTC), view, kept or (None if vouched else kept))
 
 
 def _settings(config: Path) -> tuple[Settings | None, Finding]:
@@ -184,8 +185,14 @@ def signals(view: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {label: line for label, line in lines.items() if line is not None}
 
 
-def clock(now: datetime, view: Mapping[str, Any] | None, wall_s: float) -> Finding:
-    """Check the wall clock: sane, in step with the daemon's, and looked after by someone."""
+def clock(now: datetime, view: Mapping[str, Any] | None, kept: bool | None) -> Finding:
+    """Check the wall clock: sane, in step with the daemon's, and looked after by someone.
+
+    Args:
+        now: what it reads.
+        view: the daemon's status.
+        kept: whether the kernel calls it synchronised; None: it does not say, or is not believed.
+    """
     if now < BUILT:
         return problem("clock", f"it says {now:%Y-%m-%d}", "set it, and run a time service")
     if view is not None:
@@ -194,6 +201,11 @@ def clock(now: datetime, view: Mapping[str, Any] | None, wall_s: float) -> Findi
             return problem(
                 "clock", f"{duration(apart_s)} apart from the daemon's", "see `timedatectl`"
             )
-    if SYNCHRONISED.exists() and wall_s - SYNCHRONISED.stat().st_mtime < 2 * 86_400:
-        return ok("clock", "synchronised by systemd-timesyncd")
-    return ok("clock", f"{now:%Y-%m-%d %H:%M:%S} UTC (who keeps it right is not known here)")
+    if kept is False:
+        return unknown(
+            "clock",
+            f"{now:%Y-%m-%d %H:%M:%S} UTC, and the kernel calls it unsynchronised",
+            "see that a time service runs (`timedatectl`); chrony needs `rtcsync`",
+        )
+    known = "synchronised" if kept else "who keeps it right is not known here"
+    return ok("clock", f"{now:%Y-%m-%d %H:%M:%S} UTC ({known})")

@@ -45,8 +45,8 @@ def current(
     else:
         print_lines(
             [
-                f"{answer['database']} is at revision {answer['revision'] or 'none'}, this version "
-                f"needs {answer['newest']}: run `wattmesh db upgrade`"
+                f"{answer['database']} {_stands(answer['revision'])}, this version needs "
+                f"{answer['newest']}: run `wattmesh db upgrade`"
             ]
         )
 
@@ -166,6 +166,11 @@ def _upgrade(url: str) -> None:
             f"The journal {Database(url).name} was not upgraded ({cause}); nothing was changed, "
             "mend that and run this again."
         ) from error
+
+
+def _stands(found: object) -> str:
+    """Say at which revision a journal is; an empty one is at none."""
+    return "has no tables yet" if found is None else f"is at revision {found}"
 
 
 def _state(url: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What an operator may ask for: freeze, thaw, one switch, and the end of a run (retire).
+"""What an operator may ask for: freeze, thaw, one switch, the end of a run, a month anew.
 
 Every act is a request to the daemon, which checks who asks and writes down who asked and why.
 """
@@ -57,6 +57,17 @@ def retire(
 ) -> None:
     """End a run that is over, or lost for good: its rows stay, another launch begins it again."""
     _report(Daemon(socket).post(f"/v1/runs/{segment(run)}/retire", {"reason": reason}), as_json)
+
+
+def reopen(
+    month: Annotated[str, typer.Argument(metavar="YYYY-MM", help="The closed month.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it stays in report and audit.")],
+    socket: options.Socket = options.SOCKET,
+    as_json: options.AsJson = False,
+) -> None:
+    """Open a month that was closed wrongly; it is closed anew, and what it was stays on record."""
+    path = f"/v1/report/{segment(month)}/reopen"
+    _report(Daemon(socket).post(path, {"reason": reason}), as_json)
 
 
 def _report(answer: dict[str, Any], as_json: bool) -> None:

@@ -58,7 +58,27 @@ def screen(view: Mapping[str, Any]) -> list[Text | str]:
     if view["detail_of"] == "closing":
         what = "its slots are summed up: further scenarios are those of the day it was closed"
         lines += ["", styled((what, DIM))]
+    lines += reopened(view)
     return [*lines, *legend(lines)]
+
+
+def reopened(view: Mapping[str, Any]) -> list[Text | str]:
+    """Say of each time that a closed month was opened again by whom, why, and what it had been."""
+    found: list[Text | str] = []
+    for each in view.get("reopened", ()):
+        closed, opened = (
+            datetime.fromisoformat(each[name]).astimezone(UTC)
+            for name in ("closed_at", "reopened_at")
+        )
+        grams = " and ".join(
+            f"{words.micrograms(carbon_ug, each['flags'])} in {signal}"
+            for signal, carbon_ug in each["carbon_ug"].items()
+        )
+        found.append(
+            f"reopened   {each['month']} by {each['by']}, {opened:%Y-%m-%d %H:%M} UTC: "
+            f"{each['reason']} (closed {closed:%Y-%m-%d %H:%M} UTC with {grams or 'no grams'})"
+        )
+    return found
 
 
 def _budget(view: Mapping[str, Any]) -> list[Text]:

@@ -87,6 +87,8 @@ SECOND_BEST = {"profile": "ahead: our profile", "static": "a static number"}
 def grid(view: Mapping[str, Any], *, tell_trouble: bool = True) -> list[Text | str]:
     """One line per signal: the one decided on and, where it differs, the one accounted with."""
     decision, accounting = view["carbon"], view["accounting"]
+    if view.get("never_read"):
+        return [styled("grid   ", ("unknown: the journal has not been read yet", WARN))]
     if decision is None and accounting is None:
         return [styled("grid   ", ("no signal is set: nothing carbon-motivated is done", WARN))]
     if decision is None or accounting is None or decision["signal"] == accounting["signal"]:
@@ -186,6 +188,8 @@ def _clocks(power: Mapping[str, Any]) -> list[str | tuple[str, str]]:
 
 def _runs(view: Mapping[str, Any]) -> list[Text | str]:
     """The table of runs."""
+    if view.get("never_read"):
+        return [styled(("runs are not known: the journal has not been read yet", WARN))]
     if not view["runs"]:
         return [styled(("no run is attached", DIM), ": `wattmesh.attach(...)` registers one")]
     more = sum(view.get("lost_more", {}).values())

@@ -56,6 +56,7 @@ mode = "{mode}"
 
 [journal]
 url = "sqlite:///{places.journal}"
+trust_clock = true
 
 [api]
 socket = {json.dumps(str(places.socket))}

@@ -8,6 +8,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
+from wattmesh.controller.books import audit as audits
 from wattmesh.controller.books import budget
 from wattmesh.controller.cli.why_screen import probe_difference
 from wattmesh.controller.demo.daemon import DemoDaemon, Places
@@ -125,7 +126,7 @@ def _facts(
     journal: Journal, row: RunRow, steps: tuple[StepRow, ...], switches: tuple[SwitchFact, ...]
 ) -> RunFacts:
     """Read the run's ledgers to the microgram."""
-    audit = budget.audit(journal, row, str(load(TRACE).signal))
+    audit = audits.audit(journal, row, str(load(TRACE).signal))
     if audit.reference_ug is None or audit.saved_ug is None or row.deadline is None:
         raise DemoFailed(f"The ledger of {row.name} is not settled; its baseline has no grams yet.")
     finished_at = row.finished_at or row.last_seen_at

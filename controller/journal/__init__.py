@@ -4,10 +4,13 @@ The map:
     journal.py           `Journal`: one store per idea, opened at the right schema revision
     address.py           where it is, by the settings
     engine.py            the database with its safest settings and clear errors
+    patience.py          connections to PostgreSQL whose every wait has an end
     failures.py          what is wrong with the database, in words
     tables.py            every table
     values.py            exact times, JSON text, upserts
-    runs.py              runs, their incarnations, owners, freezes and operator's wishes
+    admission.py         who may begin a run and speak for it, and how it ends
+    run_row.py           one run, as the settings name it and as the journal tells it
+    runs.py              what runs report, freezes, operator's wishes
     liveness.py          which of them live: their newest signs of life, in memory
     signs.py             hearing these, and writing them down now and then
     introduced.py        what an introduction puts into them (pure)
@@ -25,10 +28,11 @@ The map:
     sums.py              what the ledger adds up to, old slots added up once
     by_slot.py           the same slot by slot, for budgets and reports
     spent.py             what was spent of it, old slots read once
-    budgets.py           plans of budgets, and closed months: both append-only
+    budgets.py           plans of budgets, months closed and reopened: all append-only
     leadership.py        who leads, and the epoch that fences everybody else
     identity.py          which journal this is: what epochs count in
     copies.py            a SQLite journal's backup and restore
     events.py            clock steps, outages, reloads
     retention.py         roll-up and pruning
+    clock_marks.py       what time it was when a daemon of each machine last looked
 """

@@ -3,11 +3,12 @@
 from sqlalchemy import make_url
 
 from wattmesh.controller.settings.model import Settings
+from wattmesh.controller.settings.secrets import read_secret
 
 
 def journal_url(settings: Settings) -> str:
     """Give the database's full address, the password taken from its file."""
     url, secret = make_url(settings.journal.url), settings.journal.password_file
     if secret is not None:
-        url = url.set(password=secret.read_text().strip())
+        url = url.set(password=read_secret("journal.password_file", secret))
     return url.render_as_string(hide_password=False)

@@ -1,7 +1,8 @@
 """Plans of budgets, and closed months: both append-only.
 
 Invariant: a plan is never changed; a further one of the same period stands beside it and is the one
-that counts. A month is closed once; what it came to then is never overwritten.
+that counts. A month is closed once; what it came to then is never overwritten: reopened, it stands
+in a table of its own, with who did it and why.
 """
 
 import json
@@ -11,10 +12,11 @@ from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Any
 
-from sqlalchemy import Row, insert, select
+from sqlalchemy import Row, delete, insert, select
 
 from wattmesh.controller.journal.engine import Database
-from wattmesh.controller.journal.tables import BUDGET_PLANS, CLOSED_PERIODS
+from wattmesh.controller.journal.leadership import check_epoch
+from wattmesh.controller.journal.tables import BUDGET_PLANS, CLOSED_PERIODS, REOPENED_PERIODS
 from wattmesh.controller.journal.values import from_us, insert_new, to_text, to_us
 from wattmesh.policies.budget import Curve
 
@@ -47,6 +49,19 @@ class ClosedRow:
     end: datetime
     closed_at: datetime
     figures: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReopenedRow:
+    """A month that was closed, and reopened by `by`. `figures`: what it had been closed with."""
+
+    period: str
+    timezone: str
+    closed_at: datetime
+    figures: Mapping[str, Any]
+    reopened_at: datetime
+    by: str
+    reason: str
 
 
 class BudgetStore:
@@ -116,6 +131,55 @@ class BudgetStore:
             closed_at=from_us(row.closed_at),
             figures=json.loads(row.figures),
         )
+
+    def closed_after(self, moment: datetime) -> tuple[str, ...]:
+        """Name the closed months that end after a moment, oldest first."""
+        table = CLOSED_PERIODS.c
+        query = select(table.period).where(table.end_at > to_us(moment)).order_by(table.start_at)
+        with self._database.reading() as connection:
+            return tuple(connection.execute(query).scalars())
+
+    def reopen(
+        self, period: str, timezone: str, *, by: str, reason: str, now: datetime, epoch: int
+    ) -> bool:
+        """Open a closed month again, and keep what it was closed with; False when it is open.
+
+        Raises:
+            Fenced: another daemon leads by now; nothing was written.
+        """
+        table = CLOSED_PERIODS.c
+        which = (table.period == period) & (table.timezone == timezone)
+        trace = {"reopened_at": to_us(now), "by": by, "reason": reason}
+        with self._database.writing() as connection:
+            check_epoch(connection, epoch)
+            row = connection.execute(select(CLOSED_PERIODS).where(which)).mappings().one_or_none()
+            if row is None:
+                return False
+            connection.execute(insert(REOPENED_PERIODS).values(**row, **trace))
+            connection.execute(delete(CLOSED_PERIODS).where(which))
+        return True
+
+    def reopened(self, start: datetime, end: datetime) -> tuple[ReopenedRow, ...]:
+        """List the reopenings of months that overlap [start, end), in the order they were made."""
+        table = REOPENED_PERIODS.c
+        query = (
+            select(REOPENED_PERIODS)
+            .where(table.start_at < to_us(end), table.end_at > to_us(start))
+            .order_by(table.id)
+        )
+        with self._database.reading() as connection:
+            return tuple(
+                ReopenedRow(
+                    period=row.period,
+                    timezone=row.timezone,
+                    closed_at=from_us(row.closed_at),
+                    figures=json.loads(row.figures),
+                    reopened_at=from_us(row.reopened_at),
+                    by=row.by,
+                    reason=row.reason,
+                )
+                for row in connection.execute(query)
+            )
 
 
 def _plan(row: Row[Any]) -> PlanRow:

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Row, and_, case, func, or_, select
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.spent import ACTUAL, UNPRICED, SpentSlots
 from wattmesh.controller.journal.tables import EMISSIONS, ENERGY
-from wattmesh.controller.journal.values import from_us, to_us
+from wattmesh.controller.journal.values import from_us, to_us, with_moments
 from wattmesh.policies.budget import Spent
 from wattmesh.telemetry.attribution import HOST_DEVICES
 from wattmesh.telemetry.carbon import signal_quality
@@ -208,8 +208,8 @@ class BySlot:
             for first in range(0, len(gpus), 500):
                 some = query.where(table.gpu_uuid.in_(gpus[first : first + 500]))
                 for row in connection.execute(some):
-                    slot = {name: from_us(getattr(row, name)) for name in _TIMES}
-                    found.append(NobodysSlot(**{**row._mapping, **slot, "own": bool(row.own)}))
+                    values = with_moments(row, *_TIMES) | {"own": bool(row.own)}
+                    found.append(NobodysSlot(**values))
         return tuple(found)
 
     def devices_read(
@@ -366,6 +366,25 @@ class BySlot:
         )
         with self._database.reading() as connection:
             return int(connection.execute(query).scalar() or 0)
+
+    def newest_measured(self, settled: str) -> datetime | None:
+        """Give the end of the newest slot whose joules were read and whose grams were told.
+
+        Args:
+            settled: how the models of prices begin that were estimated for good, for want of any.
+        """
+        table = EMISSIONS.c
+        told = (Quality.MEASURED, Quality.ESTIMATED, Quality.STATIC)
+        query = (
+            select(table.slot_end)
+            .where(table.scenario == ACTUAL, table.energy_mj.is_not(None))
+            .where(table.quality.in_([str(each) for each in told]))
+            .where(table.model.not_like(f"{settled}%"))
+            .order_by(table.slot_start.desc())
+            .limit(1)
+        )
+        with self._database.reading() as connection:
+            return from_us(connection.execute(query).scalar())
 
 
 _GRAMS = ("carbon_ug", "upper_ug")

@@ -7,7 +7,7 @@ whose joules are not here; rows of unread time are written by the controller alo
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select
@@ -22,15 +22,18 @@ from wattmesh.controller.journal.tables import (
     INCARNATIONS,
     RUNS,
 )
-from wattmesh.controller.journal.values import columns, from_us, to_us, upsert
+from wattmesh.controller.journal.values import columns, from_us, to_us, upsert, with_moments
 from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
-from wattmesh.telemetry.unobserved import UNOBSERVED, Holding, Span
+from wattmesh.telemetry.unobserved import PATIENCE, UNOBSERVED, Holding, Span
 
 RUN = "run"
 """The ledger line of a run's own joules."""
 
 Key = tuple[str, str, datetime]
 """GPU, run, slot start."""
+
+AHEAD_US = PATIENCE // timedelta(microseconds=1)
+"""Deliveries lag no further behind each other than this."""
 
 
 class CoverageStore:
@@ -111,8 +114,7 @@ class CoverageStore:
             for first in range(0, len(names), 200):
                 query = select(ENERGY).where(_UNREAD, ENERGY.c.run.in_(names[first : first + 200]))
                 for row in connection.execute(query):
-                    times = {name: from_us(row._mapping[name]) for name in _TIMES}
-                    each = EnergyRow(**{**row._mapping, **times})
+                    each = EnergyRow(**with_moments(row, *_TIMES))
                     if not each.run and each.incarnation not in launches:
                         continue
                     found[each.gpu_uuid, each.run, each.slot_start] = each
@@ -183,10 +185,12 @@ def extend(
 ) -> None:
     """Let the coverage of devices reach up to where their counters are booked.
 
-    A counter of which it is not known since when it is booked extends the newest span. None reaches
-    back over `copied_us` (microseconds since 1970), when this journal was restored: what others had
-    delivered between the copy and its restore was lost, and is unread. (Our own sampler goes on
-    from the counters of the copy, and loses nothing.)
+    A counter of which it is not known since when it is booked extends the newest span. One that is
+    booked up to long before the span's end tells of a wall clock that was ahead: the span ends
+    there again, or time to come would count as read. None reaches back over `copied_us`
+    (microseconds since 1970), when this journal was restored: what others had delivered between the
+    copy and its restore was lost, and is unread. (Our own sampler goes on from the counters of the
+    copy, and loses nothing.)
     """
     advanced = {each.gpu_uuid: each for each in baselines}
     known = defaultdict[str, dict[int, int]](dict)
@@ -200,6 +204,7 @@ def extend(
         at_us, spans = to_us(each.at), known[gpu]
         start_us = min(each.since_us, at_us) or max(spans, default=at_us)
         start_us = max(start_us, min(copied_us, at_us))
-        until_us = max(at_us, spans.get(start_us, at_us))
+        held_us = spans.get(start_us, at_us)
+        until_us = at_us if held_us - at_us > AHEAD_US else max(at_us, held_us)
         rows.append({"gpu_uuid": gpu, "from_at": start_us, "until_at": until_us})
     upsert(connection, COVERAGE, rows)

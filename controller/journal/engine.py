@@ -3,14 +3,15 @@
 Invariant: a transaction that `writing` left without an error is on disk, in the file that stands
 at the journal's path (SQLite: WAL with synchronous FULL; PostgreSQL: synchronous_commit on,
 whatever the server's default). Every failure of the database surfaces as `JournalUnavailable`, in
-one sentence with the next step; what it cannot hold (a text too long, a number out of range, a row
-that may not stand twice) is the caller's fault and no outage: `InputInvalid`.
+one sentence with the next step, and no server is waited for without an end; what it cannot hold (a
+text too long, a number out of range, a row that may not stand twice) is the caller's fault and no
+outage: `InputInvalid`.
 """
 
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DataError, DisconnectionError, IntegrityError, SQLAlchemyError
 
 from wattmesh.controller.journal.failures import in_words
-from wattmesh.errors import InputInvalid, JournalUnavailable
+from wattmesh.errors import FixInput, InputInvalid, JournalUnavailable
 from wattmesh.reconfig.ranges import clean
 
 BUSY_TIMEOUT_S = 5.0
@@ -30,6 +31,8 @@ WAL_RETRY_S = 0.02
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_S = 30
 """No statement of ours takes a second; one that does not end has met a server that hangs."""
+ANSWER_LIMIT_S = STATEMENT_TIMEOUT_S + 5.0
+"""By then the server itself has ended what took too long: one that says nothing hangs."""
 
 
 class Database:
@@ -43,7 +46,11 @@ class Database:
         """
         self.url = make_url(url)
         self.name = self.url.render_as_string(hide_password=True)
+        self._check: Callable[[Connection], None] | None = None
+        self._unanswered_s: Callable[[], float] = lambda: 0.0
         self.engine = _engine(url)
+        if not self.is_sqlite:
+            self._unanswered_s = _end_waits(self.engine)
         event.listen(self.engine, "handle_error", _callers_fault)
         options: dict[str, Any] = {"reading": True}
         if not self.is_sqlite:
@@ -55,6 +62,18 @@ class Database:
     def is_sqlite(self) -> bool:
         """Whether the database is a file of ours."""
         return self.engine.dialect.name == "sqlite"
+
+    def admit_by(self, check: Callable[[Connection], None]) -> None:
+        """Let nobody in before `check`, made once when the database answers, has found it right.
+
+        Args:
+            check: raises FixInput where the database is not as it must be.
+        """
+        self._check = check
+
+    def unanswered_s(self) -> float:
+        """Give how long the oldest question to the server has waited; 0 of a file."""
+        return self._unanswered_s()
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -85,10 +104,23 @@ class Database:
         """Turn the driver's errors into ours."""
         try:
             self._still_there()
+            self._admit()
             yield
         except SQLAlchemyError as error:
             sentence = in_words(error, f"the journal {self.name}", BUSY_TIMEOUT_S)
             raise JournalUnavailable(sentence) from error
+
+    def _admit(self) -> None:
+        """Make the check that waits for a database that answers."""
+        check = self._check
+        if check is None:
+            return
+        with self._reader.connect() as connection:
+            try:
+                check(connection)
+            except FixInput as error:
+                raise JournalUnavailable(str(error)) from error
+        self._check = None
 
     def _still_there(self) -> None:
         """Refuse to create an empty database in the place of one that was taken away."""
@@ -124,6 +156,20 @@ def _engine(url: str) -> Engine:
         f"journal.url: {parsed.get_backend_name()!r} is not supported; use sqlite:////path or "
         "postgresql+psycopg://user@host/name"
     )
+
+
+def _end_waits(engine: Engine) -> Callable[[], float]:
+    """Let no connection wait for ever; give who tells how long the oldest question has waited."""
+    # Only here: where the journal is a file, PostgreSQL's driver is not loaded.
+    from wattmesh.controller.journal.patience import PatientConnection, Unanswered  # noqa: PLC0415
+
+    unanswered = Unanswered()
+
+    def connect(_dialect: object, _record: object, words: Any, named: Any) -> PatientConnection:
+        return PatientConnection.opened(unanswered, ANSWER_LIMIT_S, *words, **named)
+
+    event.listen(engine, "do_connect", connect)
+    return unanswered.longest_s
 
 
 def _postgresql_arguments() -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 import os
 
-from sqlalchemy import inspect, text
+from sqlalchemy import Connection, inspect, text
 
 from wattmesh import migrations
 from wattmesh.controller.journal.budgets import BudgetStore
 from wattmesh.controller.journal.by_slot import BySlot
 from wattmesh.controller.journal.caps import CapStore
 from wattmesh.controller.journal.carbon import CarbonStore
+from wattmesh.controller.journal.clock_marks import ClockMarks
 from wattmesh.controller.journal.copies import in_use
 from wattmesh.controller.journal.coverage import CoverageStore
 from wattmesh.controller.journal.decisions import DecisionStore
@@ -20,10 +21,12 @@ from wattmesh.controller.journal.ledger import LedgerStore
 from wattmesh.controller.journal.nodes import NodeStore
 from wattmesh.controller.journal.outages import OutageStore
 from wattmesh.controller.journal.retention import Retention
+from wattmesh.controller.journal.run_nodes import RunNodeStore
 from wattmesh.controller.journal.runs import RunStore
 from wattmesh.controller.journal.signs import SignStore
 from wattmesh.controller.journal.stays import StayStore
 from wattmesh.controller.journal.switches import SwitchStore
+from wattmesh.controller.journal.tokens import TokenStore
 from wattmesh.errors import FixInput
 
 
@@ -47,10 +50,13 @@ class Journal:
         self.budgets = BudgetStore(database)
         self.caps = CapStore(database)
         self.nodes = NodeStore(database, self.ledger.added)
+        self.tokens = TokenStore(database)
+        self.run_nodes = RunNodeStore(database)
         self.outages = OutageStore(database)
         self.leadership = Leadership(database)
         self.events = EventStore(database)
         self.retention = Retention(database)
+        self.clock_marks = ClockMarks(database)
 
     @classmethod
     def open(cls, url: str, *, daemon: bool = False) -> "Journal":
@@ -73,6 +79,13 @@ class Journal:
             raise
         return journal
 
+    @classmethod
+    def later(cls, url: str) -> "Journal":
+        """Make a journal whose database does not answer yet; its schema is checked when it does."""
+        journal = cls(Database(url))
+        journal.database.admit_by(lambda connection: _check(journal.database.name, connection))
+        return journal
+
     def check_revision(self) -> None:
         """Refuse a schema of another version; cheap enough for every cycle.
 
@@ -80,19 +93,8 @@ class Journal:
             JournalUnavailable: the database does not answer.
             FixInput: another revision; the message names the next step.
         """
-        found = revision(self.database)
-        if found == migrations.HEAD:
-            return
-        name = self.database.name
-        if found is None or found in migrations.REVISIONS:
-            raise FixInput(
-                f"the journal {name} is at revision {found or 'none'}, this wattmesh needs "
-                f"{migrations.HEAD}: run `wattmesh db upgrade`"
-            )
-        raise FixInput(
-            f"the journal {name} is at revision {found}, which is newer than this wattmesh "
-            f"({migrations.HEAD}): install the newer wattmesh and restart the daemon"
-        )
+        with self.database.reading() as connection:
+            _check(self.database.name, connection)
 
     def close(self) -> None:
         """Close every connection."""
@@ -109,9 +111,33 @@ def revision(database: Database) -> str | None:
         JournalUnavailable: the database does not answer.
     """
     with database.reading() as connection:
-        if not inspect(connection).has_table("alembic_version"):
-            return None
-        found: str | None = connection.execute(
-            text("SELECT version_num FROM alembic_version")
-        ).scalar()
-        return found
+        return _revision(connection)
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return found
+
+
+def _check(name: str, connection: Connection) -> None:
+    """Refuse a schema of another version.
+
+    Raises:
+        FixInput: it is one; the message names the next step.
+    """
+    found = _revision(connection)
+    if found == migrations.HEAD:
+        return
+    if found is None:
+        raise FixInput(f"the journal {name} has no tables yet: run `wattmesh db upgrade`")
+    if found in migrations.REVISIONS:
+        raise FixInput(
+            f"the journal {name} is at revision {found}, this wattmesh needs {migrations.HEAD}: "
+            "run `wattmesh db upgrade`"
+        )
+    raise FixInput(
+        f"the journal {name} is at revision {found}, which is newer than this wattmesh "
+        f"({migrations.HEAD}): install the newer wattmesh and restart the daemon"
+    )

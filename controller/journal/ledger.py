@@ -23,7 +23,14 @@ from wattmesh.controller.journal.tables import (
     ENERGY,
     TOKEN_MARKS,
 )
-from wattmesh.controller.journal.values import columns, from_us, to_text, to_us, upsert
+from wattmesh.controller.journal.values import (
+    columns,
+    from_us,
+    to_text,
+    to_us,
+    upsert,
+    with_moments,
+)
 from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
 
 __all__ = ["EmissionRow", "Intensity", "LedgerStore", "TokenMark", "TotalRow"]
@@ -143,7 +150,7 @@ class LedgerStore:
             query = query.where(ENERGY.c.run == run)
         with self._database.reading() as connection:
             return tuple(
-                EnergyRow(**_moments(row, "slot_start", "slot_end"))
+                EnergyRow(**with_moments(row, "slot_start", "slot_end"))
                 for row in connection.execute(query)
             )
 
@@ -170,7 +177,7 @@ class LedgerStore:
             query = query.where(EMISSIONS.c.scenario == scenario)
         with self._database.reading() as connection:
             return tuple(
-                EmissionRow(**_moments(row, "slot_start", "slot_end"))
+                EmissionRow(**with_moments(row, "slot_start", "slot_end"))
                 for row in connection.execute(query)
             )
 
@@ -257,7 +264,7 @@ class LedgerStore:
         query = _within(query, ENERGY.c.slot_start, since, None)
         with self._database.reading() as connection:
             return tuple(
-                EnergyRow(**_moments(row, "slot_start", "slot_end"))
+                EnergyRow(**with_moments(row, "slot_start", "slot_end"))
                 for row in connection.execute(query)
             )
 
@@ -286,7 +293,7 @@ class LedgerStore:
             for each in wanted:
                 these = query if each is None else query.where(table.slot_start.in_(each))
                 rows = connection.execute(these).all()
-                found += [Intensity(**_moments(row, "slot_start", "slot_end")) for row in rows]
+                found += [Intensity(**with_moments(row, "slot_start", "slot_end")) for row in rows]
         return tuple(found)
 
     def totals(self) -> tuple[TotalRow, ...]:
@@ -391,9 +398,3 @@ def _within(query: Any, column: Any, start: datetime | None, end: datetime | Non
 def _times(values: dict[str, Any], *names: str) -> dict[str, Any]:
     """Turn the named moments into column values."""
     return values | {name: to_us(values[name]) for name in names}
-
-
-def _moments(row: Row[Any], *names: str) -> dict[str, Any]:
-    """Turn the named column values into moments."""
-    values = dict(row._mapping)
-    return values | {name: from_us(values[name]) for name in names}

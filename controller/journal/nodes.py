@@ -6,11 +6,10 @@ of boots long over were let go (retention.py), the node's floor stands for them:
 frozen up to then, of a boot that is not known any more, is added.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -30,10 +29,17 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
+from wattmesh.controller.journal import node_devices
 from wattmesh.controller.journal.coverage import extend
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.identity import copied_until_us
-from wattmesh.controller.journal.tables import DELIVERIES, ENERGY, NODE_COUNTERS, NODES
+from wattmesh.controller.journal.tables import (
+    DELIVERIES,
+    ENERGY,
+    NODE_COUNTERS,
+    NODE_DEVICES,
+    NODES,
+)
 from wattmesh.controller.journal.values import (
     columns,
     from_us,
@@ -42,15 +48,19 @@ from wattmesh.controller.journal.values import (
     to_us,
     upsert,
 )
+from wattmesh.controller.node_facts import CHECKED, STRANGE, stored
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.ranges import HIGHEST_W, MOST_METERS
 from wattmesh.telemetry.delivery import Batch, Report
 from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
 from wattmesh.telemetry.readings import Quality, merged_quality
 
 log = logging.getLogger(__name__)
 
-REMOVED = timedelta(days=1)
-"""A device that its node has not seen for so long was taken out (as the sampler reckons too)."""
+REMOVED = node_devices.FREE_AFTER
+
+TIMES_DARK = 1000
+"""Time of a slot that passed again and again, as the clock was stepped back, counts so often."""
 
 _NODE = select(NODES).where(NODES.c.node == bindparam("which")).with_for_update()
 _WATERMARK = select(DELIVERIES.c.seq, DELIVERIES.c.at).where(
@@ -95,7 +105,9 @@ class NodeStore:
             False when the batch was taken in before: then only the newest facts were.
 
         Raises:
-            InputInvalid: a text of the batch is longer than there is room for; nothing was taken.
+            InputInvalid: of the batch, a text is longer than there is room for, a device is another
+                node's, a run was never here, or more is added up than can be drawn. Of the rest,
+                it names more devices than a node has. Nothing was taken.
         """
         batch = report.batch
         values = [_values(row) for row in _merged(rows)]
@@ -103,11 +115,18 @@ class NodeStore:
             _fits(batch, values)
         with self._database.writing() as connection:
             known = _held(connection, node, now)
+            told = {*report.devices, *report.missing}
+            strange = node_devices.elsewhere(connection, node, told, now)
+            node_devices.bind(
+                connection, node, {*report.devices} - {*strange}, {*report.devices}, now
+            )
             new = batch is not None and _moved(connection, batch, known.forgotten_at, now)
             if batch is not None and new:
+                _check_own(connection, node, batch, now)
                 _add(connection, values)
+                _check_sums(connection, values)
                 _count(connection, node, batch)
-            _remember(connection, node, report, known, now)
+            _remember(connection, node, _without(report, strange), known, now)
         if new:
             self._added(value["slot_start"] for value in values)
         return new
@@ -139,10 +158,14 @@ class NodeStore:
         return _row(row) if row else None
 
     def retire(self, node: str, now: datetime) -> bool:
-        """Expect nothing of a node any more, until it reports again; False if it is not known."""
+        """Expect nothing of a node any more, until it reports again; False if it is not known.
+
+        Its devices may be another node's from now on.
+        """
         known = (NODES.c.node == node) & NODES.c.retired_at.is_(None)
         with self._database.writing() as connection:
             done = connection.execute(update(NODES).where(known).values(retired_at=to_us(now)))
+            connection.execute(delete(NODE_DEVICES).where(NODE_DEVICES.c.node == node))
             return bool(done.rowcount)
 
 
@@ -150,13 +173,70 @@ _COUNTER = tuple(CounterBaseline.__dataclass_fields__)
 
 
 def _row(row: Row[Any]) -> NodeRow:
+    devices, facts = stored(row.devices, row.facts)
     return NodeRow(
         node=row.node,
         boot_id=row.boot_id,
         last_seen_at=from_us(row.last_seen_at),
-        devices=json.loads(row.devices),
-        facts=json.loads(row.facts),
+        devices=devices,
+        facts=facts,
     )
+
+
+def _without(report: Report, strange: Mapping[str, str]) -> Report:
+    """Leave out what is another node's, and say so among the facts."""
+    if not strange:
+        return report
+    return replace(
+        report,
+        devices={name: each for name, each in report.devices.items() if name not in strange},
+        missing=tuple(name for name in report.missing if name not in strange),
+        facts={**report.facts, STRANGE: node_devices.said(strange)},
+    )
+
+
+def _check_own(connection: Connection, node: str, batch: Batch, now: datetime) -> None:
+    """Let a node book only what its own devices drew, for runs that were on it.
+
+    Raises:
+        InputInvalid: a device is another node's, or a run was never here.
+    """
+    booked = {row.gpu_uuid for row in batch.rows} | {each.gpu_uuid for each in batch.baselines}
+    strange = node_devices.elsewhere(connection, node, booked, now)
+    if strange:
+        raise InputInvalid(node_devices.said(strange))
+    node_devices.bind(connection, node, booked, (), now)
+    node_devices.check_charged(connection, node, batch.rows)
+
+
+def _check_sums(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """See that no row holds more than its slot can: each change alone may be believable.
+
+    Raises:
+        InputInvalid: one does; nothing is to be written.
+    """
+    if not rows:
+        return
+    starts = [row["slot_start"] for row in rows]
+    slot_us = ENERGY.c.slot_end - ENERGY.c.slot_start + 1_000_000
+    found = connection.execute(
+        select(ENERGY.c.gpu_uuid, ENERGY.c.energy_mj, ENERGY.c.unobserved_ms)
+        .where(ENERGY.c.gpu_uuid.in_({row["gpu_uuid"] for row in rows}))
+        .where(ENERGY.c.slot_start.between(min(starts), max(starts)))
+        .where(
+            or_(
+                ENERGY.c.energy_mj * 1000 > HIGHEST_W * slot_us,
+                func.abs(ENERGY.c.unobserved_ms) * 1000 > TIMES_DARK * slot_us,
+                func.abs(ENERGY.c.upper_mj) * 1000 > TIMES_DARK * HIGHEST_W * slot_us,
+            )
+        )
+        .limit(1)
+    ).first()
+    if found is not None:
+        raise InputInvalid(
+            f"{found.gpu_uuid}: a slot would hold {found.energy_mj} mJ and {found.unobserved_ms} "
+            f"ms unobserved, more than {HIGHEST_W} W or than its time; see what its agent reads"
+        )
 
 
 def _held(connection: Connection, node: str, now: datetime) -> Row[Any]:
@@ -303,18 +383,20 @@ def _remember(
     connection: Connection, node: str, report: Report, known: Row[Any], now: datetime
 ) -> None:
     """Keep the newest facts of a node; a device that does not answer keeps its old ones."""
-    devices: dict[str, Any] = json.loads(known.devices)
+    devices: dict[str, Any] = stored(known.devices, known.facts)[0]
     devices = {name: facts for name, facts in devices.items() if not _removed(facts, now)}
     devices |= report.devices
     for name in report.missing:
         devices.setdefault(name, {"at": now.isoformat(), "silent": True})
+    if len(devices) > MOST_METERS:
+        raise InputInvalid(node_devices.too_many(node, len(devices)))
     boot_id = report.batch.boot_id if report.batch else str(report.facts.get("boot_id", ""))
     row = {
         "node": node,
         "boot_id": boot_id,
         "last_seen_at": to_us(now),
         "devices": to_text(devices),
-        "facts": to_text(dict(report.facts)),
+        "facts": to_text({**report.facts, CHECKED: True}),
         "retired_at": None,
     }
     upsert(connection, NODES, [row])

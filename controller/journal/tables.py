@@ -261,6 +261,27 @@ CLOSED_PERIODS = Table(
     Column("figures", Text, nullable=False),
 )
 
+REOPENED_PERIODS = Table(
+    "reopened_periods",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    *(Column(each.name, each.type, nullable=False) for each in CLOSED_PERIODS.c),
+    Column("reopened_at", BigInteger, nullable=False),
+    Column("by", String(255), nullable=False),
+    Column("reason", Text, nullable=False),
+)
+
+CLOCK_MARKS = Table(
+    "clock_marks",
+    METADATA,
+    Column("host", String(255), primary_key=True),
+    Column("boot_id", String(64), nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("monotonic_us", BigInteger, nullable=False),
+    Column("held_us", BigInteger, nullable=False),
+    Column("why", Text, nullable=False),
+)
+
 POWER_CAPS = Table(
     "power_caps",
     METADATA,
@@ -327,6 +348,32 @@ NODE_COUNTERS = Table(
         Column(each.name, each.type, primary_key=each.primary_key, nullable=False)
         for each in COUNTERS.c
     ),
+)
+
+NODE_DEVICES = Table(
+    "node_devices",
+    METADATA,
+    Column("gpu_uuid", String(64), primary_key=True),
+    Column("node", String(255), nullable=False, index=True),
+    Column("seen_at", BigInteger, nullable=False),
+)
+
+NODE_TOKENS = Table(
+    "node_tokens",
+    METADATA,
+    Column("digest", String(64), primary_key=True),
+    Column("node", String(255), nullable=False, index=True),
+    Column("made_at", BigInteger, nullable=False),
+    Column("made_by", String(255), nullable=False),
+    Column("ends_at", BigInteger),
+    Column("ended_by", String(255), nullable=False, default=""),
+)
+
+RUN_NODES = Table(
+    "run_nodes",
+    METADATA,
+    Column("run", String(64), primary_key=True),
+    Column("node", String(255), nullable=False),
 )
 
 TOKEN_MARKS = Table(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, overload
 
-from sqlalchemy import Connection, Table, text
+from sqlalchemy import Connection, Row, Table, text
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
@@ -32,6 +32,12 @@ def from_us(value: None) -> None: ...
 def from_us(value: int | None) -> datetime | None:
     """Give the moment of whole microseconds since 1970; exact."""
     return None if value is None else EPOCH + timedelta(microseconds=value)
+
+
+def with_moments(row: Row[Any], *names: str) -> dict[str, Any]:
+    """Give a row's values by column, the named ones as moments."""
+    values = dict(row._mapping)
+    return values | {name: from_us(values[name]) for name in names}
 
 
 def clock_us(connection: Connection) -> int:

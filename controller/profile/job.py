@@ -15,7 +15,6 @@
 Invariant: a file with mistakes is refused with all of them named; nothing is started.
 """
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.reconfig.catalogue import Release
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.tables import Table
+from wattmesh.toml_text import read_toml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +92,10 @@ def read_job(path: Path) -> ProfileJob:
         SettingsInvalid: it has mistakes; all of them are named.
     """
     try:
-        document = tomllib.loads(path.read_text())
+        document = read_toml(path.read_text())
     except OSError as error:
         raise InputInvalid(f"job file {path} cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except ValueError as error:
         raise InputInvalid(f"job file {path} is not TOML: {error}") from error
     mistakes: list[tuple[str, str]] = []
     top = Table(document, "", mistakes)

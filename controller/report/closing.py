@@ -1,14 +1,16 @@
 """Closing a month: once every slot of it is settled, what it came to is kept for good.
 
-Invariant: a closed month has no provisional row; its figures are written once and never changed.
-What is revised later, or booked late, shows as restated against them.
+Invariant: a closed month has no provisional row, and something measured lies behind its end, so
+that no clock alone closes it; its figures are written once and never changed. What is revised
+later, or booked late, shows as restated against them. One that was closed wrongly is reopened by an
+operator, and what it was closed with stays.
 """
 
 from datetime import UTC, datetime
 
 from wattmesh.controller.books.accounts import ACTUAL
 from wattmesh.controller.books.periods import Period, period_before, period_of
-from wattmesh.controller.books.slot_prices import SETTLED_AFTER
+from wattmesh.controller.books.slot_prices import SETTLED, SETTLED_AFTER
 from wattmesh.controller.journal.budgets import ClosedRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.marks import marked
@@ -30,6 +32,10 @@ def waits_for(journal: Journal, month: Period, now: datetime) -> str:
     settles = month.end + SETTLED_AFTER
     if now < settles:
         return f"it can be closed from {settles:%Y-%m-%d %H:%M} UTC on, 48 h after its end"
+    measured = journal.by_slot.newest_measured(SETTLED)
+    if measured is None or measured < month.end:
+        newest = f"the newest ended at {measured:%Y-%m-%d %H:%M} UTC" if measured else "none is yet"
+        return f"no slot after its end is measured ({newest})"
     provisional = journal.by_slot.provisional(month.start, month.end)
     if provisional:
         return f"{provisional} of its rows are provisional: their intervals are not measured yet"

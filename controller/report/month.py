@@ -21,6 +21,7 @@ from wattmesh.controller.journal.sums import TotalRow
 from wattmesh.controller.report.closed import closed_carbon, from_closing
 from wattmesh.controller.report.lines import lines_of, totals_of
 from wattmesh.controller.report.prices import Contract, Intensities
+from wattmesh.controller.report.reopening import reopenings
 from wattmesh.controller.report.runs import embodied_ug, sci_g, tokens_between
 from wattmesh.controller.report.views import (
     BOUNDARY,
@@ -136,6 +137,7 @@ def report(journal: Journal, period: Period, site: Reported, now: datetime) -> M
         limit_signal=plan.signal or site.signal if plan else "",
         carbon=carbon,
         flags=_flags(month.totals),
+        reopened=reopenings(journal, period.start, period.end),
     )
     gone = month.walk.energy_mj < sum(row.energy_mj for row in month.actual)
     return from_closing(made, closed.figures) if closed and gone else made

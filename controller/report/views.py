@@ -9,6 +9,8 @@ is None and `carbon` has each; each line names its signal (or label), and what h
 from dataclasses import dataclass
 from datetime import datetime
 
+from wattmesh.controller.views import Reopening
+
 LOCATION, LIFECYCLE, MARGINAL, FURTHER = "location", "lifecycle", "marginal", "further"
 MARKET, EMBODIED = "market", "embodied"
 """Scenarios: location-based in the accounting signal (Scope 2); further signals of the settings, by
@@ -174,6 +176,7 @@ class MonthReport:
         limit_g: of the cluster's budget for this month, in `limit_signal`; None without one.
         detail_of: "slots", or "closing" where retention has summed the slots up: further scenarios
             are then those of the day it was closed.
+        reopened: who opened it again after it was closed, and what it had been closed with.
     """
 
     at: datetime
@@ -205,3 +208,4 @@ class MonthReport:
     limit_signal: str = ""
     carbon: tuple[SignalCarbon, ...] = ()
     flags: tuple[str, ...] = ()
+    reopened: tuple[Reopening, ...] = ()

@@ -15,7 +15,7 @@ from wattmesh.controller.settings.carbon import (
     CarbonSourceSection,
     HttpJsonSection,
 )
-from wattmesh.controller.settings.secrets import secret_mistakes
+from wattmesh.controller.settings.secrets import is_credential, secret_mistakes
 from wattmesh.controller.settings.words import Mistake, quoted
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.credentials import Credentials
@@ -169,7 +169,8 @@ def _secrets(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
         path = getattr(source, name)
         if path is not None:
             wrong = tuple(secret_mistakes(f"{key}.{name}", path))
-            yield from wrong or _held(f"{key}.{name}", path, password=name == "password_file")
+            if not is_credential(path):
+                yield from wrong or _held(f"{key}.{name}", path, password=name == "password_file")
     if any(getattr(source, name) is not None for name in used):
         yield from _in_the_clear(f"{key}.base_url", source.base_url)
         if source.http_json is not None:

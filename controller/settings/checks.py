@@ -135,7 +135,7 @@ def _addresses(settings: Settings) -> Iterator[Mistake]:
 
 
 def _agents(api: ApiSection) -> Iterator[Mistake]:
-    """Check what agents of other nodes need: a certificate, its key, and a token."""
+    """Check what agents of other nodes need: a certificate and its key; tokens are made later."""
     needed = {
         "api.tls_certificate": api.tls_certificate,
         "api.tls_key": api.tls_key,
@@ -144,8 +144,8 @@ def _agents(api: ApiSection) -> Iterator[Mistake]:
     for key, path in needed.items():
         if not api.listen and path is not None:
             yield key, "is only read with api.listen; name the address for agents there"
-        elif api.listen and path is None:
-            yield key, "is missing: api.listen is served with TLS and to agents with a token only"
+        elif api.listen and path is None and key != "api.agents_token_file":
+            yield key, "is missing: api.listen is served with TLS only"
         elif path is not None and key != "api.tls_certificate":
             yield from secret_mistakes(key, path)
     if api.listen and api.agents_token_file is not None:
@@ -161,7 +161,7 @@ def _agent(agent: AgentSection) -> Iterator[Mistake]:
             f"{quoted(agent.controller)} is neither https://host:port nor unix:///path",
         )
     if scheme == "https" and agent.token_file is None:
-        yield "agent.token_file", "is missing: an https address asks for the agents' token"
+        yield "agent.token_file", "is missing: an https address asks for this node's token"
     if agent.token_file is not None:
         yield from secret_mistakes("agent.token_file", agent.token_file)
         yield from token_mistakes("agent.token_file", agent.token_file)

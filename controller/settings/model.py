@@ -42,6 +42,9 @@ class JournalSection(Section):
     lost_days: float = Field(default=7.0, gt=0, le=365)
     """Days after which a run that is not heard any more is ended; its rows stay, and it goes on
     when it is heard again."""
+    trust_clock: bool = False
+    """Whether to delete, close and settle although the kernel calls the wall clock unsynchronised:
+    only where something that it does not know of keeps the clock."""
 
 
 class ApiSection(Section):
@@ -49,24 +52,26 @@ class ApiSection(Section):
 
     socket: File = Field(default_factory=lambda: runtime_folder() / "wattmesh.sock")
     """Unix socket that jobs and the command line talk to; created with mode 0660."""
-    group: str = Field(default="", examples=["wattmesh-users"])
+    group: str = Field(default="", examples=["wattmesh-jobs"])
     """Unix group whose members may connect (the owners of jobs); default the operators' group. It
     is neither that group nor the actuator's."""
     runs_per_user: int = Field(default=256, ge=1, le=100_000)
     """Most runs of one user that have not ended. One more ends the user's longest silent one, and
     is refused where none is silent."""
     waits_per_user: int = Field(default=64, ge=1, le=1000)
-    """Most calls of one user that wait for an order at the same time."""
+    """Most calls of one user, or of one node's agent, that wait for news at the same time."""
     operators_group: str = OPERATORS
     """Unix group whose members may act on runs of other owners, freeze and thaw everything."""
     listen: str = Field(default="", examples=["0.0.0.0:9465"])
-    """Address for the agents of other nodes as host:port (TLS and a token); "" for none."""
+    """Address for the agents of other nodes as host:port (TLS, and a token of each node's own); ""
+    for none."""
     tls_certificate: File | None = Field(default=None, examples=["/etc/wattmesh/tls.pem"])
     """Certificate chain for `listen`."""
     tls_key: File | None = Field(default=None, examples=["/etc/wattmesh/tls.key"])
     """Its key, readable by its owner only (mode 0600)."""
     agents_token_file: File | None = Field(default=None, examples=["/etc/wattmesh/agent.token"])
-    """File with the token that agents show, readable by its owner only (mode 0600)."""
+    """File with one token that opens for every node (mode 0600): the way over for sites that have
+    shared one. Leave it out, and each node has its own (`wattmesh nodes token make NODE`)."""
 
 
 class MetricsSection(Section):
@@ -137,7 +142,8 @@ class AgentSection(Section):
     )
     """Address of the daemon; default its socket on this machine (api.socket)."""
     token_file: File | None = Field(default=None, examples=["/etc/wattmesh/agent.token"])
-    """File with the token for an https address, readable by its owner only (mode 0600)."""
+    """File with this node's token for an https address, readable by its owner only (mode 0600), or
+    `credential:NAME` of the service manager."""
     ca_file: File | None = Field(default=None, examples=["/etc/wattmesh/ca.pem"])
     """Certificates to trust instead of the system's."""
     outbox: File = Field(default_factory=lambda: state_folder() / "agent.db")
@@ -159,7 +165,7 @@ class ActuatorSection(Section):
     """`observe` (refuses all), `dry-run` (says what it would do), `enforce`."""
     socket: File = Path("/run/wattmesh-actuator/actuator.sock")
     """Unix socket (mode 0660) that the agent talks to."""
-    group: str = Field(default="wattmesh-actuator", examples=["wattmesh-actuator"])
+    group: str = Field(default="wattmesh", examples=["wattmesh"])
     """Unix group whose members may connect, and look: the agent's user and nobody else. It is
     neither the job owners' group nor the operators'."""
     agent: str = Field(default="wattmesh", examples=["wattmesh"])

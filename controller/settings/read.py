@@ -4,7 +4,6 @@ Invariant: a `Settings` that `load` returned has been checked against itself and
 it names; whoever holds one need not check again.
 """
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -16,6 +15,7 @@ from wattmesh.controller.settings.checks import cross_check
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.settings.words import Mistake, as_mistakes, base_folder
 from wattmesh.errors import SettingsInvalid
+from wattmesh.toml_text import NotToml, read_toml
 
 __all__ = ["Settings", "load", "parse"]
 
@@ -39,8 +39,8 @@ def parse(text: str, *, where: Path) -> Settings:
         SettingsInvalid: every mistake, with its key path and what is allowed.
     """
     try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        raw = read_toml(text)
+    except NotToml as error:
         raise SettingsInvalid(str(where), [("file", f"is not TOML: {error}")]) from error
     token = base_folder.set(where.absolute().parent)
     try:

@@ -1,16 +1,50 @@
-"""What a file with a secret must be: only its owner reads it, nobody guesses what it holds."""
+"""What a file with a secret must be: only its owner reads it, nobody guesses what it holds.
+
+A secret may also be a credential of the service manager (`credential:NAME` in the settings): it is
+there for the service's own process alone, so nothing is said of it before that process reads it.
+"""
 
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from wattmesh.controller.settings.words import Mistake
+from wattmesh.controller.settings.words import Mistake, credentials_folder
+from wattmesh.errors import FixInput
 
 SHORTEST_TOKEN = 24
 
 
+def is_credential(path: Path) -> bool:
+    """Say whether the settings named a credential."""
+    return path.parent == credentials_folder()
+
+
+def read_secret(key: str, path: Path) -> str:
+    """Read the secret that a key of the settings names.
+
+    Raises:
+        FixInput: it is not there, or holds none.
+    """
+    try:
+        secret = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        if is_credential(path):
+            raise FixInput(
+                f"{key}: the service has no credential {path.name} ({why}): put it into "
+                f"/etc/credstore/{path.name} (mode 0600, root's), have LoadCredential={path.name} "
+                "in the unit (systemd 252 or later), and restart the service"
+            ) from error
+        raise FixInput(f"{key}: {path} cannot be read ({why})") from error
+    if not secret:
+        raise FixInput(f"{key}: {path} is empty; put the secret into it")
+    return secret
+
+
 def secret_mistakes(key: str, path: Path) -> Iterator[Mistake]:
-    """A secret's file must be readable by its owner only."""
+    """A secret's file must be readable by its owner only; a credential is guarded already."""
+    if is_credential(path):
+        return
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
@@ -30,5 +64,5 @@ def token_mistakes(key: str, path: Path) -> Iterator[Mistake]:
         yield (
             key,
             f"{path} holds {length} letters, fewer than {SHORTEST_TOKEN}; make one with "
-            "`openssl rand -hex 32`",
+            "`wattmesh nodes token make NODE` (a shared one: `openssl rand -hex 32`)",
         )

@@ -3,6 +3,8 @@
 Invariant: no sentence speaks of Python or of the library that found the mistake.
 """
 
+import os
+import re
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from datetime import date, datetime
@@ -35,12 +37,32 @@ base_folder: ContextVar[Path] = ContextVar("base_folder", default=Path("/"))
 """Folder that relative paths of the file being read count from."""
 
 
+CREDENTIAL = "credential:"
+"""How the settings name what the service manager loads (systemd.exec(5), LoadCredential=)."""
+
+NOWHERE = Path("/run/credentials/nowhere")
+"""Stands for the folder of credentials in a process that has none."""
+
+
+def credentials_folder() -> Path:
+    """Where the service manager put this process's credentials."""
+    return Path(os.environ.get("CREDENTIALS_DIRECTORY") or NOWHERE)
+
+
 def as_path(value: object) -> object:
-    """Read a path: `~` is the home folder, a relative one counts from the file's folder."""
+    """Read a path: `~` is the home folder, a relative one counts from the file's folder.
+
+    `credential:NAME` is one that the service manager has loaded for this process.
+    """
     if not isinstance(value, str):
         return value
     if not value or "\0" in value:
         raise ValueError(f"{quoted(value)} is not a path")
+    if value.startswith(CREDENTIAL):
+        name = value.removeprefix(CREDENTIAL)
+        if not re.fullmatch("[A-Za-z0-9_.-]{1,255}", name) or name.strip(".") == "":
+            raise ValueError(f"{quoted(value)} names no credential; write credential:NAME")
+        return credentials_folder() / name
     return base_folder.get() / Path(value).expanduser()
 
 

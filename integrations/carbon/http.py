@@ -28,6 +28,9 @@ MOST_BYTES = 4 << 20
 CHUNK_BYTES = 64 << 10
 HTTP_OK = 200
 
+LONGEST_WHOLE = 18
+"""Digits of a whole number of 64 bits, whatever its sign."""
+
 LONGEST_WAIT_S = 86_400.0
 """A Retry-After beyond a day is taken as a day: a slip at the provider must not end the series."""
 
@@ -304,10 +307,15 @@ def _read(answer: Answer, ask: _Ask) -> Any:
             return error
         raise error
     try:
-        return json.loads(answer.body)
+        return json.loads(answer.body, parse_int=_whole)
     except (ValueError, RecursionError):
         start = ask.credentials.hidden(answer.body.decode(errors="replace"))[:40]
     return Transient(f"{ask.url} answered {start!r}..., which is not JSON")
+
+
+def _whole(text: str) -> int | float:
+    """Read a whole number; one that no machine's word holds counts as a float, maybe infinite."""
+    return int(text) if len(text) <= LONGEST_WHOLE else float(text)
 
 
 def _cause(error: Exception) -> str:

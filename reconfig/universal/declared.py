@@ -12,7 +12,6 @@ Invariant: nothing here is guessed from names; what is not declared is stored as
 """
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal import rules
 from wattmesh.reconfig.universal.rules import Replicate, Rule
+from wattmesh.toml_text import read_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def read(path: Path) -> Declared:
         InputInvalid: it cannot be read, or says what it may not; the table is named.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = read_toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputInvalid(f"{path}: cannot be read ({error}).") from error
     return from_document(document, str(path))

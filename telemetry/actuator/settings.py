@@ -5,7 +5,6 @@ The privileged process does not load what the daemon loads; keys, defaults and r
 """
 
 import grp
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh.errors import SettingsInvalid
+from wattmesh.toml_text import read_toml
 
 MOST_DAYS = 366.0
 """A limit that is to last longer belongs to the boards themselves, not to a lease."""
@@ -35,7 +35,7 @@ class ActuatorSettings:
 
     mode: ActuatorMode = ActuatorMode.OBSERVE
     socket: Path = Path("/run/wattmesh-actuator/actuator.sock")
-    group: str = "wattmesh-actuator"
+    group: str = "wattmesh"
     agent: str = "wattmesh"
     journal: Path = Path("/var/lib/wattmesh-actuator/journal")
     library: Path | None = None
@@ -54,8 +54,8 @@ def load(path: Path) -> ActuatorSettings:
         SettingsInvalid: it cannot be read, or the table has mistakes; all of them are named.
     """
     try:
-        raw = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raw = read_toml(path.read_text())
+    except (OSError, ValueError) as error:
         raise SettingsInvalid(str(path), [("file", f"cannot be read: {error}")]) from error
     table = raw.get("actuator", {})
     if not isinstance(table, dict):
@@ -83,14 +83,14 @@ def mixed_groups(jobs: str, operators: str, actuator: str) -> Iterator[tuple[str
     if actuator and _one(jobs, actuator):
         yield (
             "actuator.group",
-            f'"{actuator}" is api.group too, so every job owner could reach the actuator; give it '
-            f"a group of its own, with nobody in it but the agent's user: {_MAKE}",
+            f'"{actuator}" is api.group too, so every job owner could reach the actuator; name two '
+            'groups, for example "wattmesh-jobs" as api.group and the agent\'s own "wattmesh" here',
         )
     if actuator and _one(operators, actuator):
         yield (
             "actuator.group",
             f'"{actuator}" is api.operators_group too; give it a group of its own, with nobody in '
-            f"it but the agent's user: {_MAKE}",
+            'it but the agent\'s user: "wattmesh"',
         )
     if operators and _one(jobs, operators):
         yield (
@@ -102,8 +102,6 @@ def mixed_groups(jobs: str, operators: str, actuator: str) -> Iterator[tuple[str
 
 OPERATORS = "wattmesh-operators"
 """Default of api.operators_group."""
-
-_MAKE = "`groupadd --system wattmesh-actuator`"
 
 
 def _one(one: str, other: str) -> bool:

@@ -25,14 +25,8 @@ from tests.accounts.build import (
     slot,
 )
 from tests.accounts.test_as_run import PROMPT, leader
-from wattmesh.controller.books.budget import (
-    Audit,
-    BudgetView,
-    ClusterLine,
-    RunBudget,
-    audit,
-    budget,
-)
+from wattmesh.controller.books.audit import Audit, audit
+from wattmesh.controller.books.budget import BudgetView, ClusterLine, RunBudget, budget
 from wattmesh.controller.books.closing_runs import close_runs
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan

@@ -26,7 +26,8 @@ from tests.accounts.build import (
 from tests.accounts.test_budget import off, view
 from tests.audit import independent
 from wattmesh.controller.books.accounts import Accounts
-from wattmesh.controller.books.budget import audit, budget
+from wattmesh.controller.books.audit import audit
+from wattmesh.controller.books.budget import budget
 from wattmesh.controller.figures import GramsFigure, grams
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.views import as_json

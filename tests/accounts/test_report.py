@@ -10,6 +10,7 @@ import pytest
 
 from tests.accounts.build import counters, energy
 from tests.journal.build import CATALOGUE, UID, progress, register
+from tests.journal.test_ledger import EMISSION
 from wattmesh.controller.books.accounts import Accounts
 from wattmesh.controller.books.periods import Period, period_of
 from wattmesh.controller.journal.journal import Journal
@@ -18,6 +19,7 @@ from wattmesh.controller.report.closing import close, waits_for
 from wattmesh.controller.report.month import Reported, report
 from wattmesh.controller.report.views import MARKET, MonthReport
 from wattmesh.controller.views import as_json
+from wattmesh.errors import Fenced
 from wattmesh.policies.baseline import price_ug
 from wattmesh.reconfig.wire import Finish, Register
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
@@ -89,6 +91,13 @@ def price(journal: Journal, now: datetime, pue_milli: int = 1250) -> None:
     """Turn joules into grams, as the daemon does; everything up to now is booked."""
     counters(journal, now)
     Accounts(journal, ACCOUNTING, GRID, pue_milli).price(now)
+
+
+def measured_on(journal: Journal, at: datetime = NOVEMBER.end, **changes: Any) -> None:
+    """Let a slot be measured that begins at `at`: after the month that is to be closed."""
+    place: dict[str, Any] = {"run": "", "line": "idle", "quality": "measured", "model": ""}
+    times = {"slot_start": at, "slot_end": at + HOUR, "signal": str(ACCOUNTING)}
+    journal.ledger.emit([replace(EMISSION, **place | times | changes)])
 
 
 def month(journal: Journal, now: datetime, site: Reported = SITE) -> MonthReport:
@@ -290,6 +299,7 @@ def test_a_month_is_closed_once_every_slot_is_settled(booked: Journal) -> None:
     booked.ledger.book([row(START + 5 * HOUR, 1_000_000)], [])
     assert "48 h after its end" in waits_for(booked, NOVEMBER, end + HOUR)
     later = end + 49 * HOUR
+    measured_on(booked)
     assert "1 of its rows have not been priced" in waits_for(booked, NOVEMBER, later)
     price(booked, START + 6 * HOUR)
     assert "1 of its rows are provisional" in waits_for(booked, NOVEMBER, later)
@@ -304,9 +314,66 @@ def test_a_month_is_closed_once_every_slot_is_settled(booked: Journal) -> None:
     assert booked.by_slot.provisional(NOVEMBER.start, NOVEMBER.end) == 0
 
 
+def test_no_clock_alone_closes_a_month(booked: Journal) -> None:
+    """Whatever it reads: nothing is closed beyond the newest slot that was measured and priced."""
+    far = NOVEMBER.end + timedelta(days=400)
+    assert [each.split(" (")[0] for each in close(booked, SITE, far)] == ["Closed 2026-10"]
+    assert waits_for(booked, NOVEMBER, far).startswith("no slot after its end is measured")
+    for weak in (
+        {"quality": "estimated", "model": "settled: anchored profile"},
+        {"quality": "provisional"},
+        {"quality": "unpriced"},
+        {"energy_mj": None},
+        {"scenario": "baseline"},
+        {"slot_start": NOVEMBER.end - HOUR, "slot_end": NOVEMBER.end - HOUR / 2},
+    ):
+        measured_on(booked, NOVEMBER.end, **weak)
+        assert waits_for(booked, NOVEMBER, far).startswith("no slot after its end"), weak
+    measured_on(booked)
+    assert [each.split(" (")[0] for each in close(booked, SITE, far)] == ["Closed 2026-11"]
+
+
+def test_a_month_closed_wrongly_is_reopened_and_leaves_a_trace(booked: Journal) -> None:
+    """Who, when, why and what it had been stay in its report; it is closed anew, once."""
+    measured_on(booked)
+    later = NOVEMBER.end + 49 * HOUR
+    close(booked, SITE, later)
+    epoch = booked.leadership.acquire("test", 60.0) or 0
+    wrong = month(booked, later)
+
+    def reopen(epoch: int, now: datetime) -> bool:
+        return booked.budgets.reopen(
+            "2026-11", ZONE, by="ada (uid 7)", reason="its clock was wrong", now=now, epoch=epoch
+        )
+
+    with pytest.raises(Fenced):
+        reopen(epoch + 1, later)
+    assert reopen(epoch, later + HOUR)
+    assert not reopen(epoch, later + HOUR)
+    after = month(booked, later + HOUR)
+    assert (wrong.closed_at, after.closed_at, after.closed_carbon_ug) == (later, None, None)
+    (trace,) = after.reopened
+    assert (trace.month, trace.by, trace.reason) == (
+        "2026-11",
+        "ada (uid 7)",
+        "its clock was wrong",
+    )
+    assert (trace.closed_at, trace.reopened_at) == (later, later + HOUR)
+    assert trace.carbon_ug == {str(ACCOUNTING): wrong.carbon_ug}
+    points(booked, ACCOUNTING, (999.0,), START + HOUR / 2)
+    price(booked, later + 2 * HOUR)
+    assert len(close(booked, SITE, later + 3 * HOUR)) == 1
+    anew = month(booked, later + 3 * HOUR)
+    assert (anew.closed_carbon_ug or 0) > (wrong.carbon_ug or 0)
+    assert anew.reopened == after.reopened
+    assert booked.budgets.closed_after(later) == ()
+    assert booked.budgets.closed_after(NOVEMBER.start) == ("2026-11",)
+
+
 def test_a_revision_after_the_closing_is_restated_against_it(booked: Journal) -> None:
     """What was closed stands; the report has the new figure beside it."""
     later = NOVEMBER.end + 49 * HOUR
+    measured_on(booked)
     close(booked, SITE, later)
     closed = booked.budgets.closed("2026-11", ZONE)
     assert closed is not None
@@ -325,6 +392,7 @@ def test_a_closed_month_outlives_its_slots(booked: Journal) -> None:
     done = Finish(run="r", incarnation="i1", attempt=1, step=9, tokens=88_000, reason="done")
     booked.runs.finish(done, owner_uid=UID, now=START + 4 * HOUR)
     later = NOVEMBER.end + 49 * HOUR
+    measured_on(booked)
     close(booked, SITE, later)
     before = month(booked, later)
     assert booked.retention.roll_up(later, ZONE) > 0

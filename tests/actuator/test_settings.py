@@ -93,11 +93,11 @@ def test_a_file_that_cannot_be_read_is_said(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "keys"),
     [
-        ('[api]\ngroup = "wattmesh-actuator"\n', ["actuator.group"]),
+        ('[api]\ngroup = "wattmesh"\n', ["actuator.group"]),
         ('[actuator]\ngroup = "wattmesh-operators"\n', ["actuator.group"]),
         (f'[api]\ngroup = "{ROOT}"\n[actuator]\ngroup = "{ROOT}"\n', ["actuator.group"]),
         ('[api]\ngroup = "wattmesh-operators"\n', ["api.group"]),
-        ('[api]\ngroup = "wattmesh-users"\n[actuator]\nmode = "enforce"\n', []),
+        ('[api]\ngroup = "wattmesh-jobs"\n[actuator]\nmode = "enforce"\n', []),
         ("", []),
     ],
 )
@@ -131,4 +131,3 @@ def test_the_sample_names_three_groups() -> None:
     read = tomllib.loads(text)
     groups = {read["api"]["group"], read["api"]["operators_group"], read["actuator"]["group"]}
     assert len(groups) == 3
-    assert groups.isdisjoint({read["actuator"]["agent"]})

@@ -23,7 +23,7 @@ HARDENING = (
     "RestrictSUIDSGID=true",
     "SystemCallFilter=@system-service",
     "DevicePolicy=closed",
-    "DeviceAllow=char-nvidia rw",
+    "DeviceAllow=char-nvidia* rw",
 )
 
 needs_systemd = pytest.mark.skipif(

@@ -7,8 +7,10 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from tests.api.stranger import STRANGER, as_stranger, needs_root
 from tests.daemon.process import Answer
 from wattmesh.controller.agent.knowledge import Told
 from wattmesh.controller.agent.link import Link
-from wattmesh.controller.agent.relay import ATTESTED_UID, Relay
+from wattmesh.controller.agent.relay import ATTESTED_UID, MOST_CONNECTIONS_PER_USER, Relay
 from wattmesh.controller.api import attested
 from wattmesh.controller.api.agents_server import AgentsServer
 from wattmesh.controller.api.desk import Desk
@@ -182,6 +184,18 @@ def test_a_retired_node_is_expected_no_more(served: Served) -> None:
     assert served.post("/v1/agents/n1/retire", {}).status == 404
 
 
+def certify(certificate: Path, key: Path) -> None:
+    """Make a certificate of this machine, and its key."""
+    openssl = shutil.which("openssl")
+    assert openssl is not None, "install openssl"
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    name = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
+    files = ("-keyout", str(key), "-out", str(certificate))
+    subprocess.run(
+        [openssl, "req", "-x509", *curve, *name, *files], check=True, capture_output=True
+    )
+
+
 class Remote:
     """The way in for agents of other nodes, and a certificate to trust."""
 
@@ -210,18 +224,11 @@ class Remote:
             connection.close()
 
 
-@pytest.fixture
-def remote(served: Served) -> Iterator[Remote]:
-    """A served TCP port with a certificate of its own."""
-    openssl = shutil.which("openssl")
-    assert openssl is not None, "install openssl"
+@contextmanager
+def opened_to_agents(served: Served, token: str) -> Iterator[Remote]:
+    """Serve agents on a TCP port, with a certificate of its own and a shared token if any."""
     key, certificate = served.folder / "tls.key", served.folder / "tls.pem"
-    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
-    name = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
-    files = ("-keyout", str(key), "-out", str(certificate))
-    subprocess.run(
-        [openssl, "req", "-x509", *curve, *name, *files], check=True, capture_output=True
-    )
+    certify(certificate, key)
     desk = Desk(
         journal=served.journal,
         pulse=served.pulse,
@@ -229,10 +236,17 @@ def remote(served: Served) -> Iterator[Remote]:
         plan_for=lambda name: RunPlan(),
         wake=served.cycle.wake,
     )
-    server = AgentsServer(desk, ("127.0.0.1", 0), certificate, key, TOKEN)
+    server = AgentsServer(desk, ("127.0.0.1", 0), certificate, key, token)
     server.start()
     yield Remote(server, certificate)
     assert server.stop()
+
+
+@pytest.fixture
+def remote(served: Served) -> Iterator[Remote]:
+    """A served TCP port, where agents show the shared token."""
+    with opened_to_agents(served, TOKEN) as opened:
+        yield opened
 
 
 def test_an_agent_of_another_node_delivers_over_tls(served: Served, remote: Remote) -> None:
@@ -316,6 +330,44 @@ def test_a_relay_passes_on_the_calls_of_runs_alone(served: Served, tmp_path: Pat
         assert job.call("POST", beat, lives, limit_s=10.0).status == 503, "nobody speaks for it"
     finally:
         away.stop()
+
+
+def test_idle_and_slow_jobs_hold_no_thread_and_keep_nobody_out(
+    served: Served, tmp_path: Path
+) -> None:
+    """As many connections as a user may have, silent or in the middle of a call, and one more."""
+    path = tmp_path / "r.sock"
+    relay = Relay(path, "", Link(f"unix://{served.socket}"))
+    relay.start()
+    target = f"/v1/runs/{facts.RUN}/heartbeat"
+    half = f"POST {target} HTTP/1.1\r\nContent-Length: 5\r\n\r\n{{".encode()
+    before = threading.active_count()
+    with ExitStack() as stack:
+        stack.callback(relay.stop)
+        crowd = []
+        for number in range(MOST_CONNECTIONS_PER_USER - 1):
+            connection = stack.enter_context(socket.socket(socket.AF_UNIX))
+            connection.settimeout(20.0)
+            connection.connect(str(path))
+            connection.sendall((b"", b"POST", half)[number % 3 if number < 60 else 0])
+            crowd.append(connection)
+        job = Link(f"unix://{path}")
+        for _ in range(3):
+            register = json.dumps(facts.register()).encode()
+            answer = job.call("POST", f"/v1/runs/{facts.RUN}/register", register, limit_s=20.0)
+            assert answer.status == 200
+        assert threading.active_count() <= before + 3, "only a call that is under way has one"
+        crowd += [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2)]
+        for connection in crowd[-2:]:
+            connection.settimeout(20.0)
+            connection.connect(str(path))
+        assert crowd[-1].recv(1) == b"", "one user has so many, and no more"
+        # One that was silent is served on as it was, call after call.
+        for _ in range(2):
+            body = json.dumps(facts.heartbeat())
+            head = f"POST {target} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
+            crowd[60].sendall((head + body).encode())
+            assert crowd[60].recv(4096).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 def _head(path: Path, target: str, header: str) -> bytes:

@@ -71,7 +71,6 @@ def test_settings_that_an_agent_cannot_use_are_named(tmp_path: Path) -> None:
         "agent.metrics",
         "api.tls_certificate",
         "api.tls_key",
-        "api.agents_token_file",
     }
     with pytest.raises(SettingsInvalid, match=r"agent\.token_file"):
         parse('[agent]\ncontroller = "https://head:1"\n', where=ETC)

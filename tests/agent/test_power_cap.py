@@ -17,11 +17,16 @@ def limits(here: Site) -> list[float]:
 
 
 def order(here: Site, cap_w: float, lasts_s: float) -> datetime:
-    """Order a cap that ends after a while."""
-    until = datetime.now(UTC) + timedelta(seconds=lasts_s)
-    body = {"cap_w": cap_w, "until": until.isoformat(), "reason": "the grid operator asks"}
-    answer = here.daemon.post("/v1/powercap", body)
-    assert answer.status == 200, answer.body
+    """Order a cap that ends after a while, once the daemon has heard of an actuator."""
+    until = datetime.now(UTC)
+
+    def taken() -> bool:
+        nonlocal until
+        until = datetime.now(UTC) + timedelta(seconds=lasts_s)
+        body = {"cap_w": cap_w, "until": until.isoformat(), "reason": "the grid operator asks"}
+        return here.daemon.post("/v1/powercap", body).status == 200
+
+    wait_for(taken, "an order that is taken", 30.0)
     return until
 
 
@@ -36,7 +41,7 @@ def test_a_cap_reaches_the_boards_outlives_the_controller_and_ends_by_itself(
     """Limits and the run's slower clock at once; nobody is needed to keep them, nor to end them."""
     with site(tmp_path) as here:
         assert sum(limits(here)) == 2 * FOUND_W
-        until = order(here, 1000.0, 9.0)
+        until = order(here, 1000.0, 15.0)
         wait_capped(here, 1000.0)
         here.wait_locks(1200, reporting=False)  # point S of the run's own layout
         here.daemon.stop(signal.SIGKILL)

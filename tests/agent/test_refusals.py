@@ -207,6 +207,7 @@ def test_a_real_daemon_gets_the_rest_and_tells_of_what_it_refuses(
     served: Served, tmp_path: Path
 ) -> None:
     """Over HTTP: one batch goes on, one row waits, and status, metrics and sums all say so."""
+    served.clock.wall = T0 + timedelta(days=3)
     outbox = opened(tmp_path)
     newest = Newest(sample=Sample(), claims={})
     clock = Clock()

@@ -1,18 +1,27 @@
 """Names, ids, crowds and ends of runs: what one user does is nobody else's trouble."""
 
+import grp
 import os
+import socket
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from sqlalchemy import event, update
 
+from tests.agent.test_api import DESIRED, look
 from tests.api import facts
 from tests.api.conftest import Served
-from tests.api.stranger import STRANGER, as_stranger, needs_root
+from tests.api.stranger import GROUP, STRANGER, as_stranger, needs_root
 from tests.cycle.build import acting
 from tests.daemon.process import Answer
+from tests.daemon.waiting import wait_for
+from wattmesh.controller.api import peers
 from wattmesh.controller.cycle import Cycle
 from wattmesh.controller.journal.tables import RUNS
 
@@ -216,11 +225,129 @@ def test_long_polls_of_one_user_are_bounded(served: Served) -> None:
     assert served.get(f"{RUN}/order?wait=0").status == 200
 
 
+POLLS = 260
+
+
+@contextmanager
+def poll(path: Path, target: str) -> Iterator[socket.socket]:
+    """Ask on a connection of its own, and wait for no answer."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(f"GET {target} HTTP/1.1\r\nhost: w\r\n\r\n".encode())
+        client.setblocking(False)
+        yield client
+
+
+def surplus(polls: Sequence[socket.socket], count: int) -> list[bytes]:
+    """Give the answers of those that are not waited for, once there are so many."""
+    heard = dict.fromkeys(polls, b"")
+
+    def told() -> list[bytes]:
+        for each in polls:
+            with suppress(BlockingIOError):
+                heard[each] += each.recv(65_536)
+        return [said for said in heard.values() if said.endswith(b"}")]
+
+    wait_for(lambda: len(told()) >= count, "the surplus to be told")
+    return told()
+
+
+@needs_root
+def test_260_long_polls_of_one_user_starve_nobody(served: Served) -> None:
+    """For orders, and as an agent, at one door: the surplus is told so, a stranger is served."""
+    served.register()
+    assert register(served, 5, "theirs", stranger=True).status == 200
+    look(served)
+    known = served.get(DESIRED).body["serial"]
+    most = served.pulse.settings.api.waits_per_user
+    # Who waits for orders has taken all places when the same user asks as an agent.
+    for door, places in ((f"{RUN}/order?wait=60", most), (f"{DESIRED}?wait=60&serial={known}", 0)):
+        with ExitStack() as held:
+            polls = [held.enter_context(poll(served.socket, door)) for _ in range(POLLS)]
+            answers = surplus(polls, POLLS - places)
+            assert len(answers) == POLLS - places
+            assert all(b" 503 " in each and b"api.waits_per_user" in each for each in answers)
+            for target in (f"/v1/runs/{run_id(5)}/order?wait=0.1", "/v1/status"):
+                assert as_stranger(served.socket, "GET", target).status == 200
+
+
+@needs_root
+def test_a_user_holds_so_many_connections_and_no_more(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more is told so at once; root, the daemon's own user, has no limit."""
+    monkeypatch.setattr(peers, "CONNECTIONS_PER_USER", 5)
+    with ExitStack() as held:
+        for _ in range(20):
+            held.enter_context(poll(served.socket, "/v1/status"))
+        assert as_stranger(served.socket, "GET", "/v1/status").status == 200
+        assert served.get("/v1/status").status == 200
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        greedy(served.socket, write)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        told = pipe.read()
+    os.waitpid(child, 0)
+    assert told.startswith("HTTP/1.1 503 "), told
+    assert f"uid {STRANGER} holds 5 connections already" in told
+
+
+def greedy(path: Path, write: int) -> None:
+    """In a child: become the stranger, hold seven connections, tell what the last is told, end."""
+    os.setgroups([])
+    os.setgid(grp.getgrnam(GROUP).gr_gid)
+    os.setuid(STRANGER)
+    with ExitStack() as held:
+        polls = [held.enter_context(poll(path, "/healthz")) for _ in range(6)]
+        polls[-1].settimeout(20.0)
+        os.write(write, polls[-1].recv(65_536))
+    os._exit(0)
+
+
 @pytest.mark.parametrize("month", ["0001-01", "9999-12", "9999-11", "1969-12", "0000-00", "-1-1"])
 def test_a_month_out_of_all_time_is_a_sentence(served: Served, month: str) -> None:
     """No report has one, and none is a bug."""
     found = served.get(f"/v1/report?month={month}")
     assert (found.status, found.body["kind"]) == (422, "invalid")
+
+
+ODD_TIMES = (
+    "0001-01-01T00:00:00+14:00",
+    "0001-01-01T00:00:00-14:00",
+    "9999-12-31T23:59:59.999999-14:00",
+    "1969-12-31T23:59:59Z",
+    "2026-11-20",
+    "2026-11-20T12:00:00",
+    "24:00",
+    "-1",
+    "1e400",
+    "nan",
+)
+
+
+def test_no_time_in_an_address_or_a_body_is_a_bug(served_on_each: Served) -> None:
+    """Each is taken, or refused in one sentence to its sender."""
+    served = served_on_each
+    for each in ODD_TIMES:
+        word = quote(each)
+        for target in (
+            f"/v1/events?since={word}",
+            f"/v1/decisions?since={word}",
+            f"/v1/report?month={word}",
+            f"/v1/carbon/history?hours={word}",
+            f"/v1/carbon/forecast?signal={word}",
+        ):
+            found = served.get(target)
+            assert found.status in (200, 404, 422), (target, found.body)
+        for target, body in (
+            ("/v1/powercap", {"cap_w": 1000.0, "until": each, "reason": "x"}),
+            (f"/v1/report/{word}/reopen", {"reason": "x"}),
+        ):
+            found = served.post(target, body)
+            assert found.status in (409, 422, 503), (target, found.body)
+    assert served.get("/v1/status").status == 200
 
 
 def test_one_lost_run_has_a_line_of_its_own(served: Served) -> None:

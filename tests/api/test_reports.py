@@ -7,6 +7,10 @@ import pytest
 from tests.api.conftest import Served
 from tests.api.stranger import as_stranger, needs_root
 from tests.api.test_reading import SIGNAL, carbon
+from wattmesh.controller.books.period_roll import PeriodRoll
+from wattmesh.controller.books.periods import month_named
+from wattmesh.controller.cli.main import main
+from wattmesh.controller.journal.budgets import ClosedRow
 from wattmesh.controller.settings.model import BudgetSection
 from wattmesh.telemetry.ledger import EnergyRow
 
@@ -92,3 +96,59 @@ def test_a_stranger_reads_the_report_and_plans_nothing(budgeted: Served) -> None
     refused = as_stranger(budgeted.socket, "POST", REPLAN, {})
     assert refused.status == 403
     assert "may not plan a budget anew" in refused.body["error"]
+
+
+def close_month(served: Served, name: str) -> None:
+    """Close a month with seven grams, as a daemon with a wrong clock does."""
+    month = month_named(name, "UTC")
+    figures = {"carbon": [{"signal": str(SIGNAL), "carbon_ug": 7_000_000}], "flags": ["simulated"]}
+    row = ClosedRow(
+        period=name,
+        timezone="UTC",
+        start=month.start,
+        end=month.end,
+        closed_at=served.clock.wall,
+        figures=figures,
+    )
+    assert served.journal.budgets.close(row)
+
+
+@needs_root
+def test_a_wrongly_closed_month_is_called_out_and_reopened(
+    budgeted: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By an operator, with a reason; who, when and why stay in the report, and in audits."""
+    for name in ("2026-11", "2027-03"):
+        close_month(budgeted, name)
+    PeriodRoll(budgeted.journal, budgeted.pulse).turn()
+    budgeted.cycle.turn()
+
+    def said() -> list[str]:
+        found = budgeted.get("/v1/status").body["trouble"]
+        return [each for each in found if "is closed and has not ended" in each]
+
+    assert [each[:7] for each in said()] == ["2026-11", "2027-03"]
+    assert "`wattmesh reopen 2027-03 --reason" in said()[1]
+    call, reason = "/v1/report/2027-03/reopen", {"reason": "the clock was a year ahead"}
+    assert as_stranger(budgeted.socket, "POST", call, reason).status == 403
+    assert budgeted.post(call, {}).status == 422
+    socket = ("--socket", str(budgeted.socket))
+    for name in ("2026-11", "2027-03"):
+        assert main(["reopen", name, "--reason", reason["reason"], *socket]) == 0
+        assert f"Reopened {name}" in capsys.readouterr().out
+    assert said() == []
+    assert main(["reopen", "2027-03", "--reason", "again", *socket]) == 1
+    assert "is not closed" in capsys.readouterr().err
+    (trace,) = budgeted.get("/v1/report?month=2026-11").body["reopened"]
+    assert (trace["reason"], "uid 0" in trace["by"]) == (reason["reason"], True)
+    assert trace["carbon_ug"] == {str(SIGNAL): 7_000_000}
+    assert main(["report", "--month", "2026-11", *socket]) == 0
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "reopened" in each]
+    assert "2026-11 by root (uid 0)" in line
+    assert "with 7 g sim in" in line
+    budgeted.register()
+    assert budgeted.get("/v1/runs/llama-8b/audit").body["reopened"] == [trace]
+    assert main(["budget", "--audit", "llama-8b", *socket]) == 0
+    assert line in capsys.readouterr().out
+    kinds = [each["kind"] for each in budgeted.get("/v1/events").body["events"]]
+    assert kinds.count("reopened") == 2

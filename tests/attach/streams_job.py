@@ -151,7 +151,7 @@ def run_plain(options: Streams) -> None:
         loss = train_step(state, draws)
         state.position = type(state.position)(step=step, samples=step, tokens=step)
         note(options, state, str(layout), loss, draws)
-    dist.destroy_process_group()
+    dist.barrier()
 
 
 def run_attached(options: Streams) -> None:

@@ -200,7 +200,7 @@ def main() -> int:
         state = build(Layout(dp_replicate=2), None)  # type: ignore[arg-type]
         for step in range(options.steps):
             train(state, step)
-        dist.destroy_process_group()
+        dist.barrier()
         return 0
     with (
         spoiled(options.spoil),

@@ -12,7 +12,8 @@ import pytest
 from tests.books import story
 from tests.books.site import Sight, Site, Sites, moment
 from tests.books.world import Stay
-from wattmesh.controller.books.budget import BudgetView, audit, budget
+from wattmesh.controller.books.audit import audit
+from wattmesh.controller.books.budget import BudgetView, budget
 from wattmesh.controller.views import as_json
 from wattmesh.telemetry.carbon import Signal
 

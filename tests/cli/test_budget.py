@@ -7,7 +7,8 @@ from tests.cli import facts
 from tests.cli.test_screens import plain
 from wattmesh.controller.api.flagged import audit_json
 from wattmesh.controller.books.accounts import ACTUAL, BASELINE
-from wattmesh.controller.books.budget import Audit, BudgetView, ClusterLine, RunBudget, SavedLine
+from wattmesh.controller.books.audit import Audit
+from wattmesh.controller.books.budget import BudgetView, ClusterLine, RunBudget, SavedLine
 from wattmesh.controller.books.spending import BurnLine, PeriodLine, SignalGrams
 from wattmesh.controller.cli import audit_screen, budget_screen
 from wattmesh.controller.journal.ledger import EmissionRow

@@ -38,6 +38,7 @@ SETTINGS = """\
 mode = "act"
 [journal]
 url = "sqlite:///{folder}/journal.db"
+trust_clock = true
 [api]
 socket = "{folder}/w.sock"
 [metrics]

@@ -8,17 +8,28 @@ T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 class SteppedClock:
-    """Both clocks of the daemon, standing still until moved."""
+    """Both clocks of the daemon, standing still until moved.
+
+    Attributes:
+        synchronised: what the kernel says of the wall clock. `boot`: which boot it is.
+    """
 
     def __init__(self) -> None:
         """Begin at noon, 1000 s after boot."""
         self.monotonic_s = 1000.0
         self.wall = T0
+        self.synchronised: bool | None = True
+        self.boot = "boot-1"
 
     @property
     def clock(self) -> Clock:
         """The clock that parts of the daemon take."""
-        return Clock(monotonic=lambda: self.monotonic_s, now=lambda: self.wall)
+        return Clock(
+            monotonic=lambda: self.monotonic_s,
+            now=lambda: self.wall,
+            synchronised=lambda: self.synchronised,
+            boot=lambda: self.boot,
+        )
 
     def pass_s(self, seconds: float) -> None:
         """Let time pass on both clocks."""

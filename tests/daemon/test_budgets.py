@@ -261,6 +261,7 @@ def test_an_ended_month_is_closed_by_the_leader_once_it_is_settled(
     roll.turn()
     assert journal.budgets.closed("2026-11", "UTC") is None
     book(journal, NOVEMBER + 2 * HOUR, 6.0)
+    book(journal, datetime(2026, 12, 1, tzinfo=UTC), 1.0)
     roll.turn()
     roll.turn()
     closed = journal.budgets.closed("2026-11", "UTC")

@@ -35,5 +35,6 @@ def test_drift_and_slewing_are_no_steps(drift_s: float) -> None:
 def test_the_sentence_says_which_way_and_what_to_do() -> None:
     """A person reads how far, which way, and whether to worry."""
     said = step_sentence(-3600.0, SteppedClock().wall)
-    assert said.startswith("The wall clock was stepped back by 3600 s and reads 2026-11-20 12:00")
+    head = "The wall clock was stepped back by 1 h (3600 s) and reads 2026-11-20 12:00"
+    assert said.startswith(head)
     assert "time service" in said

@@ -68,7 +68,6 @@ def main() -> int:
     record(state, leaning)
     (out / f"routes-{rank}.json").write_text(json.dumps([honest, leaning]))
     dist.barrier()
-    dist.destroy_process_group()
     return 0
 
 

@@ -22,6 +22,7 @@ from examples.pretrain.options import parse_layout
 from examples.pretrain.train import build_state, probe, train_step
 from tests.hook.harness import Zygote
 from wattmesh.integrations.pytorch.gradients import shard_of
+from wattmesh.reconfig import group
 from wattmesh.reconfig.state import State
 
 _ASKED = "WALK"
@@ -131,7 +132,7 @@ def main() -> int:
                 timeout=timedelta(seconds=60),
             )
             found[text] = _train(asked, rank, text)
-            dist.destroy_process_group()
+            group.end()
     if rank == 0:
         (folder / _RESULT).write_text(json.dumps(found))
     return 0

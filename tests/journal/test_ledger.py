@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from tests.journal.build import T0, UID, after, register
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow, TotalRow
 from wattmesh.controller.journal.sums import Sums
+from wattmesh.controller.journal.values import to_us
 from wattmesh.reconfig.wire import Finish
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
@@ -203,3 +205,19 @@ def test_devices_of_a_run_are_those_whose_joules_it_has(journal: Journal) -> Non
     journal.ledger.book(rows, [])
     assert journal.by_slot.devices_read("r") == {"g1", "cpu:n1:package-0"}
     assert journal.by_slot.devices_read("other") == {"g2"}
+
+
+@pytest.mark.parametrize("step_s", [3600.0, 400 * 86_400.0])
+def test_a_wall_clock_that_was_ahead_leaves_no_time_to_come_as_read(
+    journal: Journal, step_s: float
+) -> None:
+    """Back again, a device is covered up to its newest counter: what nobody reads then is dark."""
+    baseline = replace(COUNTER, gpu_uuid="g0", since_us=to_us(T0))
+    ahead = [after(60), after(70 + step_s), after(80)]
+    for at in ahead:
+        journal.ledger.book([], [replace(baseline, at=at)])
+    assert journal.coverage.covered()["g0"] == ((T0, after(80)),)
+    # The twin: what comes a little late takes nothing back.
+    for at in (after(300), after(250)):
+        journal.ledger.book([], [replace(baseline, at=at)])
+    assert journal.coverage.covered()["g0"] == ((T0, after(300)),)

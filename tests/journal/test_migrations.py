@@ -62,7 +62,11 @@ def test_runs_from_before_heartbeats_are_of_hooks_without_them(journal_url: str)
     with journal.database.writing() as connection:
         for name in ("protocol", "progress_at", "pause_share"):
             connection.exec_driver_sql(f"ALTER TABLE runs DROP COLUMN {name}")
-        connection.exec_driver_sql("DROP TABLE identity")
+        for name in (
+            *("clock_marks", "reopened_periods", "identity"),
+            *("node_devices", "node_tokens", "run_nodes"),
+        ):
+            connection.exec_driver_sql(f"DROP TABLE {name}")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0002'")
     journal.close()
     upgrade(journal_url)

@@ -1,6 +1,7 @@
 """A PostgreSQL server that ends our connections, holds a lock, or is not there."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -52,6 +53,24 @@ def test_a_lock_that_another_holds_is_said_and_passes(
             register(impatient)
     register(impatient)
     impatient.close()
+
+
+def test_a_server_that_hangs_is_waited_for_so_long_and_no_longer(
+    server: Journal, postgresql_server: postgresql.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes our bytes and never answers: one sentence after the limit, and it comes back."""
+    monkeypatch.setattr(engine, "ANSWER_LIMIT_S", 0.5)
+    monkeypatch.setattr(engine, "CONNECT_TIMEOUT_S", 2)
+    hasty = Journal.open(server.database.url.render_as_string(hide_password=False))
+    with postgresql_server.hanging(), ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(hasty.events.list)
+        while hasty.database.unanswered_s() == 0.0:
+            assert not asked.done()
+        with pytest.raises(JournalUnavailable, match=r"does not answer \(.*timeout expired"):
+            asked.result()
+    assert hasty.database.unanswered_s() == 0.0
+    assert hasty.events.list() == ()
+    hasty.close()
 
 
 def test_sums_see_one_state_of_the_journal(server: Journal) -> None:

@@ -163,7 +163,6 @@ def rank_of(rank: int, folder: Path, port: str) -> None:
     if rank == 0:
         (folder / "slices.json").write_text(json.dumps(slices_of(folder / "fused")))
     (folder / f"losses-{rank}.json").write_text(json.dumps(results))
-    torch.distributed.destroy_process_group()
 
 
 def start(rank: int, folder: Path, port: str) -> int:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import hostile_readers, hostile_seeds
-from benchmarks.hostile import MIB_PER_MIB, report_of
-from benchmarks.hostile_bombs import BOMBS
-from benchmarks.hostile_report import Tried
+from benchmarks.hostile import readers, seeds
+from benchmarks.hostile.__main__ import MIB_PER_MIB, report_of
+from benchmarks.hostile.bombs import BOMBS
+from benchmarks.hostile.tried import Tried
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal import documents
 from wattmesh.reconfig.universal.allowance import Allowance
@@ -25,7 +25,7 @@ SEED, COUNT = 1115, 300
 def tried() -> dict[str, Tried]:
     """Mutants and bombs, each kind in a child whose memory is limited."""
     return {
-        what: hostile_readers.in_child(what, SEED, 0, COUNT if what == "mutants" else 0)
+        what: readers.in_child(what, SEED, 0, COUNT if what == "mutants" else 0)
         for what in ("mutants", "bombs")
     }
 
@@ -56,7 +56,7 @@ def test_a_careless_reader_is_found_out() -> None:
         if path.is_file() and path.stat().st_size < 1 << 20:
             sum(each["size"] for each in json.loads(path.read_bytes())["data"].values())
 
-    found = hostile_readers.mutants(SEED, 0, 120, look=careless)
+    found = readers.mutants(SEED, 0, 120, look=careless)
     assert found.inputs == 120
     assert found.crashes
     assert all(each.startswith(f"seed {SEED} number ") for each in found.crashes)
@@ -72,11 +72,11 @@ def test_the_same_seed_makes_the_same_mutants() -> None:
         told.append(repr(names))
 
     told: list[str] = []
-    hostile_readers.mutants(SEED, 40, 60, look=sizes)
-    once = told[len(hostile_seeds.SEEDS) :]
+    readers.mutants(SEED, 40, 60, look=sizes)
+    once = told[len(seeds.SEEDS) :]
     told.clear()
-    hostile_readers.mutants(SEED, 0, 60, look=sizes)
-    assert told[len(hostile_seeds.SEEDS) :][40:] == once
+    readers.mutants(SEED, 0, 60, look=sizes)
+    assert told[len(seeds.SEEDS) :][40:] == once
 
 
 _NAMES = {

@@ -26,9 +26,9 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from benchmarks import hostile_seeds as seeds
-from benchmarks.hostile_mutants import seal_again
-from benchmarks.hostile_seeds import fragment_address
+from benchmarks.hostile import seeds
+from benchmarks.hostile.mutants import seal_again
+from benchmarks.hostile.seeds import fragment_address
 
 MIB = 1 << 20
 FILE = "__0_0.distcp"

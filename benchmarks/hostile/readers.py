@@ -1,6 +1,6 @@
 """The door of the readers: every hostile checkpoint is opened, described, verified, in one process.
 
-    python -m benchmarks.hostile_readers WHAT SEED FIRST COUNT
+    python -m benchmarks.hostile.readers WHAT SEED FIRST COUNT
 
 It limits its own memory and time, does the work and prints one JSON object. What it opens stands in
 the file that WATTMESH_HOSTILE_AT names, so that its parent can tell what killed it.
@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hostile_report import MIB, Cost, Tried, merged
+from benchmarks.hostile.tried import MIB, Cost, Tried, merged
 
 PATIENCE_S = 60
 ROOM_MIB = 1024
@@ -66,7 +66,7 @@ def in_child(what: str, seed: int, first: int, count: int) -> Tried:
     return merged("readers", tried)
 
 
-_MODULE = "benchmarks.hostile_readers"
+_MODULE = "benchmarks.hostile.readers"
 
 
 def open_and_look(folder: Path) -> None:
@@ -95,22 +95,23 @@ def open_and_look(folder: Path) -> None:
 
 def mutants(seed: int, first: int, count: int, look: Look = open_and_look) -> Tried:
     """Try mutants `first` to `count` of a seed."""
-    from benchmarks import hostile_mutants, hostile_seeds  # noqa: PLC0415 - torch is slow to import
+    from benchmarks.hostile import mutants as mutating  # noqa: PLC0415 - torch is slow to import
+    from benchmarks.hostile import seeds  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(dir=_fast_folder()) as place:
         honest = Path(place) / "honest"
         honest.mkdir()
-        for name, make in hostile_seeds.SEEDS.items():
+        for name, make in seeds.SEEDS.items():
             make(honest / name)
             look(honest / name)
-        made = sorted(hostile_seeds.SEEDS)
+        made = sorted(seeds.SEEDS)
 
         def each() -> Iterator[tuple[int, str, Path]]:
             for number in range(first, count):
                 kind = random.Random(f"{number} {seed}").choice(made)
                 folder = Path(place) / "it" / "step-00000007"
                 _copy(honest / kind, folder)
-                how = hostile_mutants.spoil(folder, seed, number)
+                how = mutating.spoil(folder, seed, number)
                 yield number, f"seed {seed} number {number}: {kind}, {how}", folder
                 shutil.rmtree(folder.parent, ignore_errors=True)
 
@@ -119,7 +120,7 @@ def mutants(seed: int, first: int, count: int, look: Look = open_and_look) -> Tr
 
 def bombs(look: Look = open_and_look) -> Tried:
     """Try every bomb; saying something else than it should is a crash, too."""
-    from benchmarks.hostile_bombs import BOMBS  # noqa: PLC0415 - torch is slow to import
+    from benchmarks.hostile.bombs import BOMBS  # noqa: PLC0415 - torch is slow to import
 
     with tempfile.TemporaryDirectory(dir=_fast_folder()) as place:
 
@@ -138,7 +139,7 @@ def trials(
     inputs: Iterator[tuple[int, str, Path]], look: Look, expected: dict[str, str] | None = None
 ) -> Tried:
     """Open one after the other; measure each."""
-    from benchmarks.hostile_report import said_as_expected  # noqa: PLC0415
+    from benchmarks.hostile.tried import said_as_expected  # noqa: PLC0415
     from wattmesh.errors import WattmeshError  # noqa: PLC0415
 
     crashes: list[str] = []
@@ -148,7 +149,7 @@ def trials(
         nbytes = sum(_stored(each) for each in folder.rglob("*"))
         gc.collect() if expected else None
         said = "opened"
-        before_mib, begin_s = _reset_peak(), time.process_time()
+        before_mib, begin_s = reset_peak(), time.process_time()
         signal.alarm(PATIENCE_S)
         try:
             look(folder)
@@ -159,7 +160,7 @@ def trials(
         finally:
             signal.alarm(0)
         cpu_s = time.process_time() - begin_s
-        costs.append(Cost(words, nbytes, cpu_s, max(0.0, _peak_mib() - before_mib)))
+        costs.append(Cost(words, nbytes, cpu_s, max(0.0, peak_mib() - before_mib)))
         if expected is not None and not said_as_expected(said, expected[words]):
             crashes.append(f"{words}: said {said:.200}")
     return Tried(door="readers", inputs=len(costs), crashes=tuple(crashes), costs=tuple(costs))
@@ -195,14 +196,15 @@ def _note(words: str) -> None:
         Path(at).write_text(words, errors="backslashreplace")
 
 
-def _reset_peak() -> float:
+def reset_peak() -> float:
     """Forget the largest memory so far; MiB in use."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     return _field("VmRSS")
 
 
-def _peak_mib() -> float:
+def peak_mib() -> float:
+    """Give the largest memory of this process since `reset_peak`."""
     return _field("VmHWM")
 
 

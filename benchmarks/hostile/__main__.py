@@ -11,12 +11,18 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 
-from benchmarks import hostile_readers
-from benchmarks.hostile_report import Tried
+from benchmarks.hostile import agents, answers, calls, readers, settings
+from benchmarks.hostile.tried import Tried
 from benchmarks.report import Goal, Report, run
 from wattmesh.errors import InputInvalid
 
-DOORS: Mapping[str, Callable[[int, int], Tried]] = {"readers": hostile_readers.measure}
+DOORS: Mapping[str, Callable[[int, int], Tried]] = {
+    "calls": calls.measure,
+    "agents": agents.measure,
+    "answers": answers.measure,
+    "settings": settings.measure,
+    "readers": readers.measure,
+}
 """By name: tries so many inputs of a seed. One that needs a machine of its own starts it itself."""
 
 SEED, COUNT = 15, 3_000

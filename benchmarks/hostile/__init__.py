@@ -1,0 +1,1 @@
+"""Hostile input at every door of the product (`python -m benchmarks.hostile`, `make fuzz`)."""

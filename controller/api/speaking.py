@@ -1,0 +1,60 @@
+"""For which runs a node's agent may speak: for those of its own node.
+
+Whoever shows a node's token says who is calling there, and is believed only for runs that live on
+that node. A run that is not heard any more may begin anew elsewhere; while it lives, nobody else
+may end, replace or report for it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from wattmesh.controller.api.desk import Call, Desk
+from wattmesh.controller.journal.run_nodes import ANY, HERE
+from wattmesh.errors import RetryLater
+
+
+class SpeaksElsewhere(RetryLater):
+    """The run lives on another node; its launches there have to end, or fall silent, first."""
+
+
+@contextmanager
+def speaking(desk: Desk, call: Call, *, registers: bool = False) -> Iterator[None]:
+    """Let a call for the run of its address pass, and bind the run to the node once it did.
+
+    Args:
+        desk: whose journal binds.
+        call: who calls, for which run.
+        registers: it begins a launch; only these bind a run to this machine, or to no node.
+
+    Raises:
+        SpeaksElsewhere: the run lives on another node.
+    """
+    run, node = call.path["run"], call.peer.node
+    bound = check(desk, call)
+    yield
+    if bound == node or (node in (HERE, ANY) and not registers):
+        return
+    desk.journal.run_nodes.bind(run, node, desk.pulse.epoch)
+    if bound not in (None, ANY) and node not in (HERE, ANY):
+        said = f"{run} speaks on {node} now, no longer on {bound or 'this machine'}."
+        desk.journal.events.add("run_moved", said, desk.now)
+
+
+def check(desk: Desk, call: Call) -> str | None:
+    """Give the node that the run of a call is bound to; None when it is to none.
+
+    Raises:
+        SpeaksElsewhere: it lives on another node than the caller's.
+    """
+    run, node = call.path["run"], call.peer.node
+    bound = desk.journal.run_nodes.of(run, desk.pulse.epoch)
+    if node in (HERE, ANY, bound) or bound in (None, ANY):
+        return bound
+    row = desk.journal.runs.find(run, desk.now)
+    if row is not None and row.state == "live":
+        raise SpeaksElsewhere(
+            f"Run {run} lives on {bound or 'the head node'}, so {node} may not speak for it; if it "
+            "was started anew here, it is let in when the launch there has not been heard for "
+            f"{desk.pulse.settings.loops.live_s:g} s."
+        )
+    return bound

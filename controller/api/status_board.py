@@ -1,0 +1,70 @@
+"""`GET /v1/status`, answered from memory while the journal's server hangs.
+
+Invariant: whoever asks gets an answer, however many do and whatever the journal does; at most one
+reading that hangs is kept, so they take no worker from anybody.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from wattmesh.controller.api.calls import failure, plain, read_call, success
+from wattmesh.controller.api.desk import Call, Desk
+from wattmesh.controller.api.reading import read_status
+from wattmesh.controller.status import last_known
+from wattmesh.controller.views import StatusView
+
+PATIENCE_S = 0.7
+"""A question that has waited for so long makes the screen one from memory: an answer within 1 s."""
+
+LOOK_S = 0.1
+
+
+class StatusBoard:
+    """Answers the call, remembering the reading that hangs."""
+
+    def __init__(self, desk: Desk, workers: ThreadPoolExecutor) -> None:
+        """Begin with none."""
+        self._desk = desk
+        self._workers = workers
+        self._hanging: asyncio.Future[StatusView] | None = None
+
+    async def answer(self, request: Request) -> Response:
+        """Serve the call."""
+        try:
+            return success(await self._view(await read_call(request)))
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Exception as error:
+            return failure(error, request.url.path)
+
+    async def _view(self, call: Call) -> StatusView:
+        """Read the whole screen, or give what is known when the journal hangs."""
+        if self._hanging is not None and not self._hanging.done():
+            return self._from_memory()
+        loop, desk = asyncio.get_running_loop(), self._desk
+        reading: asyncio.Future[StatusView] = asyncio.ensure_future(
+            loop.run_in_executor(self._workers, plain, desk, read_status, call)
+        )
+        asked_s = loop.time()
+        while not reading.done():
+            await asyncio.wait({reading}, timeout=LOOK_S)
+            if loop.time() - asked_s >= PATIENCE_S <= desk.journal.database.unanswered_s():
+                self._hanging = reading
+                return self._from_memory()
+        return reading.result()
+
+    def _from_memory(self) -> StatusView:
+        """Give what was last known, and say so."""
+        pulse = self._desk.pulse
+        return last_known(pulse, pulse.newest_status, self._desk.journal.database.unanswered_s())
+
+
+def status_endpoint(
+    desk: Desk, workers: ThreadPoolExecutor
+) -> Callable[[Request], Awaitable[Response]]:
+    """Make the endpoint."""
+    return StatusBoard(desk, workers).answer

@@ -1,0 +1,53 @@
+"""Calls that wait: so many of one user, or of one node's agent, and no more.
+
+Invariant: a place is given back however the call ends. Everything here happens on the server's own
+thread.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from wattmesh.controller.api.desk import Call, Desk
+from wattmesh.errors import RetryLater
+
+
+class TooMany(RetryLater):
+    """One user has too many calls waiting; everybody else is served."""
+
+
+class Waits:
+    """Counts who waits at one door, whatever for."""
+
+    def __init__(self, desk: Desk) -> None:
+        """Begin with nobody."""
+        self._desk = desk
+        self._waiting: Counter[str] = Counter()
+
+    @contextmanager
+    def place(self, call: Call) -> Iterator[None]:
+        """Let a call wait.
+
+        Raises:
+            TooMany: as many of the same caller wait already.
+        """
+        most, who = self._desk.pulse.settings.api.waits_per_user, _who(call)
+        if self._waiting[who] >= most:
+            raise TooMany(
+                f"{most} calls of {who} wait already (api.waits_per_user); ask again when one of "
+                "them has ended"
+            )
+        self._waiting[who] += 1
+        try:
+            yield
+        finally:
+            self._waiting[who] -= 1
+            if not self._waiting[who]:
+                del self._waiting[who]
+
+
+def _who(call: Call) -> str:
+    """Name whose places a call takes: the kernel's uid, or that of an agent's word, or a node."""
+    if call.peer.uid >= 0:
+        return f"uid {call.peer.uid}"
+    return f"node {call.path.get('node', '')}"

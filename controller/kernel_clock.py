@@ -1,0 +1,95 @@
+"""Ask the kernel whether a time service keeps the wall clock; nothing is changed by it.
+
+By adjtimex(2); where a filter refuses that call (systemd's `ProtectClock`, which the shipped unit
+sets), by systemd's own word, for `systemd-timedated` makes the same call. Invariant: what nobody
+says is None, never yes.
+"""
+
+import ctypes
+import os
+import platform
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+
+NUMBERS = {"x86_64": 159, "aarch64": 171}
+"""The system call adjtimex. The C library would call clock_adjtime, which container runtimes refuse
+to everybody who may not set the clock."""
+
+TIMEX_BYTES = 208
+STATUS_AT = 40
+"""Where `struct timex` has its status on 64-bit Linux (linux/timex.h); modes 0 at 0: only read."""
+
+STA_UNSYNC = 0x0040
+
+TIMEDATECTL = ("timedatectl", "show", "--property=NTPSynchronized", "--value")
+ASKED_EVERY_S = 60.0
+ANSWER_LIMIT_S = 2.0
+
+
+def synchronised() -> bool | None:
+    """Say whether the kernel calls the wall clock synchronised; None when nobody says."""
+    said = flag()
+    return _timedated.said() if said is None else said
+
+
+def flag() -> bool | None:
+    """Read the kernel's flag; None where it may not be asked.
+
+    The flag is set at boot, by whoever sets the clock, and when no time service has corrected the
+    clock for about nine hours (man 2 adjtimex; kernel/time/ntp.c).
+    """
+    number, call = NUMBERS.get(platform.machine()), _call()
+    if number is None or call is None:
+        return None
+    answer = ctypes.create_string_buffer(TIMEX_BYTES)
+    if call(ctypes.c_long(number), answer) < 0:
+        return None
+    status = int.from_bytes(answer.raw[STATUS_AT : STATUS_AT + 4], "little")
+    return not status & STA_UNSYNC
+
+
+@cache
+def _call() -> Callable[..., int] | None:
+    """Give the C library's way to the kernel; None where there is no Linux."""
+    if os.uname().sysname != "Linux":
+        return None
+    call = ctypes.CDLL(None).syscall
+    call.restype = ctypes.c_long
+    return call
+
+
+class _Timedated:
+    """What systemd says of it: asked at most once a minute, and waited for by one caller."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked_s: float | None = None
+        self._said: bool | None = None
+
+    def said(self) -> bool | None:
+        """Give the newest answer, after asking for one that is due."""
+        if self._lock.acquire(blocking=False):
+            try:
+                now_s = time.monotonic()
+                if self._asked_s is None or now_s - self._asked_s >= ASKED_EVERY_S:
+                    self._asked_s, self._said = now_s, _ask()
+            finally:
+                self._lock.release()
+        return self._said
+
+
+def _ask() -> bool | None:
+    """Run timedatectl; None where there is none, or no systemd."""
+    try:
+        done = subprocess.run(
+            TIMEDATECTL, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return {"yes": True, "no": False}.get(done.stdout.strip())
+
+
+_timedated = _Timedated()
