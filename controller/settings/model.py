@@ -165,7 +165,7 @@ class ActuatorSection(Section):
     """`observe` (refuses all), `dry-run` (says what it would do), `enforce`."""
     socket: File = Path("/run/wattmesh-actuator/actuator.sock")
     """Unix socket (mode 0660) that the agent talks to."""
-    group: str = Field(default="wattmesh", examples=["wattmesh"])
+    group: str = Field(default="wattmesh-actuator", examples=["wattmesh-actuator"])
     """Unix group whose members may connect, and look: the agent's user and nobody else. It is
     neither the job owners' group nor the operators'."""
     agent: str = Field(default="wattmesh", examples=["wattmesh"])

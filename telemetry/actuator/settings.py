@@ -35,7 +35,7 @@ class ActuatorSettings:
 
     mode: ActuatorMode = ActuatorMode.OBSERVE
     socket: Path = Path("/run/wattmesh-actuator/actuator.sock")
-    group: str = "wattmesh"
+    group: str = "wattmesh-actuator"
     agent: str = "wattmesh"
     journal: Path = Path("/var/lib/wattmesh-actuator/journal")
     library: Path | None = None
@@ -84,13 +84,13 @@ def mixed_groups(jobs: str, operators: str, actuator: str) -> Iterator[tuple[str
         yield (
             "actuator.group",
             f'"{actuator}" is api.group too, so every job owner could reach the actuator; name two '
-            'groups, for example "wattmesh-jobs" as api.group and the agent\'s own "wattmesh" here',
+            'groups, "wattmesh-jobs" as api.group and "wattmesh-actuator" here',
         )
     if actuator and _one(operators, actuator):
         yield (
             "actuator.group",
             f'"{actuator}" is api.operators_group too; give it a group of its own, with nobody in '
-            'it but the agent\'s user: "wattmesh"',
+            'it but the agent\'s user: "wattmesh-actuator"',
         )
     if operators and _one(jobs, operators):
         yield (

@@ -93,7 +93,7 @@ def test_a_file_that_cannot_be_read_is_said(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "keys"),
     [
-        ('[api]\ngroup = "wattmesh"\n', ["actuator.group"]),
+        ('[api]\ngroup = "wattmesh-actuator"\n', ["actuator.group"]),
         ('[actuator]\ngroup = "wattmesh-operators"\n', ["actuator.group"]),
         (f'[api]\ngroup = "{ROOT}"\n[actuator]\ngroup = "{ROOT}"\n', ["actuator.group"]),
         ('[api]\ngroup = "wattmesh-operators"\n', ["api.group"]),

@@ -89,7 +89,7 @@ def test_nobody_elses_end_ends_the_actuator() -> None:
     """An agent restart or a controller upgrade gives nothing back at once."""
     for word in ("Requires", "BindsTo", "PartOf", "Requisite", "PropagatesStopTo", "Upholds"):
         assert not re.search(rf"(?m)^{word}=", ACTUATOR + AGENT)
-    assert "wattmesh-actuator" not in "".join(
+    assert "wattmesh-actuator.service" not in "".join(
         line for line in AGENT.splitlines() if not line.startswith(("#", "After="))
     )
 

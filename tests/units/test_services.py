@@ -150,7 +150,7 @@ def test_the_services_do_all_they_are_for_under_their_units(place: Machine, gpus
     node = NODE.format(library=gpus.library, port=port)
 
     actuator = place.start("wattmesh-actuator", node)
-    assert opened_to(actuator.runtime / "actuator.sock") == (0o660, place.gid("wattmesh"))
+    assert opened_to(actuator.runtime / "actuator.sock") == (0o660, place.gid("wattmesh-actuator"))
     agent = place.start("wattmesh-agent", node)
     relay = agent.runtime / "agent.sock"
     assert opened_to(relay) == (0o660, jobs)
