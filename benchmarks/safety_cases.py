@@ -4,6 +4,7 @@ Each makes the state on a real node (`safety_node`), takes the part away, and wa
 is where it must be. It gives the seconds from the moment at which that could be, until it was.
 """
 
+import os
 import time
 from collections.abc import Callable
 
@@ -163,7 +164,8 @@ def stranger_comes(node: Node) -> float:
     job = node.job()
     node.start()
     node.start_agent()
-    node.wish(*node.economy(lease_s=60), claims={RUN: Claim(pids=frozenset({job.pid}))})
+    ours = Claim(uids=frozenset({os.geteuid()}), pids=frozenset({job.pid}))
+    node.wish(*node.economy(lease_s=60), claims={RUN: ours})
     node.until(node.lowered)
     stranger = node.job(gpus=[1])
     waited = node.until(node.free).seconds

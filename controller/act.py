@@ -103,7 +103,7 @@ def carry_out(
         journal.runs.wish_clock(row.run, clock_mhz, now=now, epoch=epoch)
     elif row.ordered_point and row.ordered_point == decision.current:
         # The run is where it was asked to be: the wish is fulfilled, and binds nobody any longer.
-        journal.runs.clear_ordered_point(row.run, now)
+        journal.runs.clear_ordered_point(row.run, row.ordered_point)
 
 
 def _order(journal: Journal, row: RunRow, decision: Decision, *, now: datetime, epoch: int) -> None:
@@ -137,7 +137,7 @@ def _order(journal: Journal, row: RunRow, decision: Decision, *, now: datetime, 
         now=now,
     )
     if written and asked:
-        journal.runs.clear_ordered_point(row.run, now)
+        journal.runs.clear_ordered_point(row.run, row.ordered_point)
 
 
 def _mode(row: RunRow) -> SwitchMode:

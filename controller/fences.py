@@ -46,7 +46,8 @@ def sentences(
     found = refusing(nodes, now)
     step = hand_over(journal, epoch)
     told = []
-    if others := found["journal"]:
+    # One that obeys ours by now has refused somebody else before; its next word says so.
+    if others := {name: said for name, said in found["journal"].items() if said.journal != journal}:
         whose = ", ".join(sorted({said.journal for said in others.values()}))
         told.append(
             f"{_actuators(others)} another journal ({whose}) and not this one ({journal}), so none "

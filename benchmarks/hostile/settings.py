@@ -190,7 +190,7 @@ def _parts(settings: Settings, folder: Path, clock: SteppedClock) -> Iterator[Pa
         yield parts
     finally:
         parts.stop()
-        for left in (*folder.glob("journal.db*"), *folder.glob("*.lock")):
+        for left in {*folder.glob("journal.db*"), *folder.glob("*.lock")}:
             left.unlink()
         shutil.rmtree(folder / "state", ignore_errors=True)
 

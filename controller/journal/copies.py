@@ -30,6 +30,8 @@ T = TypeVar("T")
 BESIDE = ("", "-wal", "-shm")
 """What one SQLite database consists of (sqlite.org/walformat.html)."""
 
+BEFORE_IDENTITIES = migrations.REVISIONS[: migrations.REVISIONS.index("0004")]
+
 LOCK_WAIT_S = 30.0
 MODE = 0o640
 """As the daemon's unit makes it (UMask=0027)."""
@@ -97,7 +99,7 @@ def backup(url: str, target: Path) -> Copied:
     with _staged(target) as stage:
         revision = _copy(source, stage, live=True)
         whose = ""
-        if revision == migrations.HEAD:
+        if revision not in BEFORE_IDENTITIES:
             whose = _in(stage, identity.set_apart)
         durable.fsync_file(stage)
         _name(stage, target)

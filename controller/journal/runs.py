@@ -322,10 +322,13 @@ class RunStore:
         with self._database.writing() as connection:
             change_run(connection, run, ordered_point=point, ordered_reason=words)
 
-    def clear_ordered_point(self, run: str, now: datetime) -> None:
-        """Forget an order that was carried out or taken back."""
+    def clear_ordered_point(self, run: str, point: str) -> None:
+        """Forget an order to a point that was carried out; one that came meanwhile stands."""
+        carried_out = (RUNS.c.run == run) & (RUNS.c.ordered_point == point)
         with self._database.writing() as connection:
-            change_run(connection, run, ordered_point="", ordered_reason="")
+            connection.execute(
+                update(RUNS).where(carried_out).values(ordered_point="", ordered_reason="")
+            )
 
     def wish_clock(self, run: str, clock_mhz: int | None, *, now: datetime, epoch: int) -> None:
         """Commit the lock that is wished for a run's GPUs (None: none), before anybody sets it.

@@ -83,14 +83,14 @@ def mixed_groups(jobs: str, operators: str, actuator: str) -> Iterator[tuple[str
     if actuator and _one(jobs, actuator):
         yield (
             "actuator.group",
-            f'"{actuator}" is api.group too, so every job owner could reach the actuator; give it '
-            f"a group of its own, with nobody in it but the agent's user: {_MAKE}",
+            f'"{actuator}" is api.group too, so every job owner could reach the actuator; name two '
+            'groups, "wattmesh-jobs" as api.group and "wattmesh-actuator" here',
         )
     if actuator and _one(operators, actuator):
         yield (
             "actuator.group",
             f'"{actuator}" is api.operators_group too; give it a group of its own, with nobody in '
-            f"it but the agent's user: {_MAKE}",
+            'it but the agent\'s user: "wattmesh-actuator"',
         )
     if operators and _one(jobs, operators):
         yield (
@@ -102,8 +102,6 @@ def mixed_groups(jobs: str, operators: str, actuator: str) -> Iterator[tuple[str
 
 OPERATORS = "wattmesh-operators"
 """Default of api.operators_group."""
-
-_MAKE = "`groupadd --system wattmesh-actuator`"
 
 
 def _one(one: str, other: str) -> bool:

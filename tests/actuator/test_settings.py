@@ -131,4 +131,3 @@ def test_the_sample_names_three_groups() -> None:
     read = tomllib.loads(text)
     groups = {read["api"]["group"], read["api"]["operators_group"], read["actuator"]["group"]}
     assert len(groups) == 3
-    assert groups.isdisjoint({read["actuator"]["agent"]})

@@ -105,10 +105,12 @@ def test_a_lost_journal_is_restored_and_the_actuator_obeys_it_alone(tmp_path: Pa
             fresh.stop()
 
         put_back = command("db", "restore", str(tmp_path / "b.db"), *config, "--replace", "--json")
-        assert (put_back["came_from"], Path(put_back["aside"]).exists()) == (lost, True)
+        assert (put_back["came_from"], put_back["journal"] != lost) == (lost, True)
+        assert Path(put_back["aside"]).exists()
         with daemon(tmp_path, text=settings) as again:
             here.daemon = again
             line = red(again)
+            assert f"obeys another journal ({lost})" in line
             assert put_back["next"] in line
             assert again.status()["epoch"] == put_back["epoch"] + 1 > APART
             hand_over(here, line)
@@ -121,8 +123,7 @@ def test_a_lost_journal_is_restored_and_the_actuator_obeys_it_alone(tmp_path: Pa
 
         put(old, tmp_path)
         with daemon(tmp_path, text=settings) as stolen:
-            line = red(stolen)
-            assert put_back["journal"] in line
+            assert f"obeys another journal ({put_back['journal']})" in red(stolen)
             assert here.node.locks() == {SLOW_MHZ}
             stolen.stop()
         made = command("db", "renew", *config, "--json")

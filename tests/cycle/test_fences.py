@@ -45,8 +45,10 @@ def test_who_obeys_or_is_silent_or_says_nonsense_is_not_told_of() -> None:
     strange = NodeRow(
         node="n3", boot_id="b", last_seen_at=NOW, devices={}, facts={"applied": {"fenced": 1}}
     )
+    ours = node(5, "journal")
+    ours.facts["applied"]["journal"] = OURS
     older = node(4, "journal")
     del older.facts["applied"]["fenced"], older.facts["applied"]["journal"]
-    assert told(node(1, ""), node(2, "journal", age_s=3600.0), strange, older) == ()
+    assert told(node(1, ""), node(2, "journal", age_s=3600.0), strange, older, ours) == ()
     found = refusing([node(1, "journal"), node(2, "epoch")], NOW)
     assert {why: list(each) for why, each in found.items()} == {"journal": ["n1"], "epoch": ["n2"]}

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.process import empty_journal
-from wattmesh import migrations
 from wattmesh.controller.journal import identity
 from wattmesh.controller.journal.copies import Restored, backup, restore
 from wattmesh.controller.journal.identity import APART
@@ -178,11 +177,21 @@ def test_what_is_left_of_a_lost_journal_is_never_read_into_the_restored_one(
     assert events(url) == 3
 
 
-def test_a_backup_from_before_identities_is_brought_up_to_date(tmp_path: Path) -> None:
-    """It is made before an upgrade, and put back after it; no daemon starts meanwhile."""
+@pytest.mark.parametrize(("revision", "whose"), [("0003", ""), ("0004", "an older one")])
+def test_a_backup_from_before_an_upgrade_is_brought_up_to_date(
+    tmp_path: Path, revision: str, whose: str
+) -> None:
+    """With an identity or without; what is put back has its own, and no daemon starts meanwhile."""
     old = f"sqlite:///{tmp_path / 'journal.db'}"
-    upgrade(old, "0003")
-    assert backup(old, tmp_path / "b.db").revision == "0003"
+    upgrade(old, revision)
+    if whose:
+        with sqlite3.connect(tmp_path / "journal.db") as known:
+            known.execute("INSERT INTO identity VALUES (1, ?, 0, '')", (whose,))
+    made = backup(old, tmp_path / "b.db")
+    assert (made.revision, made.journal) == (revision, whose)
+    if whose:
+        with sqlite3.connect(tmp_path / "b.db") as copy:
+            assert copy.execute("SELECT journal, came_from FROM identity").fetchone() == ("", whose)
     asked = []
 
     def meanwhile(stage: str) -> None:
@@ -192,9 +201,9 @@ def test_a_backup_from_before_identities_is_brought_up_to_date(tmp_path: Path) -
         upgrade(stage)
 
     done = restore(old, tmp_path / "b.db", replace=True, now=NOW, upgrade=meanwhile)
-    assert (len(asked), done.identity.journal != "") == (1, True)
+    assert (len(asked), done.identity.came_from) == (1, whose)
+    assert done.identity.journal not in ("", whose)
     assert events(old) == 0
-    assert migrations.HEAD != "0003"
 
 
 @needs_root
