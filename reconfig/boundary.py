@@ -11,10 +11,8 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
-
 from wattmesh.errors import Fenced
-from wattmesh.reconfig import group, streams, usage
+from wattmesh.reconfig import group, probing, usage
 from wattmesh.reconfig.agreed import Agreed, Fact, conclude, left_out
 from wattmesh.reconfig.deadlines import Phase
 from wattmesh.reconfig.folder import write_json
@@ -184,7 +182,7 @@ class Boundary:
 
     def _pick_order(self, state: State, generation: Generation) -> Order | None:
         """The leader's choice; the order book keeps what must survive a restart."""
-        if self._job.uncarried:
+        if self._job.uncarried or self._job.unprobed:
             return None
         heard = self._job.voice(generation).orders()
         return self._orders.pick(
@@ -235,8 +233,7 @@ class Boundary:
             if story is not None:
                 # A probe has collectives of its own: whoever failed before it is heard of here.
                 group.gather(None)
-                with streams.undisturbed(), torch.no_grad():
-                    story.note.evidence["probe_before"] = float(job.probe(state))
+                story.note.evidence["probe_before"] = probing.take(job.probe, state)
             try:
                 saved = self.saves.write(story if in_place else None, began, wait=wait)
             except CheckpointNotSaved as error:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import plain
@@ -35,6 +36,7 @@ def problem(state: State, layout: Layout) -> str:
         layout: it was built for.
     """
     try:
+        _check_parts(state)
         for name, tensor in _tensors(state):
             _check_tensor(name, tensor)
         _check_statistics(state, layout)
@@ -46,7 +48,24 @@ def problem(state: State, layout: Layout) -> str:
         _check_extra(state.by_data_rank, "by_data_rank")
     except InputInvalid as error:
         return str(error)
+    except Exception as error:
+        # Modules and optimizers answer by code of the job's own, which may raise anything.
+        return (
+            f"checkpoint: the state that build gave cannot be looked at ({words(error)}); leave "
+            "what raises this out of State."
+        )
     return ""
+
+
+def _check_parts(state: State) -> None:
+    for module in state.modules:
+        for name, each in module.named_modules():
+            if isinstance(each, FullyShardedDataParallel):
+                raise InputInvalid(
+                    f"checkpoint: {name or type(module).__name__!r} is wrapped by "
+                    "FullyShardedDataParallel (FSDP1), whose flat parameters belong to no "
+                    "tensor of another layout; use torch.distributed.fsdp.fully_shard (FSDP2)."
+                )
 
 
 def _tensors(state: State) -> Iterator[tuple[str, torch.Tensor]]:

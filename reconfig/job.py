@@ -42,6 +42,8 @@ class Job:
         consumed: the samples that this rank's steps used since the last save step.
         acted_on: whether the run may be switched, as all ranks know it; see `may_be_switched`.
         uncarried: why no checkpoint can be made of this run, which is observed all the same; "".
+        unprobed: why no switch of this run could be proven, so that it is never switched; "".
+        misreported: what `report` was first given that is no count; "".
     """
 
     name: str
@@ -67,6 +69,8 @@ class Job:
     consumed: Consumed = field(default_factory=Consumed)
     acted_on: bool = True
     uncarried: str = ""
+    unprobed: str = ""
+    misreported: str = ""
 
     def __post_init__(self) -> None:
         """Refuse numbers that nothing can be done every so often with."""
@@ -102,14 +106,6 @@ class Job:
         if self.is_alone:
             return bool(self.board.peek("scripted"))
         return self.voice(generation).orders().mode == "act"
-
-    @property
-    def must_be_carried(self) -> bool:
-        """Whether a launch that no checkpoint could hold ends before its first step.
-
-        Where the run may be switched, and where nobody watches it: its owner counts on checkpoints.
-        """
-        return self.acted_on or self.is_alone
 
     @property
     def is_alone(self) -> bool:

@@ -11,23 +11,31 @@ import math
 import time
 import traceback
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from wattmesh.errors import CallHuman, FixInput, InputInvalid, Refused, SwitchFailed
+from wattmesh.errors import (
+    CallHuman,
+    FixInput,
+    InputInvalid,
+    Refused,
+    SwitchFailed,
+    WattmeshError,
+)
 from wattmesh.reconfig import (
     agreement,
     carried,
     checkpoint,
     group,
     noise,
+    probing,
     reordered,
     streams,
     usage,
@@ -38,6 +46,8 @@ from wattmesh.reconfig.caches import MeshCaches, forget_compiled, free_workspace
 from wattmesh.reconfig.deadlines import Phase
 from wattmesh.reconfig.digest import Values, combine, pieces_of, pieces_of_values
 from wattmesh.reconfig.generation import Generation, Purpose
+from wattmesh.reconfig.group import RankFailed
+from wattmesh.reconfig.guard import all_or_none, ending
 from wattmesh.reconfig.in_place import is_state
 from wattmesh.reconfig.job import Evidence, Job, Story
 from wattmesh.reconfig.optimizers import kept, names_of, settings_of
@@ -55,6 +65,8 @@ from wattmesh.reconfig.tensors import (
 )
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Member:
@@ -189,8 +201,8 @@ class Member:
         with watch.phase(Phase.VERIFY, generation=generation.number, step=step):
             try:
                 found = self._prove(generation, named)
-            except CallHuman as error:
-                if self.job.must_be_carried or generation.checkpoint:
+            except WattmeshError as error:
+                if generation.checkpoint or self._must_be_carried(generation, wait=True):
                     raise
                 self._observe_only(str(error))
                 return
@@ -202,21 +214,29 @@ class Member:
         """Refuse a state that no checkpoint could hold, before its first step; a collective call.
 
         Raises:
-            InputInvalid: on every rank, where the run may be switched or nobody watches it.
+            InputInvalid: on every rank, where the run may be switched.
         """
-        job = self.job
         assert self.state is not None
         problem = carried.problem(self.state, generation.layout)
         told = group.agree_on_problem(problem)
-        leads = job.leads(generation)
-        until = time.monotonic() + (MODE_WAIT_S if told else 0.0)
-        while leads and not job.knows_mode(generation) and time.monotonic() < until:
-            time.sleep(POLL_S)
-        job.acted_on = any(group.gather(leads and job.may_be_switched(generation)))
-        if told and (job.must_be_carried or generation.retreats):
+        must = self._must_be_carried(generation, wait=bool(told))
+        if told and (must or generation.retreats):
             raise InputInvalid(told)
         if told:
             self._observe_only(told)
+
+    def _must_be_carried(self, generation: Generation, *, wait: bool) -> bool:
+        """Whether what keeps this run from being switched ends its launch; a collective call.
+
+        `wait`: a while for the daemon to say whether it acts.
+        """
+        job = self.job
+        leads = job.leads(generation)
+        until = time.monotonic() + (MODE_WAIT_S if wait else 0.0)
+        while leads and not job.knows_mode(generation) and time.monotonic() < until:
+            time.sleep(POLL_S)
+        job.acted_on = any(group.gather(leads and job.may_be_switched(generation)))
+        return job.acted_on
 
     def _observe_only(self, why: str) -> None:
         """Train without checkpoints or switches, because none can be made."""
@@ -269,10 +289,8 @@ class Member:
         """
         state = self.state
         assert state is not None
-        extra = checkpoint.facts_of(state)
-        boxes, values = _now(state, loaded)
-        digest = combine({**pieces_of(boxes), **pieces_of_values(values)}, extra, values)
-        probe = self._probe()
+        extra, digest, values = self._together(generation, lambda: _looked_at(state, loaded))
+        probe = self._first_probe(generation)
         facts = agreement.Facts(
             step=state.position.step,
             samples=state.position.samples,
@@ -287,8 +305,11 @@ class Member:
         every = group.gather(facts.to_json())
         problem = agreement.disagreement(every, generation)
         found: Evidence = {"probe_after": probe, "digest_after": digest}
-        if not problem:
+        if not problem and not self.job.unprobed:
             problem = self._weigh_probe(every, generation, found)
+            if problem and self._only_probed(generation):
+                self._never_switch(problem)
+                problem = ""
         if problem:
             suspect = digest != generation.digest or any(each["damage"] for each in every)
             raise SwitchFailed(
@@ -301,8 +322,51 @@ class Member:
     def _probe(self) -> float:
         """The loss of the fixed batch, in the layout that stands."""
         assert self.state is not None
-        with streams.undisturbed(), torch.no_grad():
-            return float(self.job.probe(self.state))
+        return probing.take(self.job.probe, self.state)
+
+    def _first_probe(self, generation: Generation) -> float:
+        """The probe, or nan where none can be taken of a run that nothing acts on."""
+
+        def finite() -> float:
+            probe = self._probe()
+            if generation.probe is None and not math.isfinite(probe):
+                raise InputInvalid(f"attach: the probe gave {probe!r}; give a finite loss.")
+            return probe
+
+        try:
+            return self._together(generation, finite)
+        except InputInvalid as error:
+            if generation.retreats or not self._only_probed(generation):
+                raise
+            self._never_switch(str(error))
+            return math.nan
+
+    def _only_probed(self, generation: Generation) -> bool:
+        """Whether a failing probe proves nothing that anybody asked for; a collective call."""
+        if generation.switch is not None:
+            return False
+        return not self._must_be_carried(generation, wait=True)
+
+    def _never_switch(self, why: str) -> None:
+        """Train and save, but in this layout, because no switch could be proven."""
+        self.job.unprobed = why
+        if dist.get_rank() == 0:
+            log.error("%s The run is measured and saved, and never switched.", why)
+
+    def _together(self, generation: Generation, act: Callable[[], T]) -> T:
+        """Run a part of the proof so that all ranks leave it alike.
+
+        Where there is a layout to go back to, the failing rank sets the others free itself.
+
+        Raises:
+            InputInvalid, CallHuman, Refused, Diverged: on every rank, when it was raised on any.
+        """
+        if generation.retreats:
+            return act()
+        try:
+            return all_or_none(act)
+        except RankFailed as failure:
+            raise (ending(failure) or InputInvalid(str(failure))) from failure
 
     def _weigh_probe(
         self, every: Sequence[dict[str, Any]], generation: Generation, found: Evidence
@@ -449,6 +513,14 @@ class _Held:
         if device != "cpu" and self.allocated:
             share = max(share, torch.cuda.memory_allocated() / self.allocated)
         return share, alive[0][0] if alive else "device memory"
+
+
+def _looked_at(state: State, loaded: Named | None) -> tuple[str, str, Values]:
+    """The extra state, the digest, and plain values of a state as it is now; a collective call."""
+    extra = checkpoint.facts_of(state)
+    boxes, values = _now(state, loaded)
+    digest = combine({**pieces_of(boxes), **pieces_of_values(values)}, extra, values)
+    return extra, digest, values
 
 
 def _now(state: State, loaded: Named | None) -> tuple[Mapping[str, Box], Values]:

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.in_step import words
 from wattmesh.reconfig.names import parameters_of
 from wattmesh.reconfig.state import State
 
@@ -83,7 +84,7 @@ def kept(state: State) -> Kept:
     """
     names, found = names_of(state), Kept()
     for optimizer in state.optimizers:
-        told = optimizer.state_dict()
+        told = _state_of(optimizer)
         left = dict(told["state"])
         for group, as_told in zip(optimizer.param_groups, told["param_groups"], strict=True):
             settings = {key: _plain(value) for key, value in as_told.items() if key != PARAMS}
@@ -214,6 +215,21 @@ def _setting(name: str, setting: str) -> str:
     return f"optim.param_groups.{name}.{setting}"
 
 
+def _state_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What an optimizer says that it keeps.
+
+    Raises:
+        InputInvalid: it does not say.
+    """
+    try:
+        return optimizer.state_dict()
+    except Exception as error:
+        raise InputInvalid(
+            f"checkpoint: {_kind(optimizer)} cannot give its state ({words(error)}); use an "
+            "optimizer whose state_dict gives what this rank keeps, at any step."
+        ) from error
+
+
 def _kind(optimizer: torch.optim.Optimizer) -> str:
     return type(optimizer).__name__
 
@@ -321,7 +337,7 @@ def _told(
     everything: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What the optimizer's own `load_state_dict` takes."""
-    told = optimizer.state_dict()
+    told = _state_of(optimizer)
     numbers = {
         number: names[parameter]
         for group, as_told in zip(optimizer.param_groups, told["param_groups"], strict=True)

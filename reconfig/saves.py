@@ -61,7 +61,9 @@ class Saves:
         """Why the newest save step left no checkpoint, or none ever will; "" when all is well."""
         settling = self._member.settler.problem
         late = f"the newest checkpoint could not be made durable ({settling})" if settling else ""
-        return (self._job.uncarried or self._trouble or late)[:TROUBLE_LENGTH]
+        job = self._job
+        found = (job.uncarried, self._trouble, late, job.unprobed, job.misreported)
+        return next(filter(None, found), "")[:TROUBLE_LENGTH]
 
     def say(self, trouble: str, *, cause: str = "") -> None:
         """Keep a sentence for the daemon, and log it; one with the `cause` of the last one once."""

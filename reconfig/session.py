@@ -22,12 +22,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, SupportsFloat, SupportsIndex
 
 import torch
 
-from wattmesh.errors import CallHuman, Diverged, FixInput, Refused
-from wattmesh.reconfig import group, ranges
+from wattmesh.errors import CallHuman, Diverged, FixInput, InputInvalid, Refused
+from wattmesh.reconfig import group, ranges, reported
 from wattmesh.reconfig.board import POLL_S, Board
 from wattmesh.reconfig.boundary import Boundary
 from wattmesh.reconfig.bounded import within
@@ -130,32 +130,37 @@ class Session:
     def report(
         self,
         *,
-        tokens: int,
-        samples: int = 0,
-        loss: float | None = None,
+        tokens: SupportsIndex | SupportsFloat,
+        samples: SupportsIndex | SupportsFloat = 0,
+        loss: SupportsFloat | None = None,
         data: Iterable[int] | torch.Tensor = (),
     ) -> None:
         """Say that one optimizer step was done; never blocks.
 
         Args:
-            tokens: consumed by this step, over all ranks.
-            samples: consumed by this step, over all ranks.
-            loss: of this step, the same on every rank; None when this rank does not know it.
+            tokens: consumed by this step, over all ranks: a whole number, also numpy's, a float's
+                or a tensor's of one element.
+            samples: consumed by this step, over all ranks; likewise.
+            loss: of this step, the same on every rank; None when this rank does not know it. What
+                is not finite is sent as not known; a tensor on a device is waited for.
             data: numbers, in the run's order of data, of the samples that this rank's loader gave
                 for this step; compared at the next save step with what the run should have read.
 
         Raises:
             Diverged: something else than the session has changed this rank's position.
+            InputInvalid: `tokens` or `samples` is no whole number, and the run may be switched;
+                where it is only observed, that is one sentence in the log and in `status`.
         """
         state = self.state
         before = state.position
         self._check_position(before)
+        tokens, samples = self._whole(tokens, "tokens"), self._whole(samples, "samples")
         self._job.consumed.add(data)
         state.position = Position(
             step=before.step + 1, samples=before.samples + samples, tokens=before.tokens + tokens
         )
         self._expected = state.position
-        self._loss = loss
+        self._loss = reported.loss(loss)
         ended_s = time.monotonic()
         self._pace.note(ended_s, state.position.tokens)
         self._first_steps.step(ended_s)
@@ -163,6 +168,18 @@ class Session:
         if self.leads:
             self._reached.note(state.position.step)
             self._job.voice(self.generation).progress(self._progress(state.position))
+
+    def _whole(self, value: SupportsIndex | SupportsFloat, name: str) -> int:
+        """A count as it was reported; of a run that is only observed at most that."""
+        try:
+            return reported.whole(value, name)
+        except InputInvalid as error:
+            if self._job.acted_on:
+                raise
+            if not self._job.misreported:
+                self._job.misreported = f"{error} Counted is no more than that."
+                log.error("%s", self._job.misreported)
+            return reported.at_most(value)
 
     def boundary(self) -> None:
         """Do what is due after a step: at a save step a checkpoint, and a switch if ordered.

@@ -271,7 +271,7 @@ def launch(
     ("kind", "mode", "trained"),
     [
         ("norm", "act", 0),
-        ("norm", "", 0),
+        ("norm", "", STEPS),
         ("norm", "observe", STEPS),
         ("late norm", "observe", STEPS),
         ("late norm", "act", 2),
@@ -280,7 +280,7 @@ def launch(
 def test_a_run_that_cannot_be_carried_is_refused_or_only_measured(
     zygote: Zygote, tmp_path: Path, kind: str, mode: str, trained: int
 ) -> None:
-    """Where the daemon acts, or there is none, before the first step; where it observes, trained.
+    """Where the daemon acts, before the first step; where it observes, or there is none, trained.
 
     A late one is seen only at the first save step, by the values.
     """
