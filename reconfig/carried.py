@@ -20,6 +20,7 @@ from wattmesh.reconfig.boxes import boxes_of
 from wattmesh.reconfig.in_step import words
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.memory import dtype_name
+from wattmesh.reconfig.names import canonical
 from wattmesh.reconfig.optimizers import PARAMS, names_of
 from wattmesh.reconfig.state import State, Stateful
 from wattmesh.reconfig.tensors import name_all
@@ -55,6 +56,45 @@ def problem(state: State, layout: Layout) -> str:
             "what raises this out of State."
         )
     return ""
+
+
+def buffers_of(state: State) -> dict[str, str]:
+    """Give the form of every buffer that a checkpoint holds, as it is now, by its name."""
+    return {
+        canonical(f"{prefix}.{name}".removeprefix(".")): _form(buffer)
+        for module in state.modules
+        for prefix, each in module.named_modules()
+        for name, buffer in each._buffers.items()
+        if name not in each._non_persistent_buffers_set
+    }
+
+
+def check_buffers(state: State, built: Mapping[str, str]) -> None:
+    """Refuse a buffer of another form than `build` gives: no checkpoint of it could be loaded.
+
+    Args:
+        state: after some steps.
+        built: its `buffers_of` when it was built.
+
+    Raises:
+        InputInvalid: a buffer has grown, or was made later; it is named.
+    """
+    for name, form in buffers_of(state).items():
+        if built.get(name, _NONE) != form:
+            raise InputInvalid(
+                f"checkpoint: the buffer {name!r} is {form} and was {built.get(name, _NONE)} when "
+                "it was built, so no checkpoint of it could be loaded; give it its whole form in "
+                "build, or register it with persistent=False."
+            )
+
+
+_NONE = "not there"
+
+
+def _form(buffer: torch.Tensor | None) -> str:
+    if buffer is None or nn.parameter.is_lazy(buffer):
+        return _NONE
+    return f"{dtype_name(buffer.dtype)} {tuple(buffer.shape)}"
 
 
 def _check_parts(state: State) -> None:

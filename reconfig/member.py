@@ -80,6 +80,7 @@ class Member:
         self.budget = usage.Budget()
         self._caches = MeshCaches()
         self.settler = Settler(job)
+        self.built: dict[str, str] = {}
 
     def follow(self, number: int) -> Generation:
         """Follow the generations from `number` on until this rank trains or all is over."""
@@ -218,6 +219,7 @@ class Member:
         """
         assert self.state is not None
         problem = carried.problem(self.state, generation.layout)
+        self.built = {} if problem else carried.buffers_of(self.state)
         told = group.agree_on_problem(problem)
         must = self._must_be_carried(generation, wait=bool(told))
         if told and (must or generation.retreats):

@@ -2,6 +2,7 @@
 
     optim.state.<parameter>.<slot>              a tensor, or a plain number
     optim.param_groups.<parameter>.<setting>    lr, betas, weight_decay ...
+    optim.param_groups.<parameter>.own:<key>    what the optimizer keeps beside both, by its own key
 
 A parameter brings its settings along, whatever group of whatever optimizer `build` puts it into.
 
@@ -21,6 +22,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.in_step import words
 from wattmesh.reconfig.names import parameters_of
+from wattmesh.reconfig.plain import encode
 from wattmesh.reconfig.state import State
 
 Group = dict[str, Any]
@@ -86,11 +88,12 @@ def kept(state: State) -> Kept:
     for optimizer in state.optimizers:
         told = _state_of(optimizer)
         left = dict(told["state"])
+        own = _own_of(optimizer, told)
         for group, as_told in zip(optimizer.param_groups, told["param_groups"], strict=True):
             settings = {key: _plain(value) for key, value in as_told.items() if key != PARAMS}
             for parameter, number in zip(group[PARAMS], as_told[PARAMS], strict=True):
                 name = names[parameter]
-                for setting, value in settings.items():
+                for setting, value in {**settings, **own}.items():
                     found.plain[_setting(name, setting)] = value
                 mine = found.slots.setdefault(name, [])
                 for key, value in flat(f"optim.state.{name}", left.pop(number, {})):
@@ -347,7 +350,45 @@ def _told(
         number: _filled(f"optim.state.{numbers[number]}", mine, everything)
         for number, mine in told["state"].items()
     }
-    return {"state": slots, "param_groups": told["param_groups"]}
+    held = numbers.values()
+    own = {
+        key: _refilled(
+            told[key],
+            _one(key, [(name, everything[_setting(name, f"{_OWN}{key}")]) for name in held]),
+        )
+        for key in told
+        if key not in _TORCHS and held
+    }
+    return {**own, "state": slots, "param_groups": told["param_groups"]}
+
+
+_OWN = "own:"
+_TORCHS = ("state", "param_groups")
+
+
+def _own_of(optimizer: torch.optim.Optimizer, told: Mapping[str, Any]) -> dict[str, Any]:
+    """What an optimizer keeps under keys of its own, beside slots and settings, as it is saved.
+
+    Raises:
+        InputInvalid: it is more than plain values, or the optimizer would not take it back.
+    """
+    own = {f"{_OWN}{key}": _plain(value) for key, value in told.items() if key not in _TORCHS}
+    if own and not _hears_of_loads(optimizer):
+        raise InputInvalid(
+            f"checkpoint: {_kind(optimizer)} keeps {next(iter(own)).removeprefix(_OWN)!r} in its "
+            "state_dict, and its load_state_dict is torch's, which does not take it back; give it "
+            "a load_state_dict of its own."
+        )
+    for key, value in own.items():
+        tensors: dict[str, torch.Tensor] = {}
+        encode(value, f"{key.removeprefix(_OWN)!r} of {_kind(optimizer)}", tensors)
+        if tensors:
+            raise InputInvalid(
+                f"checkpoint: {next(iter(tensors))} is a tensor that belongs to no parameter, so "
+                "no other layout could shard it; keep it in the parameters' slots or in "
+                "State.extra."
+            )
+    return own
 
 
 def _filled(head: str, slots: Mapping[Any, Any], everything: Mapping[str, Any]) -> dict[Any, Any]:

@@ -3,6 +3,7 @@
 Invariant: a count is given back as it is, or refused; a loss that is not finite is not known.
 """
 
+import logging
 import math
 import operator
 from typing import Any
@@ -10,7 +11,10 @@ from typing import Any
 import torch
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.job import Job
 from wattmesh.reconfig.ranges import shown
+
+log = logging.getLogger(__name__)
 
 LARGEST_LOSS = 1e300
 """The daemon takes none beyond."""
@@ -29,6 +33,23 @@ def whole(value: Any, name: str) -> int:
             "step consumed over all ranks."
         )
     return int(number)
+
+
+def counted(value: Any, name: str, job: Job) -> int:
+    """Give a count as it was reported; of a run that is only observed at most that.
+
+    Raises:
+        InputInvalid: it is none, and the run may be switched.
+    """
+    try:
+        return whole(value, name)
+    except InputInvalid as error:
+        if job.acted_on:
+            raise
+        if not job.misreported:
+            job.misreported = f"{error} Counted is no more than that."
+            log.error("%s", job.misreported)
+        return at_most(value)
 
 
 def at_most(value: Any) -> int:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from wattmesh.errors import Fenced, InputInvalid
-from wattmesh.reconfig import agreement, checkpoint, group
+from wattmesh.reconfig import agreement, carried, checkpoint, group
 from wattmesh.reconfig.attempt import highest_attempt
 from wattmesh.reconfig.checkpoint import prune
 from wattmesh.reconfig.digest import combine, pieces_of, pieces_of_values
@@ -100,6 +100,7 @@ class Saves:
         state, generation, job = self._state, self._generation, self._job
         problem = ""
         try:
+            carried.check_buffers(state, self._member.built)
             named = name_all(state)
             values, facts = named.values, checkpoint.facts_of(state)
             pieces = {**pieces_of(named.boxes), **pieces_of_values(values)}

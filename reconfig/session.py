@@ -26,7 +26,7 @@ from typing import Self, SupportsFloat, SupportsIndex
 
 import torch
 
-from wattmesh.errors import CallHuman, Diverged, FixInput, InputInvalid, Refused
+from wattmesh.errors import CallHuman, Diverged, FixInput, Refused
 from wattmesh.reconfig import group, ranges, reported
 from wattmesh.reconfig.board import POLL_S, Board
 from wattmesh.reconfig.boundary import Boundary
@@ -154,7 +154,8 @@ class Session:
         state = self.state
         before = state.position
         self._check_position(before)
-        tokens, samples = self._whole(tokens, "tokens"), self._whole(samples, "samples")
+        tokens = reported.counted(tokens, "tokens", self._job)
+        samples = reported.counted(samples, "samples", self._job)
         self._job.consumed.add(data)
         state.position = Position(
             step=before.step + 1, samples=before.samples + samples, tokens=before.tokens + tokens
@@ -168,18 +169,6 @@ class Session:
         if self.leads:
             self._reached.note(state.position.step)
             self._job.voice(self.generation).progress(self._progress(state.position))
-
-    def _whole(self, value: SupportsIndex | SupportsFloat, name: str) -> int:
-        """A count as it was reported; of a run that is only observed at most that."""
-        try:
-            return reported.whole(value, name)
-        except InputInvalid as error:
-            if self._job.acted_on:
-                raise
-            if not self._job.misreported:
-                self._job.misreported = f"{error} Counted is no more than that."
-                log.error("%s", self._job.misreported)
-            return reported.at_most(value)
 
     def boundary(self) -> None:
         """Do what is due after a step: at a save step a checkpoint, and a switch if ordered.

@@ -14,6 +14,8 @@ from torch import nn
 
 from tests.attach.keeping import digest_of, through_a_checkpoint
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.carried import buffers_of, check_buffers, problem
+from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.state import State
 from wattmesh.reconfig.tensors import name_all
 
@@ -171,3 +173,108 @@ def test_a_trainable_parameter_without_an_optimizer_is_refused() -> None:
     state.modules[0].get_parameter("frozen.weight").requires_grad_(True)
     with pytest.raises(InputInvalid, match=r"'frozen.weight' is trainable but in no parameter"):
         name_all(state)
+
+
+class Counting(torch.optim.SGD):
+    """Keeps a number of its own beside its slots, as Lookahead and D-adaptation do."""
+
+    def __init__(self, parameters: Any) -> None:
+        """Begin."""
+        super().__init__(parameters, lr=0.1)
+        self.k = 0
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Let the rate fall by the count."""
+        super().step(closure)
+        self.k += 1
+        for group in self.param_groups:
+            group["lr"] = 0.1 / (1 + self.k)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tell it."""
+        return {**super().state_dict(), "k": self.k}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take it back."""
+        self.k = state_dict["k"]
+        super().load_state_dict({key: each for key, each in state_dict.items() if key != "k"})
+
+
+class Deaf(Counting):
+    """Tells it, and does not take it back."""
+
+    load_state_dict = torch.optim.SGD.load_state_dict
+
+
+class Keeping(Counting):
+    """Keeps a tensor of its own."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tell it."""
+        return {**super().state_dict(), "k": torch.ones(3)}
+
+
+def of(kind: type[Counting]) -> State:
+    """A fresh state with such an optimizer."""
+    torch.manual_seed(3)
+    net = nn.Linear(WIDTH, 2)
+    return State(modules=[net], optimizers=[kind(net.parameters())])
+
+
+def stepped(state: State, steps: int) -> list[float]:
+    """Train so many steps; gives the losses."""
+    losses = []
+    for _ in range(steps):
+        loss = state.modules[0](torch.ones(1, WIDTH)).square().sum()
+        torch.autograd.backward(loss)
+        state.optimizers[0].step()
+        state.optimizers[0].zero_grad()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def test_what_an_optimizer_keeps_under_a_key_of_its_own_is_carried(tmp_path: Path) -> None:
+    """Training goes on to the bit; twin: another count is another digest."""
+    first, second = of(Counting), of(Counting)
+    stepped(first, 3)
+    digest = through_a_checkpoint(tmp_path, first, second)
+    assert digest_of(second) == digest
+    assert stepped(second, 3) == stepped(first, 3)
+    other = of(Counting)
+    through_a_checkpoint(tmp_path / "again", second, other)
+    assert isinstance(other.optimizers[0], Counting)
+    other.optimizers[0].k += 1
+    assert digest_of(other) != digest_of(second)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [(Deaf, "Deaf keeps 'k' in its state_dict, and"), (Keeping, "'k' of Keeping is a tensor")],
+)
+def test_what_it_would_not_take_back_is_refused_at_attach(kind: type[Counting], words: str) -> None:
+    """By name, before the first step."""
+    assert words in problem(of(kind), Layout())
+
+
+class Queue(nn.Module):
+    """A buffer that grows, and one that is made by the first step."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        super().__init__()
+        self.register_buffer("queue", torch.zeros(0, WIDTH))
+        self.register_buffer("mean", None)
+        self.register_buffer("seen", torch.zeros(0), persistent=False)
+
+
+@pytest.mark.parametrize(("name", "words"), [("queue", r"\(0, 4\)"), ("mean", "not there")])
+def test_a_buffer_that_has_grown_is_refused_at_the_save_by_name(name: str, words: str) -> None:
+    """Not at the load, when training is lost; one that is not saved may grow."""
+    net = Queue()
+    state = State(modules=[net], optimizers=[])
+    built = buffers_of(state)
+    net.seen = torch.zeros(5)
+    check_buffers(state, built)
+    setattr(net, name, torch.ones(2, WIDTH))
+    with pytest.raises(InputInvalid, match=f"the buffer '{name}' is .* and was .*{words}"):
+        check_buffers(state, built)
