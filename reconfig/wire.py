@@ -9,6 +9,7 @@ that does not understand an answer trains on. What each number, text and list ma
 
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from enum import StrEnum
 from functools import cache
@@ -273,8 +274,7 @@ def _plain(kind: Any, value: object, where: str) -> Any:
     """Turn one JSON value into a type, whatever its range."""
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
-        arm = next(each for each in get_args(kind) if each is not type(None))
-        return None if value is None else read_value(arm, value, where)
+        return _either(get_args(kind), value, where)
     if origin is tuple:
         items = _expect(value, list | tuple, "a list", where)
         return tuple(read_value(get_args(kind)[0], item, where) for item in items)
@@ -285,6 +285,17 @@ def _plain(kind: Any, value: object, where: str) -> Any:
     if issubclass(kind, Message):
         return kind.from_json(value)
     return _enum(kind, value, where) if issubclass(kind, StrEnum) else _scalar(kind, value, where)
+
+
+def _either(kinds: tuple[Any, ...], value: object, where: str) -> Any:
+    """Read a value of the first of several types that takes it."""
+    if value is None and type(None) in kinds:
+        return None
+    *others, last = (each for each in kinds if each is not type(None))
+    for each in others:
+        with suppress(InputInvalid):
+            return read_value(each, value, where)
+    return read_value(last, value, where)
 
 
 def _table(kinds: tuple[Any, Any], value: Mapping[Any, Any], where: str) -> dict[Any, Any]:

@@ -35,10 +35,10 @@ def revoke(desk: Desk, call: Call) -> Done:
     )
 
 
-def tokens(desk: Desk, call: Call) -> tuple[TokenRow, ...]:
+def tokens(desk: Desk, call: Call) -> dict[str, tuple[TokenRow, ...]]:
     """List the tokens of all nodes, without their secrets."""
     call.as_operator(desk, "list the nodes' tokens")
-    return desk.journal.tokens.all()
+    return {"tokens": desk.journal.tokens.all()}
 
 
 def _made(desk: Desk, call: Call, *, rotated: bool) -> TokenMade:

@@ -65,10 +65,10 @@ def listed(socket: options.Socket = options.SOCKET, as_json: options.AsJson = Fa
     if as_json:
         print_json(found)
         return
-    for each in found:
+    for each in found["tokens"]:
         end = f", ends {each['ends_at']} ({each['ended_by']})" if each["ends_at"] else ""
         print_lines([f"{each['node']}  made {each['made_at']} by {each['made_by']}{end}"])
-    if not found:
+    if not found["tokens"]:
         print_lines(["No node has a token of its own; `wattmesh nodes token make NODE` makes one."])
 
 

@@ -83,7 +83,7 @@ class Retention:
     def prune(self, before: datetime) -> int:
         """Delete detail older than `before` that no sum needs; count the rows."""
         limit = to_us(before)
-        live = select(RUNS.c.run).where(RUNS.c.finished_at.is_(None))
+        closed = select(CLOSED_RUNS.c.run)
         conditions = (
             (CARBON_POINTS, _unneeded_points(limit)),
             (DECISIONS, DECISIONS.c.last_at < limit),
@@ -91,10 +91,11 @@ class Retention:
             (EVENTS, EVENTS.c.at < limit),
             (
                 TOKEN_MARKS,
-                # A run's first mark says what it had trained before us; its saving needs that.
+                # A run's first mark says what it had trained before us; its saving needs that, and
+                # until it is closed every other one: its baseline may be reckoned anew.
                 (TOKEN_MARKS.c.at < limit)
                 & (TOKEN_MARKS.c.slot_start > 0)
-                & TOKEN_MARKS.c.run.not_in(live),
+                & TOKEN_MARKS.c.run.in_(closed),
             ),
         )
         with self._database.writing() as connection:

@@ -61,7 +61,7 @@ def test_a_mad_daemon_changes_nothing(
         assert worst_difference(run.losses(), expected) == 0.0, how
         assert run.layouts() == ["dp2"], how
         lines = run.lines()
-        assert lines[-1]["at"] - lines[0]["at"] < 10.0, how
+        assert lines[-1]["at"] - lines[0]["at"] < 25.0, how
 
 
 def endure(zygote: Zygote, folder: Path, how: str) -> Run:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.journal.build import T0, UID, after, register
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.ledger import EmissionRow, TotalRow
+from wattmesh.controller.journal.ledger import EmissionRow, TokenMark, TotalRow
 from wattmesh.controller.journal.sums import Sums
 from wattmesh.controller.journal.values import to_us
 from wattmesh.reconfig.wire import Finish
@@ -167,6 +167,26 @@ def test_pruning_keeps_the_sums(journal: Journal) -> None:
     assert journal.retention.prune(after(10)) == 1
     assert journal.events.list() == ()
     assert sums(journal.ledger.totals()) == before
+
+
+def test_a_run_keeps_its_marks_until_it_is_closed(journal: Journal) -> None:
+    """Its baseline can be reckoned anew until then, finished or not; the first stays for good."""
+    register(journal, now=T0)
+    marks = [
+        TokenMark(
+            slot_start=T0 + n * SLOT, slot_end=T0 + (n + 1) * SLOT, tokens=n, at=T0 + n * SLOT
+        )
+        for n in range(1, 4)
+    ]
+    journal.ledger.mark("r", marks, T0, [])
+    done = Finish(run="r", incarnation="i1", attempt=1, step=1, tokens=3, reason="done")
+    journal.runs.finish(done, owner_uid=UID, now=T0 + 4 * SLOT)
+    before = journal.ledger.token_marks("r")
+    journal.retention.prune(T0 + 9 * SLOT)
+    assert journal.ledger.token_marks("r") == before
+    journal.ledger.close_run("r", {}, T0 + 9 * SLOT)
+    journal.retention.prune(T0 + 9 * SLOT)
+    assert journal.ledger.token_marks("r") == before[:1]
 
 
 def test_a_run_that_goes_on_keeps_the_intensities_of_its_hours(journal: Journal) -> None:

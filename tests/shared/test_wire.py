@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
+from wattmesh.reconfig.generation import SwitchNote
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, Orders, Progress, Register, SwitchMode, Transition
@@ -48,7 +49,17 @@ def test_every_message_survives_json() -> None:
         ranks=(0, 1),
         evidence={"probe_before": 2.0},
     )
-    for message in (Orders(order=ORDER, epoch=3), Orders(), transition):
+    note = SwitchNote(
+        plan="p",
+        epoch=1,
+        point="B",
+        old_layout=Layout(),
+        old_ranks=(0,),
+        began_s=1.0,
+        boot="b",
+        evidence={"probe_before": 2.0, "checkpoint": "on disk before the switch"},
+    )
+    for message in (Orders(order=ORDER, epoch=3), Orders(), transition, note):
         assert through_json(message) == message
 
 
