@@ -14,10 +14,12 @@ from itertools import groupby, pairwise
 from wattmesh.controller.journal.by_slot import NobodysSlot
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.stays import LaunchRow
+from wattmesh.policies.budget import Spent
 from wattmesh.telemetry.meter import UNKNOWN_LIMIT_W
 from wattmesh.telemetry.unobserved import Span, without
 
 MILLISECOND = timedelta(milliseconds=1)
+MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,20 +48,57 @@ def unclaimed_ug(journal: Journal, launches: Sequence[LaunchRow]) -> Mapping[dat
     return found
 
 
-def unclaimed(journal: Journal, launches: Sequence[LaunchRow]) -> tuple[NobodysSlot, ...]:
-    """Give the most a run drew of nobody's joules on GPUs that it held; see `unclaimed_ug`."""
+def unclaimed(
+    journal: Journal,
+    launches: Sequence[LaunchRow],
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> tuple[NobodysSlot, ...]:
+    """Give the most a run drew of nobody's joules on GPUs that it held; see `unclaimed_ug`.
+
+    Args:
+        journal: the ledger.
+        launches: of the run, in time order.
+        since: only slots that begin then or later; default: all.
+        until: only slots that begin before; default: all.
+    """
     rows: dict[tuple[str, datetime, str], NobodysSlot] = {}
     held: dict[str, list[Span]] = {}
     for gpus, (start, end) in _held(launches):
         for gpu in gpus:
             held.setdefault(gpu, []).append((start, end))
-        for row in journal.by_slot.nobodys(gpus, start, end):
+        first, last = max(start, since or start), min(end, until or end)
+        for row in journal.by_slot.nobodys(gpus, first, last) if first < last else ():
+            if since is not None and row.slot_start < since:
+                continue
             rows[row.gpu_uuid, row.slot_start, row.line] = row
     found: list[NobodysSlot] = []
     together = groupby(sorted(rows), key=lambda key: key[:2])
     for (gpu, _), keys in together:
         found += _within([rows[key] for key in keys], held[gpu])
     return tuple(found)
+
+
+def unclaimed_spent(
+    journal: Journal, run: str, start: datetime, end: datetime
+) -> dict[str, tuple[Spent, ...]]:
+    """Give the same of slots that begin in [start, end) as a budget counts it, by signal.
+
+    None of it is `carbon_ug`: it is what the run spent at most beyond what it was charged for.
+    """
+    found: dict[str, list[Spent]] = {}
+    for row in unclaimed(journal, journal.stays.launches(run), start, end):
+        known = row.carbon_ug is not None
+        found.setdefault(row.signal, []).append(
+            Spent(
+                start=row.slot_start,
+                end=max(min(row.slot_end, end), row.slot_start + MICROSECOND),
+                carbon_ug=0,
+                upper_ug=row.carbon_ug or 0,
+                unbounded_mj=0 if known else row.energy_mj,
+            )
+        )
+    return {signal: tuple(each) for signal, each in found.items()}
 
 
 def _within(rows: Sequence[NobodysSlot], held: Sequence[Span]) -> Iterator[NobodysSlot]:
