@@ -151,7 +151,7 @@ def attribute(
     if view is not None:
         strong = _by_job(known, view)
         for gpu, users in view.users.items():
-            claims[gpu] = _seen(gpu, users, known, strong)
+            claims[gpu] = _seen(gpu, users, known, strong, view.host)
     here = set(view.users if view else ()) | {each for each in devices if is_gpu(each)}
     whole = _whole({claims[gpu] for gpu in here})
     return {**claims, **{each: whole for each in devices if not is_gpu(each)}}
@@ -182,6 +182,7 @@ def _seen(
     users: Sequence[Process],
     holders: Sequence[Holder],
     by_job: Mapping[str, Sequence[Holder]],
+    host: str,
 ) -> Claim:
     """Say whose a GPU is on which these processes compute."""
     if not users:
@@ -189,12 +190,33 @@ def _seen(
         has_it = any(gpu in holder.gpus and gpu not in holder.released for holder in holders)
         return RELEASED if gave_back and not has_it else IDLE
     registered = [each for each in holders if gpu in each.gpus or gpu in each.released]
-    owners = [_owner(process, registered, by_job) for process in users]
+    owners = [
+        _registrant(process, holders, host) or _owner(process, registered, by_job)
+        for process in users
+    ]
     known = [owner for owner in owners if owner is not None]
     if len(known) < len(owners) or len({owner.run for owner in known}) != 1:
         return DISPUTED
     # Of two launches of one run the newer one pays, whatever order the driver lists them in.
     return _claim(max(known, key=holders.index))
+
+
+def _registrant(process: Process, holders: Sequence[Holder], host: str) -> Holder | None:
+    """Name the incarnation that this very process registered, however it stands by now.
+
+    None where it registered none, or may have registered several runs.
+    """
+    mine = [each for each in holders if each.host == host != "" and _is_rank_0(each, process)]
+    return mine[-1] if len({each.run for each in mine}) == 1 else None
+
+
+def _is_rank_0(holder: Holder, process: Process) -> bool:
+    """Whether a process of the holder's node is the one that registered it, and not a later one."""
+    if process.pid != holder.pid or process.uid is None or process.uid != holder.owner_uid:
+        return False
+    if process.started_at is None or holder.registered_at is None:
+        return True
+    return (process.started_at - holder.registered_at).total_seconds() <= STARTED_LATE_S
 
 
 def _owner(
@@ -235,13 +257,7 @@ def _by_job(holders: Sequence[Holder], view: NodeView) -> dict[str, list[Holder]
 def _own_job(holder: Holder, view: NodeView) -> str:
     """Read a run's job off the process that registered it, if that still lives here."""
     process = view.known.get(holder.pid) if holder.host == view.host else None
-    if process is None or process.uid != holder.owner_uid:
-        return ""
-    if process.started_at is not None and holder.registered_at is not None:
-        late_s = (process.started_at - holder.registered_at).total_seconds()
-        if late_s > STARTED_LATE_S:
-            return ""
-    return process.job
+    return process.job if process is not None and _is_rank_0(holder, process) else ""
 
 
 def _whole(claims: Collection[Claim]) -> Claim:

@@ -10,8 +10,8 @@ newest seconds alone wait, while the next delivery is not late.
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from wattmesh.telemetry.ledger import EnergyRow, SlotGrid
@@ -19,6 +19,9 @@ from wattmesh.telemetry.meter import UNKNOWN_LIMIT_W
 
 UNOBSERVED = "unobserved"
 """The ledger line of this time, and the source of its rows: no meter, the controller itself."""
+
+UNKNOWN_GPU = "unknown:"
+"""How a rank's GPU is called that is not known; its run and a number follow."""
 
 PATIENCE = timedelta(seconds=60)
 """So long a device may lag before its newest seconds count as unread: six deliveries."""
@@ -36,7 +39,7 @@ class Holding:
     Attributes:
         run: "" of GPUs that a launch does without, because its run gave them back: nobody's, unless
             another run holds them.
-        gpus: UUIDs; ranks whose GPU is not known are left out.
+        gpus: UUIDs; ranks whose GPU is not known are left out, and counted in `unknown`.
         end: when the launch ended or was last heard; now while it lives.
     """
 
@@ -45,6 +48,18 @@ class Holding:
     gpus: tuple[str, ...]
     start: datetime
     end: datetime
+    unknown: int = 0
+
+    def found(self, read: Collection[str]) -> "Holding":
+        """Give the same with a device for each rank whose GPU is not known.
+
+        Args:
+            read: GPUs whose joules were booked to the run in this time: they are those of some such
+                ranks. The others have a name of their own, under which nothing is ever read.
+        """
+        others = sorted({*read}.difference(self.gpus))
+        dark = [f"{UNKNOWN_GPU}{self.run}:{n}" for n in range(self.unknown - len(others))]
+        return replace(self, gpus=(*self.gpus, *others, *dark), unknown=0)
 
 
 def unread(holding: Span, covered: Sequence[Span], now: datetime) -> list[Span]:

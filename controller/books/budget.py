@@ -6,7 +6,7 @@ its total exactly; a saving names its baseline, and is None while it cannot be t
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wattmesh.controller.books.accounts import ACTUAL, UNPRICED
@@ -240,7 +240,7 @@ def run_budget(
 ) -> RunBudget:
     """Add one run up; `pue` is for the bound, which is in no ledger."""
     mine = [row for row in totals if row.run == run.run]
-    line = line_of(run.run, mine)
+    line = _at_most(line_of(run.run, mine), found)
     actual = [row for row in mine if row.scenario == ACTUAL]
     signal = found.signals[0] if len(found.signals) == 1 else ""
     bound_g = _bound_g(journal, run, signal, found.tokens) if found.settled else None
@@ -263,9 +263,9 @@ def run_budget(
         finished_at=run.finished_at,
         qualities=_qualities(actual) if len(line.carbon) <= 1 else {},
         simulated=run.catalogue.simulated if run.catalogue else (),
-        estimated=line.unobserved_s > 0 or "estimated" in line.flags,
+        estimated=line.unobserved_s > 0 or line.upper_g != 0 or "estimated" in line.flags,
         carbon=line.carbon,
-        upper_g=None if found.upper_ug is None else line.upper_g,
+        upper_g=line.upper_g,
         saved_high_g=_grams(found.high_ug),
         unsettled=found.why,
         best_single=run.best_single,
@@ -276,6 +276,16 @@ def run_budget(
         flags=flags_of(*line.flags, *found.flags),
         **scopes(journal, run, read=bool(line.energy_j)),
     )
+
+
+def _at_most(line: ClusterLine, found: Saving) -> ClusterLine:
+    """Give a run's line with the most that its saving reckons with: nobody's joules are in it."""
+    if found.upper_ug is None or line.upper_g is None:
+        return replace(line, upper_g=None)
+    upper_g = max(line.upper_g, found.upper_ug / UG)
+    carbon = tuple(replace(each, upper_g=upper_g) for each in line.carbon)
+    flags = flags_of(*line.flags, *(("estimated",) if upper_g else ()))
+    return replace(line, upper_g=upper_g, carbon=carbon, flags=flags)
 
 
 def saved_lines(savings: Sequence[Saving], totals: Sequence[TotalRow]) -> tuple[SavedLine, ...]:

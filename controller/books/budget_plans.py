@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from wattmesh.controller.books.periods import Period, period_of
+from wattmesh.controller.books.unclaimed import unclaimed_spent
 from wattmesh.controller.journal.budgets import PlanRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
@@ -203,16 +204,26 @@ def runs_of(runs: Iterable[RunRow], name: str, since: datetime) -> tuple[str, ..
 def spent_by_signal(
     journal: Journal, runs: Collection[str] | None, start: datetime, end: datetime
 ) -> dict[str, tuple[Spent, ...]]:
-    """Give what runs spent in [start, end) by signal, slot by slot in time order; None: all."""
+    """Give what runs spent in [start, end) by signal, slot by slot in time order; None: all.
+
+    What nobody was charged for of a run's GPUs it spent at most; of all, it is among the joules.
+    """
     if runs is None:
         return journal.by_slot.spent(start, end)
     found: dict[str, dict[tuple[datetime, datetime], Spent]] = {}
-    for run in runs:
-        for signal, spent in journal.by_slot.spent(start, end, run).items():
-            slots = found.setdefault(signal, {})
-            for each in spent:
-                key = (each.start, each.end)
-                slots[key] = slots[key].plus(each) if key in slots else each
+    parts = [
+        part
+        for run in runs
+        for part in (
+            journal.by_slot.spent(start, end, run),
+            unclaimed_spent(journal, run, start, end),
+        )
+    ]
+    for signal, spent in (each for part in parts for each in part.items()):
+        slots = found.setdefault(signal, {})
+        for each in spent:
+            key = (each.start, each.end)
+            slots[key] = slots[key].plus(each) if key in slots else each
     return {
         signal: tuple(slot for _, slot in sorted(slots.items())) for signal, slots in found.items()
     }

@@ -11,6 +11,7 @@ from wattmesh.controller import marks
 from wattmesh.controller.books.budget_plans import Plans, runs_of
 from wattmesh.controller.books.periods import Period, period_before
 from wattmesh.controller.books.spending import PeriodLine, spending
+from wattmesh.controller.books.unclaimed import unclaimed_spent
 from wattmesh.controller.duties import remember
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.pulse import Pulse
@@ -109,7 +110,15 @@ class PeriodRoll:
         for row in rows:
             by_signal[row.signal] = by_signal.get(row.signal, 0) + row.carbon_ug
         spent_g = by_signal.pop(signal, 0) / UG_PER_G
-        upper_g = sum(row.upper_ug for row in rows if row.signal == signal) / UG_PER_G
+        beyond = [
+            each
+            for run in runs or ()
+            for each in unclaimed_spent(self._journal, run, period.start, period.end).get(
+                signal, ()
+            )
+        ]
+        upper_ug = sum(row.upper_ug for row in rows if row.signal == signal)
+        upper_g = (upper_ug + sum(each.upper_ug for each in beyond)) / UG_PER_G
         unpriced_j = sum(row.energy_mj for row in rows if row.quality == "unpriced") / 1000
         tail = f", {unpriced_j:.0f} J without a price yet" if unpriced_j else ""
         tail += f", at most {upper_g:.1f} g more unobserved" if upper_g else ""

@@ -111,7 +111,7 @@ def run_saving(
         return Saving.from_json(kept)
     slots, tokens = _at_one_mark(journal, run)
     launches = journal.stays.launches(run.run)
-    beyond = unclaimed_ug(journal, run.run, launches)
+    beyond = unclaimed_ug(journal, launches)
     slots = _with_unclaimed(slots, beyond)
     known = _all_known(journal, run, launches)
     starts = [each.start for each in launches]

@@ -66,8 +66,8 @@ class PeriodLine:
         signal: what `spent_g`, the plan and everything beside them are in; `others`: grams of the
             same period that were accounted in another one, never added.
         unobserved_s: time of GPUs that nobody measured. `upper_g`: the most they emitted in it
-            beyond `spent_g`; alerts burn on both together. `unbounded_j`: joules of that most
-            which have no grams yet.
+            beyond `spent_g`, and of a run's budget what nobody was charged for of its GPUs; alerts
+            burn on both together. `unbounded_j`: joules of that most which have no grams yet.
         flags: estimated, provisional, simulated: what any joule or gram of it is.
     """
 
@@ -137,7 +137,7 @@ def spending(
             replace(each, flags=flags_of(*flags.get(each.signal, ()))) for each in line.others
         )
         frozen_at = row.made_at if newest is not None else None
-        known = flags_of(*flags.get(signal, ()))
+        known = flags_of(*flags.get(signal, ()), *(("estimated",) if line.upper_g else ()))
         lines.append(replace(line, flags=known, others=others, planned_at=frozen_at))
     return tuple(lines)
 

@@ -7,13 +7,19 @@ figures are too low by as much at most, so that is the most it emitted beyond th
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import groupby, pairwise
 
+from wattmesh.controller.journal.by_slot import NobodysSlot
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.stays import LaunchRow
-from wattmesh.telemetry.unobserved import Span
+from wattmesh.policies.budget import Spent
+from wattmesh.telemetry.meter import UNKNOWN_LIMIT_W
+from wattmesh.telemetry.unobserved import Span, without
+
+MILLISECOND = timedelta(milliseconds=1)
+MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,31 +30,92 @@ class Unclaimed:
     carbon_ug: int | None
 
 
-def unclaimed_ug(
-    journal: Journal, run: str, launches: Sequence[LaunchRow]
-) -> Mapping[datetime, int | None]:
-    """Give micrograms of nobody's joules on GPUs that a run held, by slot; None without a price.
-
-    Of a slot that it held a GPU only a part of, nothing is taken where it has joules of its own
-    there: the rest is of the time before or after.
+def unclaimed_ug(journal: Journal, launches: Sequence[LaunchRow]) -> Mapping[datetime, int | None]:
+    """Give the most a run drew of nobody's joules, in micrograms by slot; None without a price.
 
     Args:
         journal: the ledger.
-        run: whose.
-        launches: in time order.
+        launches: of the run, in time order.
 
     Raises:
         JournalUnavailable: the journal does not answer.
     """
     found: dict[datetime, int | None] = {}
-    for gpus, (start, end) in _held(launches):
-        for row in journal.by_slot.nobodys(run, gpus, start, end):
-            if row.own and not (start <= row.slot_start and row.slot_end <= end):
-                continue
-            before = found.get(row.slot_start, 0)
-            known = before is not None and row.carbon_ug is not None
-            found[row.slot_start] = (before or 0) + (row.carbon_ug or 0) if known else None
+    for row in unclaimed(journal, launches):
+        before = found.get(row.slot_start, 0)
+        known = before is not None and row.carbon_ug is not None
+        found[row.slot_start] = (before or 0) + (row.carbon_ug or 0) if known else None
     return found
+
+
+def unclaimed(
+    journal: Journal,
+    launches: Sequence[LaunchRow],
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> tuple[NobodysSlot, ...]:
+    """Give the most a run drew of nobody's joules on GPUs that it held; see `unclaimed_ug`.
+
+    Args:
+        journal: the ledger.
+        launches: of the run, in time order.
+        since: only slots that begin then or later; default: all.
+        until: only slots that begin before; default: all.
+    """
+    rows: dict[tuple[str, datetime, str], NobodysSlot] = {}
+    held: dict[str, list[Span]] = {}
+    for gpus, (start, end) in _held(launches):
+        for gpu in gpus:
+            held.setdefault(gpu, []).append((start, end))
+        first, last = max(start, since or start), min(end, until or end)
+        for row in journal.by_slot.nobodys(gpus, first, last) if first < last else ():
+            if since is not None and row.slot_start < since:
+                continue
+            rows[row.gpu_uuid, row.slot_start, row.line] = row
+    found: list[NobodysSlot] = []
+    together = groupby(sorted(rows), key=lambda key: key[:2])
+    for (gpu, _), keys in together:
+        found += _within([rows[key] for key in keys], held[gpu])
+    return tuple(found)
+
+
+def unclaimed_spent(
+    journal: Journal, run: str, start: datetime, end: datetime
+) -> dict[str, tuple[Spent, ...]]:
+    """Give the same of slots that begin in [start, end) as a budget counts it, by signal.
+
+    None of it is `carbon_ug`: it is what the run spent at most beyond what it was charged for.
+    """
+    found: dict[str, list[Spent]] = {}
+    for row in unclaimed(journal, journal.stays.launches(run), start, end):
+        known = row.carbon_ug is not None
+        found.setdefault(row.signal, []).append(
+            Spent(
+                start=row.slot_start,
+                end=max(min(row.slot_end, end), row.slot_start + MICROSECOND),
+                carbon_ug=0,
+                upper_ug=row.carbon_ug or 0,
+                unbounded_mj=0 if known else row.energy_mj,
+            )
+        )
+    return {signal: tuple(each) for signal, each in found.items()}
+
+
+def _within(rows: Sequence[NobodysSlot], held: Sequence[Span]) -> Iterator[NobodysSlot]:
+    """Bound rows of one GPU and slot by what the board can draw while the run held it."""
+    slot = (rows[0].slot_start, rows[0].slot_end)
+    outside = sum((end - start for start, end in without(slot, held)), timedelta())
+    held_ms = -((outside - (slot[1] - slot[0])) // MILLISECOND)
+    rest_mj = round(UNKNOWN_LIMIT_W) * held_ms if outside else None
+    for row in rows:
+        most_mj = row.energy_mj if rest_mj is None else min(row.energy_mj, rest_mj)
+        if most_mj == row.energy_mj:
+            yield row
+        elif most_mj:
+            grams = row.carbon_ug
+            most_ug = None if grams is None else -(-grams * most_mj // row.energy_mj)
+            yield replace(row, energy_mj=most_mj, carbon_ug=most_ug)
+        rest_mj = None if rest_mj is None else rest_mj - most_mj
 
 
 def _held(launches: Sequence[LaunchRow]) -> Iterator[tuple[tuple[str, ...], Span]]:

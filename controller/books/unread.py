@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.reconfig.layout import Layout
+from wattmesh.telemetry.attribution import is_gpu
 from wattmesh.telemetry.ledger import EnergyRow, SlotGrid
 from wattmesh.telemetry.meter import UNKNOWN_LIMIT_W
 from wattmesh.telemetry.unobserved import Ceiling, Holding, Limits, rows
@@ -47,7 +48,7 @@ class Unread:
             row.run: None if row.state == "live" else row.last_seen_at
             for row in self._journal.runs.all(now)
         }
-        holdings = coverage.holdings(self._since, now, heard)
+        holdings = [self._found(each) for each in coverage.holdings(self._since, now, heard)]
         held = coverage.unread(holdings)
         covered, limits = coverage.covered(), Limits(by_gpu=self._limits())
         found = rows(holdings, covered, self._grid, limits, now)
@@ -70,6 +71,13 @@ class Unread:
         if longer or gone:
             coverage.book(longer, gone)
         self._since = now - RECENT
+
+    def _found(self, holding: Holding) -> Holding:
+        """Name the GPUs of ranks that did not, by what was booked to their run."""
+        if not holding.unknown:
+            return holding
+        booked = self._journal.by_slot.devices_read(holding.run, holding.start, holding.end)
+        return holding.found({each for each in booked if is_gpu(each)})
 
     def _drawn(
         self, dark: Collection[str], holdings: Iterable[Holding]

@@ -229,6 +229,8 @@ def _notes(run: Row) -> Text:
         notes.append(f"{words.joules(run['unpriced_j'], flags)} have no grams yet")
     if run["unobserved_s"]:
         notes.append(f"{words.duration(run['unobserved_s'])} unobserved{_most([run])}")
+    elif run["upper_g"]:
+        notes.append(f"at most {words.grams(run['upper_g'], flags)} more, booked to nobody")
     return Text(", ".join(notes), style="" if run["settled"] else WARN)
 
 

@@ -51,11 +51,15 @@ def period_lines(period: Mapping[str, Any], view: Mapping[str, Any]) -> list[Tex
 
 def _dark(period: Mapping[str, Any]) -> list[Text | str]:
     """Say what was not read, and the most that it was."""
-    if not period["unobserved_s"]:
+    if not period["unobserved_s"] and not period["upper_g"]:
         return []
     flags = [*period["flags"], "estimated"]
     most = words.grams(period["spent_g"] + period["upper_g"], flags)
-    said = f"{most}, for {words.duration(period['unobserved_s'])} of GPU time were not read"
+    dark_s = period["unobserved_s"]
+    not_read = f"for {words.duration(dark_s)} of GPU time were not read"
+    said = (
+        f"{most}, {not_read if dark_s else 'with what its GPUs drew that nobody was charged for'}"
+    )
     if period["unbounded_j"]:
         said += f" ({words.joules(period['unbounded_j'], flags)} of it have no grams yet)"
     return [styled(("at most    ", DIM), (said, WARN))]

@@ -237,7 +237,7 @@ def succeed(
 ) -> None:
     """Let a launch take the place of the one before, which ended when it was last seen."""
     ours = row.finish_reason == RESTART
-    released = _given_back(row, message) if ours else []
+    released = _given_back(row, message, ours=ours)
     values = {
         **registered(message, now),
         "outage_from": None if ours else seen_us,
@@ -253,9 +253,13 @@ def succeed(
     upsert(connection, INCARNATIONS, [incarnation_row(message, now, released)])
 
 
-def _given_back(row: Row[Any], message: Register) -> list[str]:
-    """Name the GPUs that a run we restarted no longer has, those of earlier restarts too."""
-    before = {*json.loads(row.gpus), *json.loads(row.released)} - {""}
+def _given_back(row: Row[Any], message: Register, *, ours: bool) -> list[str]:
+    """Name the GPUs that a run gave back and does not have again.
+
+    A launch that we did not ask for gives none back, and takes back those that it has: a crash does
+    not undo that the others stand idle for us.
+    """
+    before = {*json.loads(row.released), *(json.loads(row.gpus) if ours else ())} - {""}
     return sorted(before.difference(message.gpus))
 
 

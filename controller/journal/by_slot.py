@@ -5,7 +5,7 @@ gives of it, days that were rolled up included where a method says so.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -118,13 +118,21 @@ class ScenarioSlot:
 class NobodysSlot:
     """What one GPU drew in one slot while nobody could be charged for it.
 
-    `carbon_ug`: None without a price. `own`: a run has joules of its own of that GPU and slot.
+    Attributes:
+        line: idle | unattributed.
+        signal: what its grams are accounted in. `carbon_ug`: None without a price.
+        quality: of the intensity. `energy_quality`: of the joules.
     """
 
+    gpu_uuid: str
     slot_start: datetime
     slot_end: datetime
+    line: str
+    signal: str
+    energy_mj: int
     carbon_ug: int | None
-    own: bool
+    quality: str
+    energy_quality: str
 
 
 class BySlot:
@@ -177,27 +185,15 @@ class BySlot:
         return self._spent.read(start, end, run)
 
     def nobodys(
-        self, run: str, gpus: Sequence[str], start: datetime, end: datetime
+        self, gpus: Sequence[str], start: datetime, end: datetime
     ) -> tuple[NobodysSlot, ...]:
         """Give what was read of these GPUs and booked to nobody, in slots that [start, end) meets.
 
         What GPUs drew that were given back is not among it: that is the cluster's.
         """
-        table, mine = EMISSIONS.c, EMISSIONS.alias()
-        own = select(mine.c.run).where(
-            mine.c.scenario == ACTUAL,
-            mine.c.run == run,
-            mine.c.gpu_uuid == table.gpu_uuid,
-            mine.c.slot_start == table.slot_start,
-            mine.c.energy_mj.is_not(None),
-        )
+        table = EMISSIONS.c
         query = (
-            select(
-                table.slot_start,
-                table.slot_end,
-                table.carbon_ug,
-                own.correlate(EMISSIONS).exists().label("own"),
-            )
+            select(*(table[each.name] for each in fields(NobodysSlot)))
             .where(table.scenario == ACTUAL, table.run == "", table.line.in_(NOBODYS))
             .where(table.slot_start.between(to_us(start) - DAY_US, to_us(end) - 1))
             .where(table.slot_end > to_us(start))
@@ -207,9 +203,8 @@ class BySlot:
         with self._database.reading() as connection:
             for first in range(0, len(gpus), 500):
                 some = query.where(table.gpu_uuid.in_(gpus[first : first + 500]))
-                for row in connection.execute(some):
-                    values = with_moments(row, *_TIMES) | {"own": bool(row.own)}
-                    found.append(NobodysSlot(**values))
+                rows = connection.execute(some)
+                found += [NobodysSlot(**with_moments(row, *_TIMES)) for row in rows]
         return tuple(found)
 
     def devices_read(

@@ -60,7 +60,8 @@ class CoverageStore:
     ) -> list[Holding]:
         """List who held which GPUs: launches heard since, and those with rows of unread time.
 
-        GPUs that a launch does without, because its run gave them back, are held by nobody ("").
+        GPUs that a launch does without, because its run gave them back, are held by nobody (""). Of
+        a launch that named none, each rank uses one that is not known.
 
         Args:
             since: launches that ended before, and of which everything was read, are left out.
@@ -72,7 +73,7 @@ class CoverageStore:
         nobodys = select(ENERGY.c.incarnation).where(_UNREAD, ENERGY.c.run == "").distinct()
         theirs = select(INCARNATIONS.c.run).where(table.incarnation.in_(nobodys))
         query = (
-            select(INCARNATIONS, RUNS.c.incarnation.label("newest"))
+            select(INCARNATIONS, RUNS.c.incarnation.label("newest"), RUNS.c.world_size)
             .join(RUNS, RUNS.c.run == table.run)
             .where(
                 or_(
@@ -93,14 +94,17 @@ class CoverageStore:
                 end = max(end, heard.get(row.run, end) or now)
             if row.ended_at is not None:
                 end = from_us(row.ended_at)
-            for run, gpus in ((row.run, row.gpus), ("", row.released)):
+            for run, named in ((row.run, row.gpus), ("", row.released)):
+                gpus = json.loads(named)
+                ranks = gpus or [""] * max(1, row.world_size)
                 found.append(
                     Holding(
                         run=run,
                         incarnation=row.incarnation,
-                        gpus=tuple(sorted({*json.loads(gpus)} - {""})),
+                        gpus=tuple(sorted({*gpus} - {""})),
                         start=from_us(row.started_at),
                         end=end,
+                        unknown=ranks.count("") if run else 0,
                     )
                 )
         return found

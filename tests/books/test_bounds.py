@@ -9,7 +9,9 @@ from tests.accounts.test_spending import Limit
 from tests.books import story
 from tests.books.site import SIGNAL, Sight, Site, Sites, moment
 from tests.books.world import Stay, World
-from wattmesh.controller.books.spending import spending
+from wattmesh.controller.books.budget import budget
+from wattmesh.controller.books.spending import PeriodLine, spending
+from wattmesh.controller.books.unread import Unread
 
 S = story.SLOT_S
 DARK = Sight(since=None)
@@ -144,3 +146,100 @@ def test_a_cap_that_is_told_later_takes_the_place_of_no_default(sites: Sites) ->
     site.restart()
     story.live(site)
     assert [bounds_mj(site, slot) for slot in range(2)] == [{1_600_000 * S}, {100_000 * S}]
+
+
+def kept(sites: Sites, sight: Sight, gpus: tuple[str, ...] = story.GPUS) -> Site:
+    """Let an untouched run live whose ranks say that they use these GPUs."""
+    site = sites.site(story.KEPT, dict.fromkeys(story.GPUS, sight), story.TOLD, limits=story.LIMITS)
+    site.gpus = {"A": gpus}
+    site.tell_prices(range(80), 0)
+    site.deliver(37)
+    site.begin(37, 0)
+    site.gpus = {}  # what processes compute on is told by their node
+    story.live(site)
+    site.price(15 * S)
+    return site
+
+
+def lines_of(site: Site) -> tuple[PeriodLine, ...]:
+    """Say where budgets of 150 g stand, of the cluster and of the run."""
+    limits = {name: Limit(grams=150.0, period="day") for name in ("cluster", "r")}
+    return spending(site.journal, limits, "UTC", moment(15 * S), signal=str(SIGNAL))
+
+
+@pytest.mark.parametrize("gpus", [story.GPUS, ("", "", "g2", ""), ("", "", "", ""), ()])
+def test_ranks_whose_gpu_is_not_known_burn_budgets_by_what_boards_may_draw(
+    sites: Sites, gpus: tuple[str, ...]
+) -> None:
+    """Unknown is never zero: nothing of it is read, and it is known that it trains."""
+    site = kept(sites, DARK, gpus)
+    true_g = float(story.KEPT.emitted_ug(15 * S)) / 1e6
+    for line in lines_of(site):
+        assert line.spent_g == 0
+        assert true_g < line.upper_g < 2 * true_g
+        assert line.urgency == "exhausted"
+        assert line.unobserved_s == pytest.approx(4 * (4_211 - 37), abs=1)
+        assert "estimated" in line.flags
+    view = budget(site.journal, moment(15 * S), str(SIGNAL))
+    (run,) = view.runs
+    assert (view.estimated, run.estimated) == (True, True)
+    assert "estimated" in {*view.total.flags} & {*run.flags}
+
+
+@pytest.mark.parametrize("gpus", [("", "", "", ""), ("g0", "", "", ""), ()])
+def test_ranks_whose_gpus_are_found_by_their_joules_are_not_dark(
+    sites: Sites, gpus: tuple[str, ...]
+) -> None:
+    """Each device that was booked to the run is the one of some rank: none is counted twice."""
+    for line in lines_of(kept(sites, Sight(), gpus)):
+        assert (line.upper_g, line.unobserved_s) == (0, 0)
+        assert line.spent_g == pytest.approx(float(story.KEPT.emitted_ug(15 * S)) / 1e6)
+
+
+def test_ranks_that_are_forgotten_are_caught(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sabotaged twin: only GPUs that were named are held."""
+    monkeypatch.setattr(Unread, "_found", lambda _, holding: holding)
+    for line in lines_of(kept(sites, DARK, ("", "", "", ""))):
+        assert (line.upper_g, line.urgency) == (0, "")
+
+
+def shared(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Let three GPUs of a run be nobody's from its second slot on."""
+    real = Site._claim
+    monkeypatch.setattr(
+        Site,
+        "_claim",
+        lambda site, gpu, at: (
+            ("", "", "unattributed") if gpu != "g0" and at >= 600 else real(site, gpu, at)
+        ),
+    )
+    return kept(sites, Sight())
+
+
+def test_joules_of_nobody_burn_the_run_s_budget_as_its_saving_counts_them(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saving, run's line and budget say the same most; the cluster has them as what they are."""
+    site = shared(sites, monkeypatch)
+    cluster, line = lines_of(site)
+    (run,), found = budget(site.journal, moment(15 * S), str(SIGNAL)).runs, site.saving(15 * S)
+    true_g = float(story.KEPT.emitted_ug(15 * S)) / 1e6
+    assert found.upper_ug
+    assert line.spent_g + line.upper_g == pytest.approx(true_g, abs=ROUNDING_UG / 1e6)
+    assert line.upper_g == pytest.approx(found.upper_ug / 1e6)
+    assert run.upper_g == pytest.approx(found.upper_ug / 1e6)
+    assert run.carbon[0].upper_g == run.upper_g
+    assert (line.urgency, line.residual_g < 0, run.estimated) == ("exhausted", True, True)
+    assert "estimated" in {*line.flags} & {*run.flags}
+    assert cluster.spent_g == pytest.approx(true_g, abs=ROUNDING_UG / 1e6)
+    assert cluster.upper_g == 0
+
+
+def test_a_budget_that_sees_only_what_was_charged_is_caught(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sabotaged twin: what nobody was charged for is nothing."""
+    path = "wattmesh.controller.books.budget_plans.unclaimed_spent"
+    monkeypatch.setattr(path, lambda *_: {})
+    _, line = lines_of(shared(sites, monkeypatch))
+    assert (line.upper_g, line.urgency) == (0, "")

@@ -14,7 +14,9 @@ from tests.books.site import Sight, Site, Sites, moment
 from tests.books.world import Stay
 from wattmesh.controller.books.audit import audit
 from wattmesh.controller.books.budget import BudgetView, budget
+from wattmesh.controller.fleet import holders
 from wattmesh.controller.views import as_json
+from wattmesh.telemetry.attribution import NodeView, attribute
 from wattmesh.telemetry.carbon import Signal
 
 S = story.SLOT_S
@@ -131,6 +133,49 @@ def test_given_back_gpus_that_are_forgotten_in_the_dark_are_caught(
     monkeypatch.setattr("wattmesh.controller.books.budget._given_back", lambda row: False)
     low_ug, _, true_ug = in_the_dark(sites)
     assert low_ug > true_ug
+
+
+def crashed(sites: Sites, layout: str) -> Site:
+    """Let it crash on two GPUs, and be launched again by whoever launches it, 30 s later."""
+    at = 8 * S
+    crash = Stay(start=at, end=at + 30, lives=False, ours=False)
+    world = story.world(
+        *RESTARTED.stays[:2],
+        story.at("B", BEGUN + 40, at),
+        crash,
+        story.at(layout, crash.end, 14 * S),
+    )
+    dark = story.BRIGHT | dict.fromkeys(story.GPUS[2:], Sight(silent=((BEGUN + 40, 10**9),)))
+    site = story.begun(sites, world, dark)
+    site.gpus = {"A": story.GPUS, "B": story.GPUS[:2]}
+    story.live(site, BEGUN - S)
+    site.deliver(BEGUN)
+    site.report(BEGUN)
+    site.order(BEGUN, "B")
+    site.finish(BEGUN, reason="restart")
+    site.price(BEGUN)
+    site.begin(BEGUN + 40, world.tokens(BEGUN + 40), "B")
+    story.live(site, at - 1)
+    site.begin(crash.end, world.tokens(crash.end), layout)
+    story.live(site)
+    site.price(40 * S)
+    return site
+
+
+def test_given_back_gpus_stay_given_back_when_the_smaller_launch_crashes(sites: Sites) -> None:
+    """Nobody else has them yet: they are taken off the cluster's saving as before."""
+    site, now = crashed(sites, "B"), moment(14 * S)
+    (run,) = site.journal.runs.all(now)
+    claims = attribute(holders([run], now, seen=True), NodeView(users={"g2": (), "g0": ()}))
+    assert run.released == story.GPUS[2:]
+    assert [claims[gpu].line for gpu in ("g0", "g2")] == ["idle", "idle_after_release"]
+    dark_s = sum(row.unobserved_ms for row in site.journal.ledger.energy() if not row.run) / 1000
+    assert dark_s == pytest.approx(2 * (14 * S - BEGUN - 40 - 30), abs=2 * S)
+
+
+def test_given_back_gpus_that_a_later_launch_has_again_are_the_run_s(sites: Sites) -> None:
+    """It was launched again on all four."""
+    assert crashed(sites, "A").row(14 * S).released == ()
 
 
 def ug(grams: float | None) -> int:

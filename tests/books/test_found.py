@@ -409,3 +409,26 @@ def test_joules_of_a_run_s_last_moments_that_come_late_are_on_both_sides(sites: 
     site.price(5 * S + 10)
     found = site.saving(5 * S + 10)
     assert (found.saved_ug, found.high_ug) == (0, 0)
+
+
+@pytest.mark.parametrize("whose", ["r", ""])
+def test_a_slot_that_lacks_a_gpu_of_the_run_measures_no_point(
+    monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    """One GPU's joules were nobody's while it was at A: the other three are not what A draws."""
+    real = Site._claim
+
+    def claim(site: Site, gpu: str, at: int) -> tuple[str, str, str]:
+        hidden = not whose and gpu == "g1" and at < 1_471
+        return ("", "", "unattributed") if hidden else real(site, gpu, at)
+
+    monkeypatch.setattr(Site, "_claim", claim)
+    with Sites() as opened:
+        site = story.live(story.begun(opened, story.MOVED))
+        end = moment(story.MOVED.end)
+        row = site.row(story.MOVED.end)
+        history = RunHistory(
+            site.journal, row, site.told.catalogue(), site.grid, until=end, heard=end
+        )
+        assert (history.measured("A") is None) == (not whose)
+        assert history.measured("B") is not None

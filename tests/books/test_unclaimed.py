@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from tests.books import story
 from tests.books.site import Site, Sites, moment
-from tests.books.world import Stay
+from tests.books.world import Span, Stay, World
 from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.controller.books.budget import budget
 from wattmesh.controller.books.saving import UNKNOWN_GPUS, Saving
@@ -97,17 +97,17 @@ def test_an_untouched_run_saves_nothing_whoever_its_joules_are_booked_to(
     assert (site.saving(NOW).saved_ug, site.saving(NOW).high_ug) == (0, 0)
 
 
-def restarted(sites: Sites, idle_mw: int, *, told: bool) -> Saving:
-    """Restart a run for a switch; its GPUs wait for it for a quarter of an hour.
+def restarted(sites: Sites, idle_mw: int, waits: Span, *, told: bool) -> tuple[Saving, World]:
+    """Restart a run for a switch; its GPUs wait for it in a span.
 
     `told`: the hook could say that it stops before it did.
     """
-    begun, back = 6 * S, 6 * S + 900
+    begun, back = waits
     wait = Stay(start=begun, end=back, lives=False, power_mw=dict.fromkeys(story.GPUS, idle_mw))
     site = story.begun(
         sites, story.world(story.at("A", 0, begun), wait, story.at("B", back, 20 * S))
     )
-    story.live(site, begun - S)
+    story.live(site, begun - (begun % S or S))
     site.deliver(begun)
     site.report(begun)
     site.order(begun, "B")
@@ -117,25 +117,101 @@ def restarted(sites: Sites, idle_mw: int, *, told: bool) -> Saving:
     site.price(begun)
     site.deliver(back)
     site.begin(back, site.world.tokens(back), "B")
-    for now in range(back + S, 20 * S + 1, S):
+    for now in range((back // S + 1) * S, 20 * S + 1, S):
         story.tell(site, now)
         site.price(now)
     site.price(60 * S)
-    return site.saving(60 * S)
+    return site.saving(60 * S), site.world
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize(
+    ("waits", "told"),
+    [
+        ((6 * S, 9 * S), True),
+        ((6 * S, 9 * S), False),
+        ((6 * S + 10, 6 * S + 290), True),
+        ((6 * S + 10, 7 * S + 290), True),
+        ((6 * S + 150, 8 * S + 150), False),
+    ],
+)
 def test_what_its_gpus_draw_while_it_restarts_for_us_is_taken_off(
-    sites: Sites, *, told: bool
+    sites: Sites, waits: Span, *, told: bool
 ) -> None:
     """Nobody computes on them, but nobody else has them: they wait for a switch of ours."""
-    without, with_idle = restarted(sites, 0, told=told), restarted(sites, 90_000, told=told)
+    without, world = restarted(sites, 0, waits, told=told)
+    with_idle, _ = restarted(sites, 90_000, waits, told=told)
     assert without.saved_ug is not None
     assert with_idle.saved_ug is not None
-    prices = [story.PRICES[n % len(story.PRICES)] + 13 * n for n in (6, 7, 8)]
-    waited_ug = sum(4 * 90_000 * S * price / 3_600_000 for price in prices)
+    waited_ug = sum(
+        4 * 90_000 * (end - start) * world.price(start) / 3_600_000
+        for start, end in world.cuts(*waits)
+    )
     assert without.saved_ug - with_idle.saved_ug == pytest.approx(waited_ug, abs=ROUNDING_UG)
     assert with_idle.high_ug == without.high_ug
+
+
+def test_what_nobody_is_charged_for_in_its_last_slot_may_be_the_run_s(
+    sites: Sites, claimed: Callable[[Claims], None]
+) -> None:
+    """Its GPUs have joules of its own there too; the last seconds were somebody's."""
+    end = 14 * S + 211
+    world = story.world(*story.MOVED.stays[:-1], story.at("B", 1_500, end))
+    claimed(lambda gpu, at: ("", "", "unattributed") if gpu == "g1" and at >= end - 200 else None)
+    site = story.begun(sites, story.world(*world.stays[:-1], *halves(1_500, end - 200, end)))
+    story.live(site)
+    site.price(NOW)
+    found, true_ug = site.saving(NOW), world.saved_ug(world.tokens(end), NOW)
+    assert true_ug is not None
+    assert found.saved_ug == pytest.approx(float(true_ug), abs=ROUNDING_UG)
+    assert (found.high_ug or 0) > (found.saved_ug or 0)
+
+
+def halves(start: int, middle: int, end: int) -> tuple[Stay, Stay]:
+    """Stay at B, told apart at a moment."""
+    return story.at("B", start, middle), story.at("B", middle, end)
+
+
+@pytest.mark.parametrize(("slot", "held_s"), [(14, 11), (15, 0)])
+def test_what_a_board_cannot_have_drawn_while_the_run_held_it_is_not_the_run_s(
+    sites: Sites, slot: int, held_s: int
+) -> None:
+    """It ended 11 s into slot 14; in the rest of it, and in the next, its GPU idled."""
+    saved_ug = []
+    for idle_mj in (0, 100_000_000):
+        site = story.begun(sites, story.MOVED)
+        idle = story.row(slot, "g0", idle_mj, run="", incarnation="", line="idle")
+        story.live(site)
+        site.journal.ledger.book([idle], [])
+        site.price(NOW)
+        saved_ug.append(site.saving(NOW).saved_ug or 0)
+    most_ug = 1_600_000 * held_s * site.world.price(slot * S) / 3_600_000
+    assert saved_ug[0] - saved_ug[1] == pytest.approx(most_ug, abs=ROUNDING_UG)
+
+
+def test_an_untouched_run_saves_nothing_whatever_its_gpus_draw_beside_its_launches(
+    sites: Sites,
+) -> None:
+    """A/A: it crashes in the middle of a slot, and its GPUs idle until it is launched again."""
+    crash = Stay(
+        start=4 * S + 50,
+        end=4 * S + 130,
+        lives=False,
+        ours=False,
+        power_mw=dict.fromkeys(story.GPUS, 90_000),
+    )
+    world = story.world(story.at("A", 0, crash.start), crash, story.at("A", crash.end, 9 * S + 40))
+    site = story.live(story.begun(sites, world), 4 * S)
+    site.deliver(crash.start)
+    site.report(crash.start)
+    site.deliver(crash.end)
+    site.begin(crash.end, world.tokens(crash.end))
+    story.live(site)
+    site.price(NOW)
+    found = site.saving(NOW)
+    assert (found.saved_ug, found.high_ug) == (0, 0)
+    assert found.upper_ug == pytest.approx(
+        4 * 90_000 * 80 * world.price(4 * S) / 3_600_000, abs=ROUNDING_UG
+    )
 
 
 def test_each_launch_must_know_its_gpus(sites: Sites, claimed: Callable[[Claims], None]) -> None:

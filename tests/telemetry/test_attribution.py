@@ -118,6 +118,30 @@ def test_the_job_of_rank_0_is_read_off_its_process() -> None:
     assert attribute(elsewhere, shown)["G0"] == DISPUTED
 
 
+LOST = holder(standing=Standing.LOST)
+LIVE = holder("run-2", pid=8)
+
+
+@pytest.mark.parametrize("holders", [(LOST, LIVE), (LIVE, LOST), (holder(), LIVE)])
+def test_a_registered_process_that_computes_decides_whose_a_shared_gpu_is(
+    holders: tuple[Holder, ...],
+) -> None:
+    """Whoever was heard last: one run's process there is that run's, both are nobody's."""
+    theirs = Claim(run="run-2", incarnation="run-2-a", line="run")
+    shown = view(G0=(by(ALICE, 7),), G1=(by(ALICE, 7), by(ALICE, 8)), G2=(by(ALICE, 8),))
+    assert attribute(holders, shown) == {"G0": MINE, "G1": DISPUTED, "G2": theirs}
+
+
+@pytest.mark.parametrize(
+    ("changes", "late_s"), [({"host": "n2"}, 0), ({}, 61), ({"owner_uid": BOB}, 0), ({"pid": 9}, 0)]
+)
+def test_a_number_alone_names_no_process(changes: dict[str, Any], late_s: int) -> None:
+    """Of another node, begun long after it was registered, another user's: then it is no proof."""
+    process = Process(pid=7, uid=ALICE, started_at=T0 + timedelta(seconds=late_s))
+    claims = attribute([holder(standing=Standing.LOST, **changes), LIVE], view(G0=(process,)))
+    assert claims["G0"].run == "run-2"
+
+
 def test_a_process_of_the_runs_job_on_a_gpu_it_did_not_register_is_the_runs() -> None:
     """An evaluation beside the training: the scheduler gave that GPU to the same job."""
     claims = attribute([holder(job="slurm:1")], view(G5=(by(ALICE, job="slurm:1"),)))
