@@ -83,7 +83,7 @@ class Pace:
     quality: str = ""
 
     def scaled(self, speed: float, power: float) -> "Pace":
-        """Give the pace of a point that is as many times as fast and draws as many times as much."""
+        """Give the pace of a point so many times as fast, with so many times the watts."""
         return replace(
             self,
             tokens_per_s=self.tokens_per_s * speed,
