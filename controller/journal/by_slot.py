@@ -80,8 +80,7 @@ class SlotPower:
     """What all devices of one run drew in one slot.
 
     Attributes:
-        upper_mj: the most they drew beyond that while nobody measured, or when what was read of
-            these GPUs was not booked to the run (nobody's, another run's).
+        upper_mj: the most they drew beyond that, unmeasured, or read and not booked to the run.
         gpus: how many GPUs that is of, unread ones included. `quality`: of the joules.
     """
 
@@ -396,19 +395,13 @@ class BySlot:
 def _not_of(run: str, start: datetime, end: datetime) -> Select[Any]:
     """Select what was read in a slot of devices that the run has a row of, and is not the run's."""
     table, mine = ENERGY.c, ENERGY.alias()
-    own = select(mine.c.run).where(
-        mine.c.gpu_uuid == table.gpu_uuid,
-        mine.c.slot_start == table.slot_start,
-        mine.c.run == run,
-    )
+    same = and_(mine.c.gpu_uuid == table.gpu_uuid, mine.c.slot_start == table.slot_start)
+    own = select(mine.c.run).where(same, mine.c.run == run).correlate(ENERGY).exists()
+    read = func.sum(table.energy_mj + table.upper_mj).label("energy_mj")
     return (
-        select(
-            table.slot_start,
-            table.gpu_uuid,
-            func.sum(table.energy_mj + table.upper_mj).label("energy_mj"),
-        )
+        select(table.slot_start, table.gpu_uuid, read)
         .where(table.slot_start.between(to_us(start), to_us(end) - 1), table.run != run)
-        .where(table.energy_mj > 0, own.correlate(ENERGY).exists())
+        .where(table.energy_mj > 0, own)
         .group_by(table.slot_start, table.gpu_uuid)
     )
 
