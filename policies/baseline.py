@@ -13,15 +13,27 @@ that slot alone, so how often it is reckoned changes nothing.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import median
 
 RECENT_SLOTS = 24
 """Speed and watts are measured over so many slots at most, the newest."""
 
-EDGE_SLOTS = 3
-"""The median of fewer is not robust against one slot that a stepped clock made too full."""
+EDGE_SLOTS = 12
+"""What a point was like at first is told from so many slots at most: up to five may be odd."""
+
+FEWEST_SLOTS = 6
+"""Fewer slots of a stay are no evidence of drift."""
+
+MOST_DRIFT = 2.0
+"""Speed and watts of a point are believed to have changed by this factor at most, either way."""
+
+ODD = 1.1
+"""A slot with so many times the usual joules per token is no training at the usual pace."""
+
+STEADY = 0.75
+"""Where fewer of `EDGE_SLOTS` slots or more keep near the usual speed, pauses are usual there."""
 
 Span = tuple[datetime, datetime]
 """Half-open."""
@@ -58,7 +70,8 @@ class Pace:
     """How fast a point trains and what it draws.
 
     Attributes:
-        upper_w: the most it may draw; above `power_w` where part of the measurement was dark.
+        upper_w: the most it may draw; above `power_w` where part of the measurement was dark, or
+            doubtful.
         assumed: from the catalogue: nothing was measured at this point yet.
         quality: of the joules it was measured by.
     """
@@ -69,37 +82,79 @@ class Pace:
     assumed: bool = False
     quality: str = ""
 
-    def times(self, speed: float, power: float) -> "Pace":
-        """Give the pace after a drift."""
-        return Pace(
+    def scaled(self, speed: float, power: float) -> "Pace":
+        """Give the pace of a point so many times as fast, with so many times the watts."""
+        return replace(
+            self,
             tokens_per_s=self.tokens_per_s * speed,
             power_w=self.power_w * power,
             upper_w=self.upper_w * power,
-            assumed=self.assumed,
-            quality=self.quality,
+        )
+
+    def drifted(self, speed: float, power: float) -> "Pace":
+        """Give the pace after a drift that was seen at another point.
+
+        Whether it holds here too is not known: joules per token of the lower end never grow by it,
+        and those of the upper end never shrink.
+        """
+        return replace(
+            self,
+            tokens_per_s=self.tokens_per_s * speed,
+            power_w=self.power_w * min(power, speed),
+            upper_w=self.upper_w * max(power, speed),
         )
 
 
 def measured_pace(slots: Sequence[Measured]) -> Pace | None:
-    """Give the pace of whole slots in time order; None of none, or where nothing was trained."""
-    newest = slots[-RECENT_SLOTS:]
-    seconds = sum(each.tokens_s for each in newest)
-    tokens = sum(each.tokens for each in newest)
-    if seconds <= 0 or tokens <= 0:
+    """Give the pace of whole slots in time order; None of none, or where nothing was trained.
+
+    Speed and watts are of the same slots with the same weights, so that one behaviour at two points
+    gives the same joules per token at both. Slots out of the usual (an evaluation, a stall, one
+    that a stepped clock made too full) are in neither; the upper end has them in both.
+    """
+    newest = [each for each in slots[-RECENT_SLOTS:] if each.tokens_s > 0]
+    chosen = _usual(newest)
+    if not chosen:
         return None
+    seconds = sum(each.tokens_s for each in chosen)
+    tokens = sum(each.tokens for each in chosen)
+    upper_w = sum(each.upper_w * each.tokens_s for each in chosen) / seconds
+    if len(chosen) < len(newest):
+        with_pauses_j = sum(each.upper_w * each.tokens_s for each in newest)
+        trained = sum(each.tokens for each in newest)
+        upper_w = max(upper_w, with_pauses_j / max(1, trained) * tokens / seconds)
     return Pace(
         tokens_per_s=tokens / seconds,
-        power_w=median(each.power_w for each in newest),
-        upper_w=median(each.upper_w for each in newest),
-        quality="+".join(sorted({each.quality for each in newest if each.quality})),
+        power_w=sum(each.power_w * each.tokens_s for each in chosen) / seconds,
+        upper_w=upper_w,
+        quality="+".join(sorted({each.quality for each in chosen if each.quality})),
     )
+
+
+def _usual(slots: Sequence[Measured]) -> Sequence[Measured]:
+    """Give the slots of training at the usual pace; all of them where pauses are usual.
+
+    Steps may be longer than slots, and evaluations may come every few: then no single slot has
+    the pace, and many together have.
+    """
+    trained = [each for each in slots if each.tokens > 0]
+    if not trained:
+        return ()
+    if len(slots) >= EDGE_SLOTS:
+        usual = median(each.tokens / each.tokens_s for each in slots)
+        near = [each for each in slots if usual / ODD <= each.tokens / each.tokens_s <= usual * ODD]
+        if len(near) < STEADY * len(slots):
+            return slots
+    most = ODD * median(each.power_w * each.tokens_s / each.tokens for each in trained)
+    return [each for each in trained if each.power_w * each.tokens_s / each.tokens <= most]
 
 
 def drift(stretches: Iterable[Stretch], slots: Callable[[Stretch], Sequence[Measured]]) -> Pace:
     """Give how speed and watts changed since the first of these stretches, as ratios.
 
     Each point is compared with itself when it was first visited, so noise does not add up over
-    many visits; a point visited anew goes on from where the ones before had come to.
+    many visits; a point visited anew goes on from where the ones before had come to. The watts are
+    medians over many slots, and no ratio is beyond `MOST_DRIFT`.
 
     Args:
         stretches: in time order, since the point in question was left.
@@ -108,15 +163,29 @@ def drift(stretches: Iterable[Stretch], slots: Callable[[Stretch], Sequence[Meas
     speed = power = 1.0
     first: dict[str, tuple[Pace, float, float]] = {}
     for stretch in stretches:
-        # What is seen anew is no drift: only slots of which everything was read are compared.
+        # What is seen anew is no drift: only slots of which everything was read, and of which
+        # nothing was nobody's, are compared.
         known = [each for each in slots(stretch) if each.upper_w <= each.power_w]
-        begin, now = measured_pace(known[:EDGE_SLOTS]), measured_pace(known)
-        if len(known) < EDGE_SLOTS or begin is None or now is None:
+        begin, now = _typical(known[:EDGE_SLOTS]), _typical(known[-RECENT_SLOTS:])
+        if len(known) < FEWEST_SLOTS or begin is None or now is None:
             continue
         before, speed_then, power_then = first.setdefault(stretch.point, (begin, speed, power))
-        speed = speed_then * now.tokens_per_s / before.tokens_per_s
-        power = power_then * (now.power_w / before.power_w if before.power_w else 1.0)
+        speed = _bounded(speed_then * now.tokens_per_s / before.tokens_per_s)
+        power = _bounded(power_then * (now.power_w / before.power_w if before.power_w else 1.0))
     return Pace(tokens_per_s=speed, power_w=power, upper_w=power)
+
+
+def _typical(slots: Sequence[Measured]) -> Pace | None:
+    """Give a pace with the median of the watts: few odd slots move nothing."""
+    pace = measured_pace(slots)
+    if pace is None:
+        return None
+    return replace(pace, power_w=median(each.power_w for each in _usual(slots)))
+
+
+def _bounded(ratio: float) -> float:
+    """Give a ratio within what is believed."""
+    return min(MOST_DRIFT, max(1 / MOST_DRIFT, ratio))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

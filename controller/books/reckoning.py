@@ -174,8 +174,8 @@ class Reckoner:
         after = [each for each in known if each[0] > moment]
         if not after:
             return before[1]
-        whole_s = turn.history.active_s(before[0], after[0][0])
-        part_s = turn.history.active_s(before[0], moment)
+        whole_s = turn.history.lived_s(before[0], after[0][0])
+        part_s = turn.history.lived_s(before[0], moment)
         share = part_s / whole_s if whole_s else 0.0
         return before[1] + round((after[0][1] - before[1]) * share)
 
@@ -247,18 +247,16 @@ class Reckoner:
                 continue
             measured, left_at = found
             changed = drift(history.since(left_at), history.slots)
+            measured = measured.drifted(changed.tokens_per_s, changed.power_w)
             if anchor == point:
-                return measured.times(changed.tokens_per_s, changed.power_w)
+                return measured
             other, meters = catalogue.point(anchor), meter_scope(self._journal, run)
             target_w, other_w = (
                 catalogue.comparable_power_w(each, max(run.world_size, each.gpus), meters)
                 for each in (target, other)
             )
             if target_w is not None and other_w:
-                return measured.times(
-                    changed.tokens_per_s * target.tokens_per_s / other.tokens_per_s,
-                    changed.power_w * target_w / other_w,
-                )
+                return measured.scaled(target.tokens_per_s / other.tokens_per_s, target_w / other_w)
         return Pace(tokens_per_s=target.tokens_per_s, power_w=held_w, upper_w=held_w, assumed=True)
 
     def _row(self, turn: _Turn, scenario: str, slot: Reference) -> EmissionRow:

@@ -4,7 +4,7 @@ Read from the journal, nothing is written. Invariant: a point is told only of ti
 was at it untouched: not while a switch of ours was under way, nor until its speed was steady again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -68,7 +68,7 @@ class RunHistory:
         """Give the seconds in which the baseline's clock runs."""
         return active((start, end), self._outages())
 
-    def _lived_s(self, start: datetime, end: datetime) -> float:
+    def lived_s(self, start: datetime, end: datetime) -> float:
         """Give the seconds in which a launch lived, whoever ended the others."""
         gaps = ((before.end, after.start) for before, after in pairwise(self._launches))
         return active((start, end), gaps)
@@ -114,7 +114,7 @@ class RunHistory:
 
         An outage that we caused is no time at a point: the baseline trains on in it.
         """
-        if self._lived_s(start, end) < self.active_s(start, end):
+        if self.lived_s(start, end) < self.active_s(start, end):
             return ""
         for each in self.stretches():
             if each.start <= start and end <= each.end:
@@ -157,7 +157,10 @@ class RunHistory:
         for part in (chosen[:EDGE_SLOTS], chosen[EDGE_SLOTS:]):
             if part:
                 powers |= self._journal.by_slot.powers(self._run.run, part[0][0], part[-1][1])
-        marks = self._marks(chosen[0][0], chosen[-1][1])
+        told = self._journal.ledger.token_marks(
+            self._run.run, chosen[0][0] - 2 * timedelta(seconds=self._grid.interval_s)
+        )
+        marks = {after.slot_start: (before, after) for before, after in pairwise(told)}
         for start, until in chosen:
             power, mark = powers.get(start), marks.get(start)
             if power is None or mark is None or power.gpus < self._gpus_at(start):
@@ -165,8 +168,10 @@ class RunHistory:
             before, after = mark
             if before.at < stretch.start:
                 continue  # tokens of another point are among them
+            if before.tokens <= self._tokens_at_launch(start, told):
+                continue  # its launch still loaded or compiled in this slot
             seconds = (until - start).total_seconds()
-            if self._lived_s(start, until) < seconds:
+            if self.lived_s(start, until) < seconds:
                 continue  # its joules are of less time
             yield Measured(
                 tokens=after.tokens - before.tokens,
@@ -176,23 +181,19 @@ class RunHistory:
                 quality=power.quality,
             )
 
-    def _marks(self, start: datetime, end: datetime) -> dict[datetime, tuple[TokenMark, TokenMark]]:
-        """Give for each slot its mark and the one before."""
-        marks = self._journal.ledger.token_marks(
-            self._run.run, start - 2 * timedelta(seconds=self._grid.interval_s)
-        )
-        return {
-            after.slot_start: (before, after)
-            for before, after in pairwise(marks)
-            if start <= after.slot_start < end
-        }
-
     def _booked(self) -> datetime:
         """Give up to when the joules of all its GPUs are here; late devices are not waited for."""
         covered = self._journal.coverage.covered()
         newest = [max(end for _, end in covered[gpu]) for gpu in self._run.gpus if gpu in covered]
         reached = [until for until in newest if self._until - until <= PATIENCE]
         return min([self._until, *reached])
+
+    def _tokens_at_launch(self, moment: datetime, marks: Sequence[TokenMark]) -> int:
+        """Give how far the run was as the launch of a moment began, or when it was told first."""
+        begun = [each.start for each in self._launches if each.start <= moment][-1:]
+        told = [each.tokens for each in self._stays if [each.at] == begun]
+        told += [each.tokens for each in marks if begun and each.at >= begun[0]]
+        return told[0] if told else 0
 
     def _gpus_at(self, moment: datetime) -> int:
         """Count the GPUs that the run held then."""

@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Row, Select, and_, case, func, or_, select
 
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.spent import ACTUAL, UNPRICED, SpentSlots
@@ -80,7 +80,7 @@ class SlotPower:
     """What all devices of one run drew in one slot.
 
     Attributes:
-        upper_mj: the most they drew beyond that while nobody measured.
+        upper_mj: the most they drew beyond that, unmeasured, or read and not booked to the run.
         gpus: how many GPUs that is of, unread ones included. `quality`: of the joules.
     """
 
@@ -256,12 +256,17 @@ class BySlot:
         found: dict[datetime, SlotPower] = {}
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
+            shared = {
+                (int(row.slot_start), row.gpu_uuid): int(row.energy_mj)
+                for row in connection.execute(_not_of(run, start, end))
+            }
         for start_us, group in groupby(rows, key=lambda row: int(row.slot_start)):
             parts = list(group)
             gpus = {row.gpu_uuid for row in parts if component_of(row.gpu_uuid) is Component.GPU}
             found[from_us(start_us)] = SlotPower(
                 energy_mj=sum(row.energy_mj or 0 for row in parts),
-                upper_mj=sum(row.upper_mj for row in parts),
+                upper_mj=sum(row.upper_mj for row in parts)
+                + sum(shared.get((start_us, gpu), 0) for gpu in gpus),
                 gpus=len(gpus),
                 quality=merged_quality(row.quality for row in parts if row.energy_mj is not None),
             )
@@ -380,6 +385,20 @@ class BySlot:
         )
         with self._database.reading() as connection:
             return from_us(connection.execute(query).scalar())
+
+
+def _not_of(run: str, start: datetime, end: datetime) -> Select[Any]:
+    """Select what was read in a slot of devices that the run has a row of, and is not the run's."""
+    table, mine = ENERGY.c, ENERGY.alias()
+    same = and_(mine.c.gpu_uuid == table.gpu_uuid, mine.c.slot_start == table.slot_start)
+    own = select(mine.c.run).where(same, mine.c.run == run).correlate(ENERGY).exists()
+    read = func.sum(table.energy_mj + table.upper_mj).label("energy_mj")
+    return (
+        select(table.slot_start, table.gpu_uuid, read)
+        .where(table.slot_start.between(to_us(start), to_us(end) - 1), table.run != run)
+        .where(table.energy_mj > 0, own)
+        .group_by(table.slot_start, table.gpu_uuid)
+    )
 
 
 _GRAMS = ("carbon_ug", "upper_ug")

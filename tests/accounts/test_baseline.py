@@ -1,6 +1,7 @@
 """The arithmetic of the baseline, and of the difference to it: against brute force and twins."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from fractions import Fraction
 
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from tests.accounts.build import T0, after
 from wattmesh.policies.baseline import (
     BEHIND,
+    FEWEST_SLOTS,
+    MOST_DRIFT,
     NO_PRICE,
     UNCALIBRATED,
     Difference,
@@ -99,10 +102,14 @@ def whole(power_w: float, rate: float = 1000.0, quality: str = "measured") -> Me
 
 
 def test_a_pace_is_that_of_the_newest_slots() -> None:
-    """Tokens over time; the median of the watts, so that one odd slot moves nothing."""
+    """Tokens and joules of the same slots; one odd slot moves nothing but the upper end."""
     slots = [whole(1.0, 1.0), *[whole(1700.0)] * 12, whole(9000.0), *[whole(1700.0)] * 11]
     pace = measured_pace(slots)
-    assert pace == Pace(tokens_per_s=1000.0, power_w=1700.0, upper_w=1700.0, quality="measured")
+    assert pace is not None
+    assert pace.upper_w == pytest.approx((23 * 1700 + 9000) / 24)
+    assert replace(pace, upper_w=1700.0) == Pace(
+        tokens_per_s=1000.0, power_w=1700.0, upper_w=1700.0, quality="measured"
+    )
     assert measured_pace([]) is None
     assert measured_pace([whole(1700.0, rate=0.0)]) is None
 
@@ -126,7 +133,7 @@ def test_drift_is_what_every_point_shares(points: str, power: float, speed: floa
 
     def slots(stretch: Stretch) -> list[Measured]:
         age = (stretch.start - T0) / timedelta(hours=1)
-        return [whole(level[stretch.point] * power**age, 1000 * speed**age)] * 4
+        return [whole(level[stretch.point] * power**age, 1000 * speed**age)] * FEWEST_SLOTS
 
     found = drift(stretches(points), slots)
     first = {point: points.index(point) for point in points}
@@ -150,9 +157,49 @@ def _seen(points: str, first: dict[str, int]) -> list[int]:
 
 def test_drift_needs_more_than_a_slot_or_two() -> None:
     """Noise of one slot is no drift."""
-    visits = iter([[whole(100.0)] * 2, [whole(200.0)] * 2])
+    visits = iter([[whole(100.0)] * 5, [whole(200.0)] * 5])
     found = drift(stretches("BB"), lambda _: next(visits))
     assert (found.tokens_per_s, found.power_w) == (1.0, 1.0)
+
+
+def test_pauses_are_in_joules_and_tokens_or_in_neither() -> None:
+    """An evaluation in every third slot is usual; one in three slots may never come again.
+
+    One watt a token either way; the mean of speed beside the median of watts gave 1.5.
+    """
+    usual = measured_pace([whole(1000.0), whole(1000.0), whole(100.0, 0.0)] * 8)
+    assert usual is not None
+    assert usual.power_w / usual.tokens_per_s == pytest.approx(1.05)
+    once = measured_pace([whole(1000.0), whole(1000.0), whole(100.0, 0.0)])
+    assert once is not None
+    assert once.power_w / once.tokens_per_s == 1.0
+    assert once.upper_w / once.tokens_per_s == pytest.approx(1.05)
+
+
+def test_steps_longer_than_a_slot_have_the_pace_of_many() -> None:
+    """Two steps are told in every second slot: half the slots show no token."""
+    pace = measured_pace([whole(1000.0, 0.0), whole(1000.0, 2000.0)] * 12)
+    assert pace == Pace(tokens_per_s=1000.0, power_w=1000.0, upper_w=1000.0, quality="measured")
+
+
+@given(st.lists(st.sampled_from((40.0, 500.0, 20_000.0)), max_size=5), st.integers(7, 40))
+def test_few_odd_slots_at_a_new_point_are_no_drift(odd: list[float], usual: int) -> None:
+    """Whatever the first ones drew; and no ratio is beyond what is believed."""
+    slots = [*map(whole, odd), *[whole(400.0)] * usual]
+    found = drift(stretches("B"), lambda _: slots)
+    assert (found.tokens_per_s, found.power_w) == (1.0, 1.0)
+    visits = iter([[whole(100.0)] * FEWEST_SLOTS, [whole(2300.0)] * FEWEST_SLOTS])
+    assert drift(stretches("BB"), lambda _: next(visits)).power_w == MOST_DRIFT
+
+
+@given(st.floats(0.5, 2.0), st.floats(0.5, 2.0))
+def test_a_drift_never_raises_the_headline(speed: float, power: float) -> None:
+    """Whether it holds at the other point is not known: joules per token never grow by it."""
+    pace = Pace(tokens_per_s=1000.0, power_w=1000.0, upper_w=1000.0)
+    found = pace.drifted(speed, power)
+    true = power / speed
+    assert found.power_w / found.tokens_per_s <= min(1.0, true) + 1e-9
+    assert found.upper_w / found.tokens_per_s >= max(1.0, true) - 1e-9
 
 
 @given(st.integers(0, 10**13), st.integers(1, 2_000_000))

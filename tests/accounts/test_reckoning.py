@@ -243,12 +243,22 @@ def test_a_gpu_that_was_not_read_bounds_the_watts(journal: Journal) -> None:
 
 
 def test_the_baseline_follows_what_changes_where_the_run_is(journal: Journal) -> None:
-    """The same point draws a tenth more than when it was first visited: so would the baseline."""
+    """The same point draws a tenth less than when it was first visited: so would the baseline.
+
+    Where it draws a tenth more the baseline may draw as much more: that is the upper end alone.
+    """
     life = back_and_forth(journal, 1600.0)
+    life.live(8)
     before_w = newest_w(journal)
-    life.power_w *= 1.1
+    life.power_w *= 0.9
     life.live(24)
-    assert newest_w(journal) == pytest.approx(1.1 * before_w, rel=1e-6)
+    assert newest_w(journal) == pytest.approx(0.9 * before_w, rel=1e-6)
+    life.power_w *= 1.1 / 0.9
+    life.live(24)
+    assert newest_w(journal) == pytest.approx(before_w, rel=1e-6)
+    newest = journal.ledger.emissions("r", scenario="baseline")[-2]
+    assert newest.energy_mj is not None
+    assert newest.upper_mj == pytest.approx(0.1 * newest.energy_mj, rel=1e-5)
 
 
 def test_a_slot_that_is_not_wholly_booked_measures_nothing(journal: Journal) -> None:
