@@ -336,6 +336,8 @@ def gap(sites: Sites, folder: Path, readers: tuple[str, str]) -> Mapping[str, fl
     site = story.begun(sites, story.world(story.at("A", 0, 5 * HOUR)))
     site.begin(0, 0)
     read_by(site, folder, (0, 600), readers[0])
+    if readers[0] and readers[1] != readers[0]:
+        site.journal.nodes.retire(readers[0], moment(2 * HOUR))  # else its boards are not another's
     read_by(site, folder, (2 * HOUR + 600, 2 * HOUR + 1_200), readers[1])
     now = 2 * HOUR + 1_200
     site.report(now)
@@ -366,8 +368,10 @@ def test_one_span_for_whoever_reads_is_caught(
 ) -> None:
     """Sabotaged twin: every counter is taken to go on from the one before."""
 
-    def forgetful(connection: Connection, baselines: Iterable[CounterBaseline]) -> None:
-        extend(connection, [replace(each, since_us=0) for each in baselines])
+    def forgetful(
+        connection: Connection, baselines: Iterable[CounterBaseline], *, copied_us: int
+    ) -> None:
+        extend(connection, [replace(each, since_us=0) for each in baselines], copied_us=copied_us)
 
     monkeypatch.setattr("wattmesh.controller.journal.nodes.extend", forgetful)
     assert gap(sites, tmp_path, ("n1", "n2"))["unobserved_s"] < 60
