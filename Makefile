@@ -1,8 +1,6 @@
 # Every target does its own set-up: on a fresh machine with Python 3.11+, git and make, start with
 # any of them.
 PYTHON := .venv/bin/python
-# Where it is set, every process that a test starts compiles all of our source again.
-unexport PYTHONDONTWRITEBYTECODE
 # One worker more than the machine has cores, for many tests wait for processes that they started;
 # four at most.
 WORKERS := $(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4)))

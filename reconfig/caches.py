@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import debug
 from torch.distributed.tensor._redistribute import clear_redistribute_planner_cache
 
 _LRU: Any = type(functools.lru_cache(lambda: None))
@@ -78,11 +78,7 @@ class _Forget(torch.autograd.Function):
 
 
 def _forget_in_thread() -> None:
-    # What torch.distributed.tensor.debug does; importing that takes dynamo with it, most of a
-    # second on each rank.
-    dispatcher: Any = DTensor._op_dispatcher
-    dispatcher.sharding_propagator.propagate_op_sharding.cache_clear()
-    torch._C._clear_DTensor_sharding_propagator_cache()
+    debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
     clear_redistribute_planner_cache()
 
 

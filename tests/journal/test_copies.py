@@ -241,7 +241,10 @@ def test_root_restores_for_the_daemons_user(url: str, tmp_path: Path) -> None:
 
 def test_the_command_says_what_stands_in_its_way(url: str, tmp_path: Path) -> None:
     """A disk that takes no more, and PostgreSQL: one sentence, and no half a file."""
-    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
+    full = (
+        "import resource; sys.dont_write_bytecode = True\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
+    )
     cases = (
         (full, url, "nothing was changed"),
         ("", "postgresql+psycopg://w@db-1/w", "back it up with pg_dump"),
