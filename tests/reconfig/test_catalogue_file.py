@@ -240,7 +240,7 @@ def test_every_mistake_is_named_at_once_with_its_key_path() -> None:
         ("gpus = 256", "gpus = 255", "point[0].gpus"),
         ("layout = {", "layout = { width = 3, ", "point[0].layout"),
         ("clock_mhz = 1980", "clock_mhz = 1980.5", "point[0].clock_mhz"),
-        ("tokens_total = 2.0e11", "tokens_total = 9000000000000000000", "job.tokens_total"),
+        ("tokens_total = 2.0e11", "tokens_total = 1.0e20", "job.tokens_total"),
         ("[switch]", "switch = 3\n[other]", "job.switch"),
         ("[[point]]", "[point]", "point"),
     ],
