@@ -44,7 +44,7 @@ def in_child(what: str, seed: int, first: int, count: int) -> Tried:
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder) / "at"
         while not tried or first < count:
-            command = [sys.executable, "-m", __name__ if __name__ != "__main__" else _MODULE]
+            command = [sys.executable, "-m", _MODULE]
             done = subprocess.run(
                 [*command, what, str(seed), str(first), str(count)],
                 capture_output=True,

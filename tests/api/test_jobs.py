@@ -10,8 +10,8 @@ from tests.api import facts
 from tests.api.conftest import Served
 from tests.api.stranger import STRANGER, as_stranger, needs_root
 from tests.daemon.process import Answer, ask
+from tests.journal import build
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Order
 
 RUN = f"/v1/runs/{facts.RUN}"
 OTHER = "6d1c9d0e-0000-4000-8000-0000000000ff"
@@ -228,26 +228,8 @@ def beat(served: Served, **changes: Any) -> Answer:
 
 def put_order(served: Served) -> None:
     """Write the intent row of a switch to B."""
-    order = Order(
-        plan="plan-1",
-        epoch=1,
-        run=facts.RUN,
-        attempt=1,
-        point="B",
-        layout=facts.B,
-        ranks=(0, 1),
-        not_before_step=1,
-        valid_until_step=100,
-    )
-    assert served.journal.switches.order(
-        order,
-        from_point="A",
-        requested_by="policy",
-        reason="the grid is dirty",
-        predicted_g=1.0,
-        switch_cost_g=0.1,
-        now=served.clock.wall,
-    )
+    made = build.order(1, "plan-1", facts.RUN)
+    assert build.put_order(served.journal, made, served.clock.wall)
 
 
 def test_ask_is_a_plain_client(served: Served) -> None:

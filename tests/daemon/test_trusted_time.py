@@ -18,6 +18,7 @@ from tests.api import facts
 from tests.daemon.clocks import SteppedClock
 from tests.daemon.process import ask
 from tests.daemon.test_life import CARBON, trace
+from tests.journal.build import order, put_order
 from tests.journal.test_ledger import EMISSION, ENERGY
 from wattmesh.controller import kernel_clock
 from wattmesh.controller.books.period_roll import PeriodRoll
@@ -29,7 +30,7 @@ from wattmesh.controller.wall_clock import Mark
 from wattmesh.controller.wiring import Parts
 from wattmesh.migrations.upgrade import upgrade
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Order, Transition
+from wattmesh.reconfig.wire import Transition
 
 DAY_S = 86_400.0
 TIME_ERROR = 5
@@ -346,7 +347,7 @@ def test_a_run_lives_through_a_step_and_back(tmp_path: Path, step_s: float) -> N
         path, clock = f"/v1/runs/{facts.RUN}", site.clock
         site.call("POST", f"{path}/register", facts.register())
         epoch = site.parts.pulse.epoch
-        put_order(site)
+        assert put_order(site.journal, order(1, "p", facts.RUN), site.clock.wall)
         site.turn()
         (run,) = site.call("GET", "/v1/status")["runs"]
         for number, each_s in enumerate((step_s, -step_s), 1):
@@ -369,27 +370,3 @@ def test_a_run_lives_through_a_step_and_back(tmp_path: Path, step_s: float) -> N
         site.call("POST", f"{path}/heartbeat", facts.heartbeat())
         site.turn(700.0)
         assert site.journal.switches.open(facts.RUN) is None
-
-
-def put_order(site: Site) -> None:
-    """Let a switch be under way."""
-    order = Order(
-        plan="p",
-        epoch=1,
-        run=facts.RUN,
-        attempt=1,
-        point="B",
-        layout=facts.B,
-        ranks=(0, 1),
-        not_before_step=1,
-        valid_until_step=10_000,
-    )
-    assert site.journal.switches.order(
-        order,
-        from_point="A",
-        requested_by="policy",
-        reason="x",
-        predicted_g=None,
-        switch_cost_g=None,
-        now=site.clock.wall,
-    )

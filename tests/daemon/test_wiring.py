@@ -15,6 +15,7 @@ from tests.daemon.clocks import SteppedClock
 from tests.daemon.process import ask, empty_journal
 from tests.daemon.test_life import CARBON, trace
 from tests.daemon.waiting import wait_for
+from tests.journal.build import order, put_order
 from wattmesh.controller.books.period_roll import PeriodRoll
 from wattmesh.controller.duties import PollDuty
 from wattmesh.controller.journal.journal import Journal
@@ -25,7 +26,7 @@ from wattmesh.controller.signals.poller import Poller
 from wattmesh.controller.wiring import Parts
 from wattmesh.errors import NoData
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Order, Transition
+from wattmesh.reconfig.wire import Transition
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.fake_nvml import FakeNvml
 from wattmesh.telemetry.readings import Quality
@@ -112,30 +113,6 @@ def register(parts: Parts) -> None:
     call(parts, "POST", f"/v1/runs/{facts.RUN}/register", body)
 
 
-def put_order(parts: Parts, clock: SteppedClock) -> None:
-    """Let a switch be under way."""
-    order = Order(
-        plan="p",
-        epoch=1,
-        run=facts.RUN,
-        attempt=1,
-        point="B",
-        layout=facts.B,
-        ranks=(0, 1),
-        not_before_step=1,
-        valid_until_step=10_000,
-    )
-    assert parts.journal.switches.order(
-        order,
-        from_point="A",
-        requested_by="policy",
-        reason="x",
-        predicted_g=None,
-        switch_cost_g=None,
-        now=clock.wall,
-    )
-
-
 @pytest.mark.parametrize("step_s", [3600.0, -3600.0])
 def test_a_stepped_wall_clock_is_an_event_and_fails_no_switch(
     start: Start, clock: SteppedClock, step_s: float
@@ -144,7 +121,7 @@ def test_a_stepped_wall_clock_is_an_event_and_fails_no_switch(
     parts = start()
     serve(parts)
     register(parts)
-    put_order(parts, clock)
+    assert put_order(parts.journal, order(1, "p", facts.RUN), clock.wall)
     parts.cycle.turn()
     clock.pass_s(5.0)
     clock.step_wall(step_s)
@@ -241,7 +218,7 @@ def test_a_switch_that_takes_too_long_by_the_true_clock_fails(
     parts = start()
     serve(parts)
     register(parts)
-    put_order(parts, clock)
+    assert put_order(parts.journal, order(1, "p", facts.RUN), clock.wall)
     parts.journal.switches.record(reported(SwitchState.ANNOUNCED), owner_uid=0, now=clock.wall)
     parts.cycle.turn()
     clock.pass_s(3600.0)
