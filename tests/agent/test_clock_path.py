@@ -10,7 +10,7 @@ import pytest
 
 from tests.agent.nodes import AGENTS, Node, books, node
 from tests.api import facts
-from tests.daemon.process import DaemonProcess, ask, daemon
+from tests.daemon.process import Answer, DaemonProcess, ask, daemon
 from tests.daemon.waiting import wait_for
 from wattmesh.reconfig.layout import Layout
 
@@ -79,10 +79,12 @@ class Site:
 
     def order(self, point: str) -> None:
         """Let an operator order a point."""
-        answer = self.daemon.post(
-            f"/v1/runs/{facts.RUN}/switch", {"point": point, "reason": "test"}
-        )
+        answer = self.try_order(point)
         assert answer.status == 200, answer.body
+
+    def try_order(self, point: str) -> Answer:
+        """Let an operator try to order a point."""
+        return self.daemon.post(f"/v1/runs/{facts.RUN}/switch", {"point": point, "reason": "test"})
 
     def wait_locks(self, clock_mhz: int | None, *, reporting: bool = True) -> None:
         """Wait until every board has this lock."""
@@ -147,9 +149,17 @@ def test_a_part_that_dies_and_comes_back_keeps_the_clock_it_may(tmp_path: Path, 
         else:
             os.kill(here.actuator.pid, signal.SIGKILL)
             here.actuator.wait()
-            # Its start gives back what it found; then it hears what is wished.
+            # Its start gives back what it found; then it hears what is wished. A wish that lapsed
+            # while nobody answered on the node is ordered again.
             here.actuator = here.node.start_actuator()
-            here.wait_locks(SLOW_MHZ)
+
+            def heard() -> bool:
+                here.report()
+                if here.daemon.status()["runs"][0]["clock_mhz"] != SLOW_MHZ:
+                    here.try_order("S")
+                return here.node.locks() == {SLOW_MHZ}
+
+            wait_for(heard, "a lock by the new actuator", 60.0)
 
 
 def test_a_job_that_ends_frees_its_gpus_though_nobody_tells_the_daemon(tmp_path: Path) -> None:
