@@ -27,8 +27,9 @@ __all__ = [
     "pytest_xdist_make_scheduler",
 ]
 
-# A shared two-core machine makes single examples slow at random: speed is benchmarks' business.
-settings.register_profile("house", deadline=None)
+# A shared two-core machine makes single examples slow at random: speed is the business of
+# benchmarks. Tests whose law needs more examples ask for them.
+settings.register_profile("house", deadline=None, max_examples=50)
 settings.load_profile("house")
 
 # DeepSpeed asks to be imported, with torch, to be seeded before every test; no test needs it.
