@@ -339,7 +339,8 @@ class Parts:
         flush_s = min(settings.loops.cycle_s, slots.interval_s)
         pids = compute_pids(source)
         node = NodeClaims(pids, socket.gethostname()) if pids else None
-        return SampleDuty(sampler, self.pulse, flush_s, node)
+        newest = partial(self.journal.ledger_slots.known, lambda: self._grid.slots)
+        return SampleDuty(sampler, self.pulse, flush_s, newest, node)
 
     def _sample(self) -> None:
         """Take one sample, if power is read at all."""

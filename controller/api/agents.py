@@ -69,7 +69,8 @@ def _deliver(desk: Desk, node: str, report: Report) -> bool:
     batch = report.batch
     if batch is not None and batch.node != node:
         raise InputInvalid(f"the address names node {node!r}, the batch names {batch.node!r}")
-    rows = laid(batch.rows, desk.grid(), batch.at) if batch else []
+    slots = desk.journal.ledger_slots.on(desk.grid(), desk.now)
+    rows = laid(batch.rows, slots, batch.at) if batch else []
     try:
         return desk.journal.nodes.deliver(node, report, rows, desk.now)
     except InputInvalid:

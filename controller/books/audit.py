@@ -133,4 +133,7 @@ def audit(journal: Journal, run: RunRow, signal: str, pue: float = 1.0) -> Audit
 def _unclaimed(journal: Journal, run: RunRow) -> tuple[Unclaimed, ...]:
     """List what nobody was charged for of a run's GPUs, in time order."""
     found = unclaimed_ug(journal, journal.stays.launches(run.run))
-    return tuple(Unclaimed(slot_start=at, carbon_ug=found[at]) for at in sorted(found))
+    return tuple(
+        Unclaimed(slot_start=start, slot_end=end, carbon_ug=found[start, end])
+        for start, end in sorted(found)
+    )

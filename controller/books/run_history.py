@@ -26,6 +26,8 @@ from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.telemetry.ledger import SlotGrid
 from wattmesh.telemetry.unobserved import PATIENCE
 
+MICROSECOND = timedelta(microseconds=1)
+
 MOST_STRETCHES = 12
 """Drift is followed over so many stays at most, the newest: each costs a look at the ledger."""
 
@@ -153,16 +155,17 @@ class RunHistory:
         chosen = [*whole[:EDGE_SLOTS], *whole[EDGE_SLOTS:][-RECENT_SLOTS:]]
         if not chosen:
             return
-        powers: dict[datetime, SlotPower] = {}
+        powers: dict[Span, SlotPower] = {}
         for part in (chosen[:EDGE_SLOTS], chosen[EDGE_SLOTS:]):
             if part:
                 powers |= self._journal.by_slot.powers(self._run.run, part[0][0], part[-1][1])
-        told = self._journal.ledger.token_marks(
-            self._run.run, chosen[0][0] - 2 * timedelta(seconds=self._grid.interval_s)
-        )
-        marks = {after.slot_start: (before, after) for before, after in pairwise(told)}
+        two_before = chosen[0][0]
+        for _ in range(2):
+            two_before = self._grid.slot(two_before - MICROSECOND)[0]
+        told = self._journal.ledger.token_marks(self._run.run, two_before)
+        marks = {(after.slot_start, after.slot_end): (before, after) for before, after in pairwise(told)}
         for start, until in chosen:
-            power, mark = powers.get(start), marks.get(start)
+            power, mark = powers.get((start, until)), marks.get((start, until))
             if power is None or mark is None or power.gpus < self._gpus_at(start):
                 continue
             before, after = mark

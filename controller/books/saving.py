@@ -9,11 +9,11 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 from wattmesh.controller.books.accounts import ACTUAL, BASELINE, BEST_SINGLE
-from wattmesh.controller.books.scopes import gpus_read
+from wattmesh.controller.books.scopes import MIXED, gpus_read, mixed_launches
 from wattmesh.controller.books.unclaimed import unclaimed_ug
 from wattmesh.controller.journal.by_slot import ScenarioSlot
 from wattmesh.controller.journal.journal import Journal
@@ -29,13 +29,15 @@ from wattmesh.policies.baseline import (
     Slot,
     difference,
 )
+from wattmesh.telemetry.ledger import Span
 from wattmesh.telemetry.readings import flags_of
 
 MOST_LOOKS = 5
 NOTHING_READ = "none of its GPUs was ever read"
 UNKNOWN_GPUS = "which GPUs its ranks use is not known"
-EARLIER_VERSION = "its baseline was kept by an earlier version, which did not note where it was"
+EARLIER_VERSION = "it began under an earlier version, which did not note where it was"
 NO_BASELINE = "it has no catalogue, so no baseline"
+OVERLAP = "an earlier version booked it in slots that overlap, as their length was changed"
 SPLIT_DARK = "some of what it is parted by was not read"
 SINGLE_BEHIND = "the best single point has not trained as many tokens yet"
 
@@ -115,7 +117,19 @@ def run_saving(
     slots = _with_unclaimed(slots, beyond)
     known = _all_known(journal, run, launches)
     starts = [each.start for each in launches]
-    return saving(slots, tokens, baseline=run.baseline, known=known, launches=starts)
+    doubt = _not_from_the_first(journal, run)
+    if not doubt and any(each.hosts for each in slots):
+        doubt = mixed_launches(journal, run, launches)
+    return saving(
+        slots, tokens, baseline=run.baseline, known=known, launches=starts, doubt=doubt
+    )
+
+
+def _not_from_the_first(journal: Journal, run: RunRow) -> str:
+    """Say that it is not known where a run was at first; "" when it is."""
+    first, stays = journal.ledger.first_mark(run.run), journal.stays.of(run.run)
+    noted = first is not None and stays and stays[0].at <= first.at
+    return "" if noted else EARLIER_VERSION
 
 
 def _all_known(journal: Journal, run: RunRow, launches: Sequence[LaunchRow]) -> bool:
@@ -129,15 +143,16 @@ def _all_known(journal: Journal, run: RunRow, launches: Sequence[LaunchRow]) -> 
 
 
 def _with_unclaimed(
-    slots: Sequence[ScenarioSlot], beyond: Mapping[datetime, int | None]
+    slots: Sequence[ScenarioSlot], beyond: Mapping[Span, int | None]
 ) -> tuple[ScenarioSlot, ...]:
     """Raise the most a run emitted by what nobody was charged for of its GPUs' joules."""
     if not beyond:
         return tuple(slots)
-    there = {each.slot_start for each in slots if each.scenario == ACTUAL}
+    there = {_span(each) for each in slots if each.scenario == ACTUAL}
     missing = [
         ScenarioSlot(
             slot_start=start,
+            slot_end=end,
             scenario=ACTUAL,
             kind="",
             tokens=0,
@@ -148,11 +163,11 @@ def _with_unclaimed(
             signals=frozenset(),
             qualities=frozenset(),
         )
-        for start in beyond.keys() - there
+        for start, end in beyond.keys() - there
     ]
     found = []
-    for each in sorted((*slots, *missing), key=lambda slot: (slot.slot_start, slot.scenario)):
-        more_ug = beyond.get(each.slot_start, 0) if each.scenario == ACTUAL else 0
+    for each in sorted((*slots, *missing), key=lambda slot: (*_span(slot), slot.scenario)):
+        more_ug = beyond.get(_span(each), 0) if each.scenario == ACTUAL else 0
         known = each.upper_ug is not None and more_ug is not None
         upper_ug = (each.upper_ug or 0) + (more_ug or 0) if known else None
         found.append(replace(each, upper_ug=upper_ug))
@@ -177,6 +192,7 @@ def saving(
     baseline: str,
     known: bool,
     launches: Sequence[datetime] = (),
+    doubt: str = "",
 ) -> Saving:
     """Compute a saving. Pure.
 
@@ -186,6 +202,7 @@ def saving(
         baseline: its submitted point; "" for none.
         known: the GPUs of all its ranks are known.
         launches: when each of its launches began, in time order.
+        doubt: why none is told, which these slots do not show; "" where they show all.
     """
     own = [each for each in slots if each.scenario == ACTUAL]
     spent = Saving(
@@ -195,7 +212,8 @@ def saving(
         signals=tuple(sorted({name for each in slots for name in each.signals})),
         flags=flags_of(*(word for each in slots for word in each.qualities)),
     )
-    why = _untold(own, spent.signals, baseline=baseline, known=known) or _mixed(own, launches)
+    why = _untold(own, spent.signals, baseline=baseline, known=known)
+    why = why or doubt or _mixed(own, launches) or _overlaps(slots)
     kinds = {each.kind for each in slots if each.scenario == BASELINE}
     if not why and not kinds <= {Kind.AS_RUN, Kind.MODELLED, Kind.ASSUMED}:
         why = EARLIER_VERSION
@@ -228,6 +246,17 @@ def _untold(
     return ""
 
 
+def _span(slot: ScenarioSlot) -> Span:
+    """Give when a slot begins and ends."""
+    return slot.slot_start, slot.slot_end
+
+
+def _overlaps(slots: Sequence[ScenarioSlot]) -> str:
+    """Say that slots lie upon each other, so that none can be held against another; "" if none."""
+    spans = dict.fromkeys(map(_span, slots))
+    return OVERLAP if any(one[1] > two[0] for one, two in pairwise(spans)) else ""
+
+
 def _mixed(own: Sequence[ScenarioSlot], launches: Sequence[datetime]) -> str:
     """Say that processors were read in some slots and not in others; "" where they were not.
 
@@ -241,7 +270,7 @@ def _mixed(own: Sequence[ScenarioSlot], launches: Sequence[datetime]) -> str:
         slots = list(group)
         fewer = fewer or len({each.hosts for each in (slots[:-1] or slots)}) > 1
     if fewer:
-        return "processors and memory were not read on the same nodes throughout"
+        return MIXED
     if 0 < with_host < len(read):
         return (
             f"processors and memory were read in {with_host} of its {len(read)} slots only, so its "
@@ -281,7 +310,7 @@ def _sum(parts: Any) -> int | None:
 def _beside(slots: Sequence[ScenarioSlot], scenario: str) -> list[Slot]:
     """Put a scenario's slots beside the run's own, in time order."""
     found = []
-    for _, group in groupby(slots, key=lambda each: each.slot_start):
+    for _, group in groupby(slots, key=_span):
         by_scenario = {each.scenario: each for each in group}
         own, other = by_scenario.get(ACTUAL), by_scenario.get(scenario)
         as_run = other is not None and other.kind == Kind.AS_RUN

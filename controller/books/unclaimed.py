@@ -27,10 +27,11 @@ class Unclaimed:
     """What nobody was charged for of a run's GPUs in a slot. `carbon_ug`: None without a price."""
 
     slot_start: datetime
+    slot_end: datetime
     carbon_ug: int | None
 
 
-def unclaimed_ug(journal: Journal, launches: Sequence[LaunchRow]) -> Mapping[datetime, int | None]:
+def unclaimed_ug(journal: Journal, launches: Sequence[LaunchRow]) -> Mapping[Span, int | None]:
     """Give the most a run drew of nobody's joules, in micrograms by slot; None without a price.
 
     Args:
@@ -40,11 +41,12 @@ def unclaimed_ug(journal: Journal, launches: Sequence[LaunchRow]) -> Mapping[dat
     Raises:
         JournalUnavailable: the journal does not answer.
     """
-    found: dict[datetime, int | None] = {}
+    found: dict[Span, int | None] = {}
     for row in unclaimed(journal, launches):
-        before = found.get(row.slot_start, 0)
+        slot = (row.slot_start, row.slot_end)
+        before = found.get(slot, 0)
         known = before is not None and row.carbon_ug is not None
-        found[row.slot_start] = (before or 0) + (row.carbon_ug or 0) if known else None
+        found[slot] = (before or 0) + (row.carbon_ug or 0) if known else None
     return found
 
 

@@ -25,6 +25,7 @@ The map:
     forecasts.py         forecasts as they were issued, and the skill of their sources
     carbon.py            what was observed of the grid, append-only, and how its polls went
     ledger.py            joules and grams per slot
+    ledger_slots.py      where its slots begin and end, over every change of the settings
     sums.py              what the ledger adds up to, old slots added up once
     by_slot.py           the same slot by slot, for budgets and reports
     spent.py             what was spent of it, old slots read once

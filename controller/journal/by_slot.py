@@ -19,6 +19,7 @@ from wattmesh.controller.journal.values import from_us, to_us, with_moments
 from wattmesh.policies.budget import Spent
 from wattmesh.telemetry.attribution import HOST_DEVICES
 from wattmesh.telemetry.carbon import signal_quality
+from wattmesh.telemetry.ledger import Span
 from wattmesh.telemetry.readings import Component, Quality, component_of, merged_quality
 from wattmesh.telemetry.unobserved import UNOBSERVED
 
@@ -103,6 +104,7 @@ class ScenarioSlot:
     """
 
     slot_start: datetime
+    slot_end: datetime
     scenario: str
     kind: str
     tokens: int
@@ -245,25 +247,26 @@ class BySlot:
         with self._database.reading() as connection:
             return int(connection.execute(query).scalar() or 0) / 1000
 
-    def powers(self, run: str, start: datetime, end: datetime) -> dict[datetime, SlotPower]:
-        """Give what a run drew in slots that begin in [start, end), by their start."""
+    def powers(self, run: str, start: datetime, end: datetime) -> dict[Span, SlotPower]:
+        """Give what a run drew in slots that begin in [start, end)."""
         table = ENERGY.c
+        amounts = (table.gpu_uuid, table.energy_mj, table.upper_mj, table.quality)
         query = (
-            select(table.slot_start, table.gpu_uuid, table.energy_mj, table.upper_mj, table.quality)
+            select(*(table[name] for name in _TIMES), *amounts)
             .where(table.run == run, table.slot_start.between(to_us(start), to_us(end) - 1))
-            .order_by(table.slot_start)
+            .order_by(table.slot_start, table.slot_end)
         )
-        found: dict[datetime, SlotPower] = {}
+        found: dict[Span, SlotPower] = {}
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
             shared = {
                 (int(row.slot_start), row.gpu_uuid): int(row.energy_mj)
                 for row in connection.execute(_not_of(run, start, end))
             }
-        for start_us, group in groupby(rows, key=lambda row: int(row.slot_start)):
+        for (start_us, end_us), group in groupby(rows, key=lambda row: (*map(int, row[:2]),)):
             parts = list(group)
             gpus = {row.gpu_uuid for row in parts if component_of(row.gpu_uuid) is Component.GPU}
-            found[from_us(start_us)] = SlotPower(
+            found[from_us(start_us), from_us(end_us)] = SlotPower(
                 energy_mj=sum(row.energy_mj or 0 for row in parts),
                 upper_mj=sum(row.upper_mj for row in parts)
                 + sum(shared.get((start_us, gpu), 0) for gpu in gpus),
@@ -276,13 +279,8 @@ class BySlot:
         """Give a run's slots in every scenario, in time order."""
         table = EMISSIONS.c
         priced = table.g_milli_per_kwh.is_not(None)
-        key = (
-            table.slot_start,
-            table.scenario,
-            table.signal,
-            table.quality,
-            table.energy_quality,
-        )
+        place = (*(table[name] for name in _TIMES), table.scenario)
+        key = (*place, table.signal, table.quality, table.energy_quality)
         kind = case((table.scenario == ACTUAL, ""), else_=table.line)
         hosts = or_(*(table.gpu_uuid.like(each) for each in OTHER_COMPONENTS))
         query = (
@@ -299,12 +297,12 @@ class BySlot:
             )
             .where(table.run == run)
             .group_by(*key)
-            .order_by(table.slot_start, table.scenario)
+            .order_by(*place)
         )
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
-        together = groupby(rows, key=lambda row: (int(row.slot_start), row.scenario))
-        return tuple(_scenario_slot(*place, list(group)) for place, group in together)
+        together = groupby(rows, key=lambda row: (*map(int, row[:2]), row.scenario))
+        return tuple(_scenario_slot(*each, list(group)) for each, group in together)
 
     def changed(self, slot_starts_us: Iterable[int]) -> None:
         """Hear that rows of these slots were written by this process."""
@@ -404,12 +402,15 @@ def _not_of(run: str, start: datetime, end: datetime) -> Select[Any]:
 _GRAMS = ("carbon_ug", "upper_ug")
 
 
-def _scenario_slot(start_us: int, scenario: str, rows: Sequence[Row[Any]]) -> ScenarioSlot:
+def _scenario_slot(
+    start_us: int, end_us: int, scenario: str, rows: Sequence[Row[Any]]
+) -> ScenarioSlot:
     """Put the sums of one slot together."""
     parts = [row._mapping for row in rows]
     carbon_ug, upper_ug = (sum(int(row[name]) for row in parts) for name in _GRAMS)
     return ScenarioSlot(
         slot_start=from_us(start_us),
+        slot_end=from_us(end_us),
         scenario=scenario,
         kind=max(row.kind for row in rows),
         tokens=sum(int(row.tokens) for row in rows),

@@ -18,6 +18,7 @@ from wattmesh.controller.journal.events import EventStore
 from wattmesh.controller.journal.forecasts import ForecastStore
 from wattmesh.controller.journal.leadership import Leadership
 from wattmesh.controller.journal.ledger import LedgerStore
+from wattmesh.controller.journal.ledger_slots import LedgerSlots
 from wattmesh.controller.journal.nodes import NodeStore
 from wattmesh.controller.journal.outages import OutageStore
 from wattmesh.controller.journal.retention import Retention
@@ -45,6 +46,7 @@ class Journal:
         self.carbon = CarbonStore(database, self.forecasts)
         self.by_slot = BySlot(database)
         self.ledger = LedgerStore(database, self.by_slot.changed)
+        self.ledger_slots = LedgerSlots(database)
         self.coverage = CoverageStore(database, self.ledger.added)
         self.stays = StayStore(database)
         self.budgets = BudgetStore(database)

@@ -31,7 +31,7 @@ from wattmesh.controller.journal.values import (
     upsert,
     with_moments,
 )
-from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
+from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow, Span
 
 __all__ = ["EmissionRow", "Intensity", "LedgerStore", "TokenMark", "TotalRow"]
 
@@ -246,14 +246,27 @@ class LedgerStore:
         with self._database.reading() as connection:
             return from_us(connection.execute(query).scalar())
 
+    def reckoned(self, run: str) -> tuple[Span, ...]:
+        """List the slots that a run's other scenarios have, in time order."""
+        table = EMISSIONS.c
+        query = (
+            select(table.slot_start, table.slot_end)
+            .where(table.run == run, table.scenario != ACTUAL)
+            .distinct()
+            .order_by(table.slot_start)
+        )
+        with self._database.reading() as connection:
+            return tuple((from_us(start), from_us(end)) for start, end in connection.execute(query))
+
     def unemitted(self, since: datetime | None, scenario: str) -> tuple[EnergyRow, ...]:
-        """List energy rows of slots from `since` whose emission row lacks or has other joules."""
+        """List energy rows of slots from `since` that their emission row does not tell as is."""
         query = (
             select(ENERGY)
             .outerjoin(EMISSIONS, same_slot(scenario))
             .where(
                 or_(
                     EMISSIONS.c.run.is_(None),
+                    EMISSIONS.c.slot_end != ENERGY.c.slot_end,
                     EMISSIONS.c.energy_mj.is_distinct_from(ENERGY.c.energy_mj),
                     EMISSIONS.c.upper_mj != ENERGY.c.upper_mj,
                     EMISSIONS.c.energy_quality != ENERGY.c.quality,
