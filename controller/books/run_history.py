@@ -163,7 +163,9 @@ class RunHistory:
         for _ in range(2):
             two_before = self._grid.slot(two_before - MICROSECOND)[0]
         told = self._journal.ledger.token_marks(self._run.run, two_before)
-        marks = {(after.slot_start, after.slot_end): (before, after) for before, after in pairwise(told)}
+        marks = {
+            (after.slot_start, after.slot_end): (before, after) for before, after in pairwise(told)
+        }
         for start, until in chosen:
             power, mark = powers.get((start, until)), marks.get((start, until))
             if power is None or mark is None or power.gpus < self._gpus_at(start):

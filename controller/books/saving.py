@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any
 
 from wattmesh.controller.books.accounts import ACTUAL, BASELINE, BEST_SINGLE
@@ -37,7 +37,7 @@ NOTHING_READ = "none of its GPUs was ever read"
 UNKNOWN_GPUS = "which GPUs its ranks use is not known"
 EARLIER_VERSION = "it began under an earlier version, which did not note where it was"
 NO_BASELINE = "it has no catalogue, so no baseline"
-OVERLAP = "an earlier version booked it in slots that overlap, as their length was changed"
+OVERLAP = "the length of slots was changed in the midst of one, and not all of that is comparable"
 SPLIT_DARK = "some of what it is parted by was not read"
 SINGLE_BEHIND = "the best single point has not trained as many tokens yet"
 
@@ -120,9 +120,7 @@ def run_saving(
     doubt = _not_from_the_first(journal, run)
     if not doubt and any(each.hosts for each in slots):
         doubt = mixed_launches(journal, run, launches)
-    return saving(
-        slots, tokens, baseline=run.baseline, known=known, launches=starts, doubt=doubt
-    )
+    return saving(slots, tokens, baseline=run.baseline, known=known, launches=starts, doubt=doubt)
 
 
 def _not_from_the_first(journal: Journal, run: RunRow) -> str:
@@ -251,10 +249,29 @@ def _span(slot: ScenarioSlot) -> Span:
     return slot.slot_start, slot.slot_end
 
 
+def _together(slots: Sequence[ScenarioSlot]) -> list[list[ScenarioSlot]]:
+    """Part slots of all scenarios where one ends and none goes on; they are in time order.
+
+    Slots of one length are each by itself. Where the length was changed within a slot, what was
+    booked of that time is compared as a whole.
+    """
+    found: list[list[ScenarioSlot]] = []
+    until = None
+    for each in slots:
+        if until is None or each.slot_start >= until:
+            found.append([])
+        found[-1].append(each)
+        until = max(until or each.slot_end, each.slot_end)
+    return found
+
+
 def _overlaps(slots: Sequence[ScenarioSlot]) -> str:
-    """Say that slots lie upon each other, so that none can be held against another; "" if none."""
-    spans = dict.fromkeys(map(_span, slots))
-    return OVERLAP if any(one[1] > two[0] for one, two in pairwise(spans)) else ""
+    """Say that slots of other kinds lie upon each other in a scenario; "" where none do."""
+    for group in _together(slots):
+        kinds = {(each.scenario, each.kind) for each in group}
+        if len(kinds) > len({scenario for scenario, _ in kinds}):
+            return OVERLAP
+    return ""
 
 
 def _mixed(own: Sequence[ScenarioSlot], launches: Sequence[datetime]) -> str:
@@ -310,19 +327,19 @@ def _sum(parts: Any) -> int | None:
 def _beside(slots: Sequence[ScenarioSlot], scenario: str) -> list[Slot]:
     """Put a scenario's slots beside the run's own, in time order."""
     found = []
-    for _, group in groupby(slots, key=_span):
-        by_scenario = {each.scenario: each for each in group}
-        own, other = by_scenario.get(ACTUAL), by_scenario.get(scenario)
-        as_run = other is not None and other.kind == Kind.AS_RUN
+    for group in _together(slots):
+        own = [each for each in group if each.scenario == ACTUAL]
+        other = [each for each in group if each.scenario == scenario]
+        kinds = {each.kind for each in other}
         found.append(
             Slot(
-                tokens=other.tokens if other else 0,
-                carbon_ug=other.carbon_ug if other else 0,
-                upper_ug=other.upper_ug if other else 0,
-                own_ug=own.carbon_ug if own else 0,
-                own_upper_ug=own.upper_ug if own else 0,
-                as_run=as_run,
-                settled=other is None or other.kind != Kind.ASSUMED,
+                tokens=sum(each.tokens for each in other),
+                carbon_ug=_sum(each.carbon_ug for each in other),
+                upper_ug=_sum(each.upper_ug for each in other),
+                own_ug=_sum(each.carbon_ug for each in own),
+                own_upper_ug=_sum(each.upper_ug for each in own),
+                as_run=kinds == {Kind.AS_RUN},
+                settled=Kind.ASSUMED not in kinds,
             )
         )
     return found

@@ -12,7 +12,6 @@ from wattmesh.controller.journal.stays import LaunchRow
 from wattmesh.reconfig.catalogue import PowerScope
 from wattmesh.telemetry.attribution import is_gpu
 
-
 MIXED = "processors and memory were not read on the same nodes throughout"
 NOT_SEEN_YET = "whether processors and memory are read since its newest launch is not known yet"
 

@@ -7,7 +7,7 @@ gives of it, days that were rolled up included where a method says so.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, permutations
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, case, func, or_, select
@@ -248,7 +248,7 @@ class BySlot:
             return int(connection.execute(query).scalar() or 0) / 1000
 
     def powers(self, run: str, start: datetime, end: datetime) -> dict[Span, SlotPower]:
-        """Give what a run drew in slots that begin in [start, end)."""
+        """Give what a run drew in slots that begin in [start, end) and that no other overlaps."""
         table = ENERGY.c
         amounts = (table.gpu_uuid, table.energy_mj, table.upper_mj, table.quality)
         query = (
@@ -273,7 +273,8 @@ class BySlot:
                 gpus=len(gpus),
                 quality=merged_quality(row.quality for row in parts if row.energy_mj is not None),
             )
-        return found
+        upon = {one for one, two in permutations(found, 2) if one[0] < two[1] and two[0] < one[1]}
+        return {span: each for span, each in found.items() if span not in upon}
 
     def scenarios(self, run: str) -> tuple[ScenarioSlot, ...]:
         """Give a run's slots in every scenario, in time order."""

@@ -88,13 +88,11 @@ class LedgerSlots:
         starts = select(func.min(table.slot_start).label("start")).cte(recursive=True)
         following = select(func.min(table.slot_start)).where(table.slot_start > starts.c.start)
         starts = starts.union_all(
-            select(following.correlate(starts).scalar_subquery()).where(
-                starts.c.start.is_not(None)
-            )
+            select(following.correlate(starts).scalar_subquery()).where(starts.c.start.is_not(None))
         )
         end = select(table.slot_end).where(table.slot_start == starts.c.start).limit(1)
-        query = select(
-            starts.c.start, end.correlate(starts).scalar_subquery().label("end")
-        ).where(starts.c.start.is_not(None))
+        query = select(starts.c.start, end.correlate(starts).scalar_subquery().label("end")).where(
+            starts.c.start.is_not(None)
+        )
         with self._database.reading() as connection:
             return [(from_us(row.start), from_us(row.end)) for row in connection.execute(query)]

@@ -13,7 +13,6 @@ submitted point, and that a modelled one has the right tokens and joules, is not
 
 import json
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,6 +27,7 @@ Row = dict[str, Any]
 MJ_PER_KWH = 3_600_000_000
 MILLI_G_TO_UG = 1000
 AS_RUN = "as_run"
+SEVERAL = "several"
 KINDS = (AS_RUN, "modelled", "assumed")
 HOSTS = ("cpu", "dram", "node")
 SCENARIOS = {"reference": "baseline", "single": "best single"}
@@ -126,19 +126,44 @@ def _both(one: int | None, other: int | None) -> int | None:
 
 def beside(actual: list[Row], scenario: list[Row], unclaimed: list[Row]) -> list[Slot]:
     """Put both in time order, slot by slot; what nobody was charged for may be the run's."""
-    beyond = {_start(row): row["carbon_ug"] for row in unclaimed}
-    own: dict[datetime, list[Row]] = defaultdict(list)
-    for row in actual:
-        own[_start(row)].append(row)
-    other = {_start(row): row for row in scenario}
-    return [
-        Slot(
-            own_ug=_known(own[start], "energy_mj", "carbon_ug"),
-            own_upper_ug=_both(_known(own[start], "upper_mj", "upper_ug"), beyond.get(start, 0)),
-            row=other.get(start),
+    found = []
+    for rows in _together([(actual, 0), (scenario, 1), (unclaimed, 2)]):
+        own, other, beyond = ([row for row, part in rows if part == number] for number in range(3))
+        upper_ug = _known(own, "upper_mj", "upper_ug")
+        for row in beyond:
+            upper_ug = _both(upper_ug, row["carbon_ug"])
+        found.append(
+            Slot(
+                own_ug=_known(own, "energy_mj", "carbon_ug"),
+                own_upper_ug=upper_ug,
+                row=_one(other) if other else None,
+            )
         )
-        for start in sorted(own.keys() | other.keys() | beyond.keys())
-    ]
+    return found
+
+
+def _together(parts: Sequence[tuple[list[Row], int]]) -> list[list[tuple[Row, int]]]:
+    """Put rows in time order, those of slots that lie upon each other together."""
+    found: list[list[tuple[Row, int]]] = []
+    until = ""
+    every = [(row, part) for rows, part in parts for row in rows]
+    for row, part in sorted(every, key=lambda each: (_start(each[0]), each[1])):
+        if not found or _start(row) >= datetime.fromisoformat(until):
+            found.append([])
+            until = row["slot_end"]
+        found[-1].append((row, part))
+        until = max(until, row["slot_end"], key=datetime.fromisoformat)
+    return found
+
+
+def _one(rows: Sequence[Row]) -> Row:
+    """Give one row for all that a scenario has of a time; of two kinds it can be no saving."""
+    amounts = {
+        name: None if any(row[name] is None for row in rows) else sum(row[name] for row in rows)
+        for name in ("tokens", "carbon_ug", "upper_ug")
+    }
+    kinds = {row["line"] for row in rows}
+    return {**rows[0], **amounts, "line": kinds.pop() if len(kinds) == 1 else SEVERAL}
 
 
 def shares(slots: Sequence[Slot], tokens: int) -> list[Fraction] | None:
@@ -175,7 +200,7 @@ class Told:
 def compared(slots: Sequence[Slot], tokens: int) -> Told:
     """Compare a run with a scenario; shares are rounded against the saving."""
     counted = shares(slots, tokens)
-    if counted is None:
+    if counted is None or any(slot.row and slot.row["line"] == SEVERAL for slot in slots):
         return Told()
     low = high = reference = 0
     whole, dark = True, False
