@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.books import story, switched
+from tests.books.cuts import Cuts, cut
 from tests.books.profile import many, seen_first
 from tests.books.site import Sight, Sites, moment
 from tests.books.switched import Switched, judge_band, judge_parts, live
@@ -115,6 +116,7 @@ def test_parts_that_do_not_add_up_are_caught(sites: Sites, monkeypatch: pytest.M
         reports=(),
         anew=frozenset(),
         limits=True,
+        cuts=Cuts(first=cut(story.SLOT_S)),
     )
     at = story.MOVED.end + 30 * story.SLOT_S
     site.price(at)
