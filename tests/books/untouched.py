@@ -177,10 +177,9 @@ def _sight(draw: st.DrawFn, dice: random.Random, start: int, end: int) -> Sight:
 
 def live(sites: Sites, life: Untouched, seen: Seen) -> Site:
     """Live through it; at every look the saving is exactly 0, or not told."""
-    world = life.world
+    world, kept = life.world, life.cuts.told
     limits = dict.fromkeys(world.gpus, 700.0) if life.limits else {}
-    cuts, kept = life.cuts, life.cuts.told
-    site = sites.site(world, life.sights, life.told, limits=limits, cut=cuts.first)
+    site = sites.site(world, life.sights, life.told, limits=limits, cut=life.cuts.first)
     slots = range(len(world.prices) - 30)
     waiting = {slot: (slot + life.late_slots) * world.slot_s for slot in life.untold}
     site.tell_prices([slot for slot in slots if slot not in waiting], world.start)
@@ -196,19 +195,11 @@ def live(sites: Sites, life: Untouched, seen: Seen) -> Site:
         site.tell_prices(told, at)
         for slot in told:
             del waiting[slot]
-        if at in fresh:
-            site.begin(at, world.tokens(at))
-        elif at == world.end:
-            site.finish(at) if world.finishes else site.report(at)
-        elif world.stay(at).lives:
-            site.report(at)
-            if number in life.withdrawn:
-                site.order(at, "B")
-                site.withdraw(at)
+        _say(life, site, at, number, fresh)
         if number in life.anew:
             site.restart()
-        if cuts.then and number == cuts.at:
-            recut(site, cuts.then, at)
+        if life.cuts.then and number == life.cuts.at:
+            recut(site, life.cuts.then, at)
             kept = True
         later = min(at + life.lags[number % len(life.lags)], following)
         site.deliver(later)
@@ -224,6 +215,20 @@ def live(sites: Sites, life: Untouched, seen: Seen) -> Site:
         site.price(later)
         judge(site, later, seen)
     return site
+
+
+def _say(life: Untouched, site: Site, at: int, number: int, fresh: set[int]) -> None:
+    """Say what a run says at a look."""
+    world = life.world
+    if at in fresh:
+        site.begin(at, world.tokens(at))
+    elif at == world.end:
+        site.finish(at) if world.finishes else site.report(at)
+    elif world.stay(at).lives:
+        site.report(at)
+        if number in life.withdrawn:
+            site.order(at, "B")
+            site.withdraw(at)
 
 
 def _moments(life: Untouched, fresh: set[int]) -> list[int]:
