@@ -79,9 +79,18 @@ def assert_true(found: Saving) -> None:
 def test_a_change_of_slots_makes_no_saving_and_takes_none(
     sites: Sites, case: tuple[SlotGrid, SlotGrid, int, bool]
 ) -> None:
-    """An untouched run saves exactly 0, and a moved one what is true; both are told."""
+    """An untouched run saves exactly 0, and a moved one what is true; both are told.
+
+    No two slots of the ledger overlap, in any scenario, and a daemon that starts anew cuts alike.
+    """
     assert lived(sites, case, KEPT).saving(60 * S).saved_ug == 0
-    assert_true(lived(sites, case).saving(60 * S))
+    site = lived(sites, case)
+    assert_true(site.saving(60 * S))
+    rows = (*site.journal.ledger.energy(), *site.journal.ledger.emissions())
+    spans = sorted({(row.slot_start, row.slot_end) for row in rows})
+    assert all(one[1] <= two[0] for one, two in pairwise(spans))
+    anew = LedgerSlots(site.journal.database).on(case[1], moment(0))
+    assert {anew.slot(start) for start, _ in spans} == {*spans}
 
 
 def test_books_that_were_kept_in_two_lengths_at_once_tell_nothing_false(
@@ -89,7 +98,7 @@ def test_books_that_were_kept_in_two_lengths_at_once_tell_nothing_false(
 ) -> None:
     """A sampler of before went on in half hours after a reload. From the next start on all is told.
 
-    It is also the sabotaged twin: a ledger that forgets how it was cut is seen, and tells no figure.
+    So it is the sabotaged twin too: a ledger that forgets how it was cut is seen, and tells nothing.
     """
     site = story.begun(sites, MOVED, cut=cut(6 * S))
     accounts = Accounts(site.journal, site.signal, cut(S), limits=dict)
@@ -118,14 +127,3 @@ def test_the_slot_under_way_ends_as_it_began(sites: Sites) -> None:
     found = slots.on(cut(4 * S), moment(13 * S))
     spans = [found.slot(moment(at * S)) for at in (11, 13, 18)]
     assert spans == [(moment(a * S), moment(b * S)) for a, b in ((8, 12), (12, 18), (18, 20))]
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_time_has_one_partition(sites: Sites, case: tuple[SlotGrid, SlotGrid, int, bool]) -> None:
-    """No two slots of the ledger overlap, in any scenario; a daemon that starts anew sees them."""
-    site = lived(sites, case)
-    rows = (*site.journal.ledger.energy(), *site.journal.ledger.emissions())
-    spans = sorted({(row.slot_start, row.slot_end) for row in rows})
-    assert all(one[1] <= two[0] for one, two in pairwise(spans))
-    anew = LedgerSlots(site.journal.database).on(case[1], moment(0))
-    assert {anew.slot(start) for start, _ in spans} == {*spans}

@@ -13,9 +13,10 @@ import pytest
 
 from tests.books import story
 from tests.books.site import Site, Sites, Told, moment
-from tests.books.world import World
+from tests.books.world import Stay, World
 from wattmesh.controller.books.budget import RunBudget, budget
 from wattmesh.reconfig.catalogue import Catalogue, PowerScope
+from wattmesh.reconfig.switch import SwitchState
 from wattmesh.telemetry.delivery import Report
 
 S = story.SLOT_S
@@ -135,6 +136,59 @@ def test_where_it_cannot_nothing_is_compared_and_it_is_said(
     assert "power_scope and host_power_w" in line.split_unsettled
     assert f"the catalogue's watts are of the {scope}" in line.scope_note
     assert line.meter_scope == {0: "gpu", 1: "some nodes", 2: "node"}[len(hosts)]
+
+
+def launched_again(
+    sites: Sites, hosts: tuple[str, ...], gpus: tuple[str, ...]
+) -> Iterator[tuple[int, Site]]:
+    """Switch by restart to B, on these GPUs; from then on these hosts' processors are read."""
+    begun, back = 6 * S + 30, 7 * S + 50
+    wait = Stay(start=begun, end=back, lives=False, power_mw=dict.fromkeys(story.GPUS, 0))
+    site = story.begun(
+        sites, story.world(story.at("A", 0, begun), wait, story.at("B", back, 15 * S))
+    )
+    rows = [
+        story.row(number, f"cpu:{host}:package-0", 400_000 * S, source="rapl")
+        for number in range(15)
+        for host in BOTH
+        if host in hosts or number * S < back
+    ]
+    site.journal.ledger.book(rows, [])
+    story.live(site, begun - 1)
+    site.deliver(begun)
+    site.report(begun)
+    site.order(begun, "B")
+    site.step(begun, SwitchState.CHECKPOINTING)
+    site.finish(begun, reason="restart")
+    site.gpus = {"B": gpus}
+    site.begin(back, site.world.tokens(back), "B")
+    for now in range(8 * S, 15 * S + 1, S):
+        story.tell(site, now)
+        site.price(now)
+        yield now, site
+
+
+@pytest.mark.parametrize(
+    ("hosts", "gpus", "told"),
+    [
+        (BOTH, story.GPUS, True),
+        (("n1",), story.GPUS, False),
+        ((), story.GPUS, False),
+        (("n1",), ("g0", "g1"), True),
+        (("n2",), ("g0", "g1"), False),
+    ],
+)
+def test_processors_are_read_in_every_launch_or_nothing_is_compared(
+    sites: Sites, hosts: tuple[str, ...], gpus: tuple[str, ...], *, told: bool
+) -> None:
+    """Each launch alone is of one scope; a launch on one node only needs that node's meter."""
+    for now, site in launched_again(sites, hosts, gpus):
+        nodes(site)
+        found = site.saving(now)
+        assert told or found.saved_ug is None
+    (line,) = budget(site.journal, moment(NOW), "").runs
+    assert (site.saving(NOW).saved_ug is not None) is told
+    assert told or line.meter_scope == "some nodes"
 
 
 def test_watts_that_are_compared_without_a_look_at_their_scope_are_caught(
