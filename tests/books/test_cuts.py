@@ -98,7 +98,7 @@ def test_books_that_were_kept_in_two_lengths_at_once_tell_nothing_false(
 ) -> None:
     """A sampler of before went on in half hours after a reload. From the next start on all is told.
 
-    So it is the sabotaged twin too: a ledger that forgets how it was cut is seen, and tells nothing.
+    So it is the sabotaged twin too: a ledger that forgets how it was cut is seen.
     """
     site = story.begun(sites, MOVED, cut=cut(6 * S))
     accounts = Accounts(site.journal, site.signal, cut(S), limits=dict)

@@ -138,20 +138,23 @@ def test_where_it_cannot_nothing_is_compared_and_it_is_said(
     assert line.meter_scope == {0: "gpu", 1: "some nodes", 2: "node"}[len(hosts)]
 
 
+PACKAGES = ("n1:package-0", "n1:package-1", "n2:package-0")
+
+
 def launched_again(
-    sites: Sites, hosts: tuple[str, ...], gpus: tuple[str, ...]
+    sites: Sites, before: tuple[str, ...], after: tuple[str, ...], gpus: tuple[str, ...]
 ) -> Iterator[tuple[int, Site]]:
-    """Switch by restart to B, on these GPUs; from then on these hosts' processors are read."""
+    """Switch by restart to B, on these GPUs; until and from then on these processors are read."""
     begun, back = 6 * S + 30, 7 * S + 50
     wait = Stay(start=begun, end=back, lives=False, power_mw=dict.fromkeys(story.GPUS, 0))
-    site = story.begun(
-        sites, story.world(story.at("A", 0, begun), wait, story.at("B", back, 15 * S))
-    )
+    world = story.world(story.at("A", 0, begun), wait, story.at("B", back, 15 * S))
+    site = story.begun(sites, world)
     rows = [
-        story.row(number, f"cpu:{host}:package-0", 400_000 * S, source="rapl")
+        story.row(number, f"cpu:{package}", 200_000 * S, source="rapl")
         for number in range(15)
-        for host in BOTH
-        if host in hosts or number * S < back
+        for package in PACKAGES
+        if (package in before and number * S < back)
+        or (package in after and (number + 1) * S > back)
     ]
     site.journal.ledger.book(rows, [])
     story.live(site, begun - 1)
@@ -161,7 +164,7 @@ def launched_again(
     site.step(begun, SwitchState.CHECKPOINTING)
     site.finish(begun, reason="restart")
     site.gpus = {"B": gpus}
-    site.begin(back, site.world.tokens(back), "B")
+    site.begin(back, world.tokens(back), "B")
     for now in range(8 * S, 15 * S + 1, S):
         story.tell(site, now)
         site.price(now)
@@ -169,23 +172,32 @@ def launched_again(
 
 
 @pytest.mark.parametrize(
-    ("hosts", "gpus", "told"),
+    ("before", "after", "gpus", "known", "told"),
     [
-        (BOTH, story.GPUS, True),
-        (("n1",), story.GPUS, False),
-        ((), story.GPUS, False),
-        (("n1",), ("g0", "g1"), True),
-        (("n2",), ("g0", "g1"), False),
+        (PACKAGES, PACKAGES, story.GPUS, True, True),
+        (PACKAGES, PACKAGES[:2], story.GPUS, True, False),
+        (PACKAGES, PACKAGES[1:], story.GPUS, True, False),
+        (PACKAGES, (), story.GPUS, True, False),
+        (PACKAGES[:2], PACKAGES, story.GPUS, True, False),
+        (PACKAGES, PACKAGES[:2], ("g0", "g1"), True, True),
+        (PACKAGES, PACKAGES[:2], ("g0", "g1"), False, False),
+        (PACKAGES, PACKAGES[2:], ("g0", "g1"), True, False),
     ],
 )
-def test_processors_are_read_in_every_launch_or_nothing_is_compared(
-    sites: Sites, hosts: tuple[str, ...], gpus: tuple[str, ...], *, told: bool
+def test_processors_are_read_alike_in_every_launch_or_nothing_is_compared(
+    sites: Sites,
+    before: tuple[str, ...],
+    after: tuple[str, ...],
+    gpus: tuple[str, ...],
+    *,
+    known: bool,
+    told: bool,
 ) -> None:
-    """Each launch alone is of one scope; a launch on one node only needs that node's meter."""
-    for now, site in launched_again(sites, hosts, gpus):
-        nodes(site)
-        found = site.saving(now)
-        assert told or found.saved_ug is None
+    """A launch on one node needs that node's only, where it is known which node that is."""
+    for now, site in launched_again(sites, before, after, gpus):
+        if known:
+            nodes(site)
+        assert told or site.saving(now).saved_ug is None
     (line,) = budget(site.journal, moment(NOW), "").runs
     assert (site.saving(NOW).saved_ug is not None) is told
     assert told or line.meter_scope == "some nodes"
