@@ -14,10 +14,11 @@ from typing import Any
 
 from wattmesh.controller.books.accounts import ACTUAL, BASELINE, BEST_SINGLE
 from wattmesh.controller.books.scopes import MIXED, gpus_read, mixed_launches
+from wattmesh.controller.books.spread import Laid, bounded
 from wattmesh.controller.books.unclaimed import unclaimed_ug
-from wattmesh.controller.journal.by_slot import ScenarioSlot
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
+from wattmesh.controller.journal.scenario_slots import ScenarioSlot
 from wattmesh.controller.journal.stays import LaunchRow
 from wattmesh.policies.baseline import (
     BEHIND,
@@ -326,7 +327,7 @@ def _sum(parts: Any) -> int | None:
 
 def _beside(slots: Sequence[ScenarioSlot], scenario: str) -> list[Slot]:
     """Put a scenario's slots beside the run's own, in time order."""
-    found = []
+    found, laid = list[Slot](), list[Laid]()
     for group in _together(slots):
         own = [each for each in group if each.scenario == ACTUAL]
         other = [each for each in group if each.scenario == scenario]
@@ -342,4 +343,11 @@ def _beside(slots: Sequence[ScenarioSlot], scenario: str) -> list[Slot]:
                 settled=Kind.ASSUMED not in kinds,
             )
         )
-    return found
+        laid.append(
+            Laid(
+                energy_mj=sum(each.spread_mj for each in own),
+                carbon_ug=sum(each.spread_ug for each in own),
+                rates=tuple(each.rate for each in own if each.spread_mj),
+            )
+        )
+    return bounded(found, laid)

@@ -28,6 +28,7 @@ The map:
     ledger_slots.py      where its slots begin and end, over every change of the settings
     sums.py              what the ledger adds up to, old slots added up once
     by_slot.py           the same slot by slot, for budgets and reports
+    scenario_slots.py    the same of one run in every scenario
     spent.py             what was spent of it, old slots read once
     budgets.py           plans of budgets, months closed and reopened: all append-only
     leadership.py        who leads, and the epoch that fences everybody else

@@ -10,15 +10,18 @@ from datetime import datetime
 from itertools import groupby, permutations
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, case, func, select
 
 from wattmesh.controller.journal.engine import Database
-from wattmesh.controller.journal.spent import ACTUAL, UNPRICED, SpentSlots
+from wattmesh.controller.journal.scenario_slots import (
+    OTHER_COMPONENTS,
+    ScenarioSlot,
+    scenario_slots,
+)
+from wattmesh.controller.journal.spent import ACTUAL, SpentSlots
 from wattmesh.controller.journal.tables import EMISSIONS, ENERGY
 from wattmesh.controller.journal.values import from_us, to_us, with_moments
 from wattmesh.policies.budget import Spent
-from wattmesh.telemetry.attribution import HOST_DEVICES
-from wattmesh.telemetry.carbon import signal_quality
 from wattmesh.telemetry.ledger import Span
 from wattmesh.telemetry.readings import Component, Quality, component_of, merged_quality
 from wattmesh.telemetry.unobserved import UNOBSERVED
@@ -29,9 +32,6 @@ DAY_US = 86_400_000_000
 
 NOBODYS = ("idle", "unattributed")
 """Lines of joules that no run is charged for."""
-
-OTHER_COMPONENTS = tuple(f"{each}%" for each in HOST_DEVICES)
-"""Devices that are no GPUs, by how their names begin."""
 
 _SUMMED = (
     "slot_start",
@@ -89,31 +89,6 @@ class SlotPower:
     upper_mj: int
     gpus: int
     quality: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScenarioSlot:
-    """One slot of one run in one scenario, all devices together.
-
-    Attributes:
-        kind: of a scenario that is not the run itself: as_run, modelled, assumed; "" of the run.
-        carbon_ug: None: some of its joules have no price. `upper_ug`: likewise of the most that
-            was drawn unobserved.
-        read: joules of some GPU were measured. `hosts`: meters of processors or memory that were.
-        signals: what its grams are accounted in. `qualities`: of intensity and joules.
-    """
-
-    slot_start: datetime
-    slot_end: datetime
-    scenario: str
-    kind: str
-    tokens: int
-    carbon_ug: int | None
-    upper_ug: int | None
-    read: bool
-    hosts: int
-    signals: frozenset[str]
-    qualities: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,32 +253,8 @@ class BySlot:
 
     def scenarios(self, run: str) -> tuple[ScenarioSlot, ...]:
         """Give a run's slots in every scenario, in time order."""
-        table = EMISSIONS.c
-        priced = table.g_milli_per_kwh.is_not(None)
-        place = (*(table[name] for name in _TIMES), table.scenario)
-        key = (*place, table.signal, table.quality, table.energy_quality)
-        kind = case((table.scenario == ACTUAL, ""), else_=table.line)
-        hosts = or_(*(table.gpu_uuid.like(each) for each in OTHER_COMPONENTS))
-        query = (
-            select(
-                *key,
-                func.max(kind).label("kind"),
-                func.sum(table.tokens).label("tokens"),
-                func.count(case((hosts, None), else_=table.energy_mj)).label("read"),
-                func.count(case((hosts, table.energy_mj))).label("hosts"),
-                func.coalesce(func.sum(table.carbon_ug), 0).label("carbon_ug"),
-                func.coalesce(func.sum(table.upper_ug), 0).label("upper_ug"),
-                func.sum(case((priced, 0), else_=func.coalesce(table.energy_mj, 0))).label("bare"),
-                func.sum(case((priced, 0), else_=table.upper_mj)).label("bare_upper"),
-            )
-            .where(table.run == run)
-            .group_by(*key)
-            .order_by(*place)
-        )
         with self._database.reading() as connection:
-            rows = connection.execute(query).all()
-        together = groupby(rows, key=lambda row: (*map(int, row[:2]), row.scenario))
-        return tuple(_scenario_slot(*each, list(group)) for each, group in together)
+            return scenario_slots(connection, run)
 
     def changed(self, slot_starts_us: Iterable[int]) -> None:
         """Hear that rows of these slots were written by this process."""
@@ -397,34 +348,6 @@ def _not_of(run: str, start: datetime, end: datetime) -> Select[Any]:
         .where(table.slot_start.between(to_us(start), to_us(end) - 1), table.run != run)
         .where(table.energy_mj > 0, own)
         .group_by(table.slot_start, table.gpu_uuid)
-    )
-
-
-_GRAMS = ("carbon_ug", "upper_ug")
-
-
-def _scenario_slot(
-    start_us: int, end_us: int, scenario: str, rows: Sequence[Row[Any]]
-) -> ScenarioSlot:
-    """Put the sums of one slot together."""
-    parts = [row._mapping for row in rows]
-    carbon_ug, upper_ug = (sum(int(row[name]) for row in parts) for name in _GRAMS)
-    return ScenarioSlot(
-        slot_start=from_us(start_us),
-        slot_end=from_us(end_us),
-        scenario=scenario,
-        kind=max(row.kind for row in rows),
-        tokens=sum(int(row.tokens) for row in rows),
-        carbon_ug=None if any(row.bare for row in rows) else carbon_ug,
-        upper_ug=None if any(row.bare_upper for row in rows) else upper_ug,
-        read=any(row.read for row in rows),
-        hosts=sum(row.hosts for row in rows),
-        signals=frozenset(row.signal for row in rows if row.quality not in ("", UNPRICED)),
-        qualities=frozenset(
-            word
-            for row in rows
-            for word in (row.quality, row.energy_quality, signal_quality(row.signal))
-        ),
     )
 
 

@@ -13,11 +13,13 @@ import pytest
 
 from tests.books import story
 from tests.books.cuts import cut, recut
-from tests.books.site import Site, Sites, moment
+from tests.books.site import Sight, Site, Sites, moment
+from wattmesh.controller.api.agents import laid
 from wattmesh.controller.books.accounts import Accounts
 from wattmesh.controller.books.saving import OVERLAP, Saving
 from wattmesh.controller.journal.ledger_slots import LedgerSlots
-from wattmesh.telemetry.ledger import SlotGrid
+from wattmesh.telemetry.delivery import Batch, Report
+from wattmesh.telemetry.ledger import CounterBaseline, SlotGrid
 
 S = story.SLOT_S
 PRICES = [*[207_700] * 6, *[333_100] * 74]
@@ -127,3 +129,72 @@ def test_the_slot_under_way_ends_as_it_began(sites: Sites) -> None:
     found = slots.on(cut(4 * S), moment(13 * S))
     spans = [found.slot(moment(at * S)) for at in (11, 13, 18)]
     assert spans == [(moment(a * S), moment(b * S)) for a, b in ((8, 12), (12, 18), (18, 20))]
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_half_hours_of_an_agent_that_did_not_know_the_slots_measure_no_slot(
+    sites: Sites, *, simulated: bool
+) -> None:
+    """It began while the controller was away. The run moved in that time: watts of both are mixed.
+
+    Its joules are booked, as an estimate of each slot; what A draws is told by the hours before.
+    """
+    world = replace(MOVED, stays=[story.at("A", 0, 9 * S), story.to("B", 9 * S, 9 * S + 20)])
+    world = replace(world, stays=[*world.stays, story.at("B", 9 * S + 20, 20 * S)])
+    dark = Sight(silent=((6 * S + 1, 13 * S),))
+    site = story.begun(sites, world, dict.fromkeys(story.GPUS, dark))
+    for now in sorted({*range(S, 20 * S + 1, S), 9 * S + 20}):
+        if now == 13 * S:
+            half_hours(site, simulated=simulated)
+        story.tell(site, now)
+        site.price(now)
+        held(site, now)
+    site.price(60 * S)
+    found = held(site, 60 * S)
+    assert found.saved_ug is not None
+    assert found.upper_ug == 0
+    assert abs(found.actual_ug - world.emitted_ug(60 * S)) < 200
+    assert "estimated" in found.flags
+
+
+def held(site: Site, now: int) -> Saving:
+    """Hold the band against the truth, where one is told."""
+    found, world = site.saving(now), site.world
+    true = world.saved_ug(world.tokens(min(now, world.end)), now)
+    if found.saved_ug is not None and true is not None:
+        assert found.high_ug is not None
+        assert found.saved_ug < true + 100 < found.high_ug + 300
+    return found
+
+
+def half_hours(site: Site, *, simulated: bool) -> None:
+    """Deliver what every GPU drew from 6 S to 12 S as one row of an agent, laid as our door does.
+
+    A second delivery adds to slots of the first: what these are must not get lost by it.
+    """
+    quality = "simulated" if simulated else "measured"
+    whole = {"slot_start": moment(6 * S), "slot_end": moment(12 * S), "quality": quality}
+    drawn = {gpu: site.world.energy_mj(gpu, 6 * S, 12 * S) for gpu in story.GPUS}
+    since_us = int(moment(0).timestamp()) * 1_000_000
+    counters = tuple(
+        CounterBaseline(
+            gpu_uuid=gpu,
+            energy_mj=0,
+            at=moment(12 * S),
+            monotonic_s=12.0 * S,
+            boot_id="b",
+            since_us=since_us,
+        )
+        for gpu in story.GPUS
+    )
+    deliveries = (
+        tuple(replace(story.row(6, gpu, drawn[gpu]), **whole) for gpu in story.GPUS),
+        tuple(story.row(number, gpu, 0) for gpu in story.GPUS for number in range(6, 12)),
+    )
+    for number, rows in enumerate(deliveries, 1):
+        batch = Batch(
+            node="n1", boot_id="b", seq=number, at=moment(12 * S), rows=rows, baselines=counters
+        )
+        ours = laid(rows, site.grid, batch.at)
+        site.journal.nodes.deliver("n1", Report(batch=batch), ours, moment(13 * S))
+    site._to.update(dict.fromkeys(story.GPUS, 12 * S))
