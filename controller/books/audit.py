@@ -23,13 +23,18 @@ RULE = (
     "1800000000) // 3600000000, and upper_ug the same of upper_mj; "
     "own_ug of a slot = sum of carbon_ug of its actual rows, own_upper_ug = sum of their upper_ug "
     "and of the slot's carbon_ug in unclaimed; "
+    "slots that overlap are one, as their length was changed then; "
     "a baseline row with line as_run stands for the run itself: its grams are own_ug; "
     "go through the baseline's slots in time order to the last moment at which its tokens add up "
     "to at most the run's: slots up to there count whole, of the next one the missing share of "
     "its tokens, all others not; "
     "saved_ug = counted carbon_ug of baseline rows that are not as_run - (own_ug + own_upper_ug) "
     "of all slots but the counted share of as_run ones; each share rounded against the saving; "
-    "saved_high_ug: the same with own_upper_ug taken as 0 and upper_ug of baseline rows added"
+    "saved_high_ug: the same with own_upper_ug taken as 0 and upper_ug of baseline rows added; "
+    "actual rows with `spread` in energy_quality were laid over slots by time: of neighbouring "
+    "slots with such rows, those that are not as_run together have for the carbon_ug of these rows "
+    "at most all their joules, at the highest price; at least none, or, where no such neighbour is "
+    "as_run, all of them at the lowest price; the least is own_ug, the rest own_upper_ug"
 )
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select
 
-from wattmesh.controller.journal.by_slot import OTHER_COMPONENTS
 from wattmesh.controller.journal.engine import Database
+from wattmesh.controller.journal.scenario_slots import OTHER_COMPONENTS
 from wattmesh.controller.journal.tables import (
     CLOSED_RUNS,
     COVERAGE,

@@ -80,7 +80,7 @@ def scenario_slots(connection: Connection, run: str) -> tuple[ScenarioSlot, ...]
         .order_by(*place)
     )
     rows = connection.execute(query).all()
-    together = groupby(rows, key=lambda row: (*map(int, row[:2]), row.scenario))
+    together = groupby(rows, key=lambda row: (int(row[0]), int(row[1]), str(row[2])))
     return tuple(_scenario_slot(*each, list(group)) for each, group in together)
 
 

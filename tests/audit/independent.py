@@ -14,7 +14,7 @@ submitted point, and that a modelled one has the right tokens and joules, is not
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
 from itertools import pairwise
@@ -28,6 +28,7 @@ MJ_PER_KWH = 3_600_000_000
 MILLI_G_TO_UG = 1000
 AS_RUN = "as_run"
 SEVERAL = "several"
+SPREAD = "spread"
 KINDS = (AS_RUN, "modelled", "assumed")
 HOSTS = ("cpu", "dram", "node")
 SCENARIOS = {"reference": "baseline", "single": "best single"}
@@ -94,12 +95,14 @@ def _start(row: Row) -> datetime:
 class Slot:
     """One slot: what the run emitted beside what a scenario did. None: it has no price.
 
-    `row`: the scenario's; None where it has none there.
+    `row`: the scenario's; None where it has none there. `laid`: the run's, of joules that were laid
+    over several slots by time.
     """
 
     own_ug: int | None
     own_upper_ug: int | None
     row: Row | None
+    laid: tuple[Row, ...] = ()
 
     @property
     def as_run(self) -> bool:
@@ -137,6 +140,48 @@ def beside(actual: list[Row], scenario: list[Row], unclaimed: list[Row]) -> list
                 own_ug=_known(own, "energy_mj", "carbon_ug"),
                 own_upper_ug=upper_ug,
                 row=_one(other) if other else None,
+                laid=tuple(row for row in own if SPREAD in row["energy_quality"]),
+            )
+        )
+    return _bounded(found)
+
+
+def _bounded(slots: Sequence[Slot]) -> list[Slot]:
+    """Bound what was laid over slots by time: neighbours with such joules are together."""
+    found: list[Slot] = []
+    together: list[Slot] = []
+    for slot in [*slots, Slot(0, 0, None)]:
+        if any(row["energy_mj"] for row in slot.laid):
+            together.append(slot)
+        else:
+            found += [*_all_or_none(together), slot]
+            together = []
+    return found[:-1]
+
+
+def _all_or_none(slots: Sequence[Slot]) -> list[Slot]:
+    """Say that the run may have drawn all of what was laid in the slots that do not cancel."""
+    others = [slot for slot in slots if not slot.as_run]
+    if not others:
+        return list(slots)
+    energy_mj = sum(row["energy_mj"] for slot in slots for row in slot.laid)
+    prices = [
+        grams_ug(energy_mj, row["g_milli_per_kwh"] or 0, row["pue_milli"])
+        for slot in others
+        for row in slot.laid
+    ]
+    least_ug = min(prices) if len(others) == len(slots) else 0
+    found = []
+    for slot in slots:
+        own_ug = 0 if slot.as_run else -sum(row["carbon_ug"] or 0 for row in slot.laid)
+        own_upper_ug = max(prices) if slot.as_run else 0
+        if slot is others[0]:
+            own_ug, own_upper_ug = own_ug + least_ug, max(prices) - least_ug
+        found.append(
+            replace(
+                slot,
+                own_ug=_both(slot.own_ug, own_ug),
+                own_upper_ug=_both(slot.own_upper_ug, own_upper_ug),
             )
         )
     return found

@@ -4,6 +4,7 @@ No accounting signal yet is half hours; then one is set, hourly or of five minut
 the site changes. The daemon keeps books before that, or does not yet.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -11,13 +12,16 @@ from typing import Any
 
 import pytest
 
+from tests.audit import independent
 from tests.books import story
 from tests.books.cuts import cut, recut
-from tests.books.site import Sight, Site, Sites, moment
+from tests.books.site import SIGNAL, Sight, Site, Sites, moment
 from wattmesh.controller.api.agents import laid
 from wattmesh.controller.books.accounts import Accounts
+from wattmesh.controller.books.audit import audit
 from wattmesh.controller.books.saving import OVERLAP, Saving
 from wattmesh.controller.journal.ledger_slots import LedgerSlots
+from wattmesh.controller.views import as_json
 from wattmesh.telemetry.delivery import Batch, Report
 from wattmesh.telemetry.ledger import CounterBaseline, SlotGrid
 
@@ -87,9 +91,12 @@ def test_a_change_of_slots_makes_no_saving_and_takes_none(
     """
     assert lived(sites, case, KEPT).saving(60 * S).saved_ug == 0
     site = lived(sites, case)
-    assert_true(site.saving(60 * S))
-    rows = (*site.journal.ledger.energy(), *site.journal.ledger.emissions())
-    spans = sorted({(row.slot_start, row.slot_end) for row in rows})
+    assert_true(held(site, 60 * S))
+    ledger = site.journal.ledger
+    spans = sorted(
+        {(row.slot_start, row.slot_end) for row in ledger.energy()}
+        | {(row.slot_start, row.slot_end) for row in ledger.emissions()}
+    )
     assert all(one[1] <= two[0] for one, two in pairwise(spans))
     anew = LedgerSlots(site.journal.database).on(case[1], moment(0))
     assert {anew.slot(start) for start, _ in spans} == {*spans}
@@ -164,6 +171,8 @@ def held(site: Site, now: int) -> Saving:
     if found.saved_ug is not None and true is not None:
         assert found.high_ug is not None
         assert found.saved_ug < true + 100 < found.high_ug + 300
+    rows = json.loads(json.dumps(as_json(audit(site.journal, site.row(now), str(SIGNAL)))))
+    assert independent.differences(rows) == []
     return found
 
 
@@ -173,7 +182,6 @@ def half_hours(site: Site, *, simulated: bool) -> None:
     A second delivery adds to slots of the first: what these are must not get lost by it.
     """
     quality = "simulated" if simulated else "measured"
-    whole = {"slot_start": moment(6 * S), "slot_end": moment(12 * S), "quality": quality}
     drawn = {gpu: site.world.energy_mj(gpu, 6 * S, 12 * S) for gpu in story.GPUS}
     since_us = int(moment(0).timestamp()) * 1_000_000
     counters = tuple(
@@ -188,7 +196,10 @@ def half_hours(site: Site, *, simulated: bool) -> None:
         for gpu in story.GPUS
     )
     deliveries = (
-        tuple(replace(story.row(6, gpu, drawn[gpu]), **whole) for gpu in story.GPUS),
+        tuple(
+            replace(story.row(6, gpu, drawn[gpu], quality=quality), slot_end=moment(12 * S))
+            for gpu in story.GPUS
+        ),
         tuple(story.row(number, gpu, 0) for gpu in story.GPUS for number in range(6, 12)),
     )
     for number, rows in enumerate(deliveries, 1):

@@ -63,7 +63,9 @@ def test_energy_is_split_at_slot_borders_to_the_millijoule() -> None:
 def test_what_was_read_at_once_of_several_slots_tells_of_none_of_them() -> None:
     """Nobody looked for an hour: its joules are right, and how they lie in it is a guess."""
     bench = Bench()
+    bench.step(0.0)
     bench.steps(60, 20.0)
+    bench.sampler.flush()
     bench.start()
     bench.step(3600)
     bench.steps(60, 20.0)
