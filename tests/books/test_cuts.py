@@ -16,6 +16,7 @@ from tests.audit import independent
 from tests.books import story
 from tests.books.cuts import cut, recut
 from tests.books.site import SIGNAL, Sight, Site, Sites, moment
+from tests.books.world import Way
 from wattmesh.controller.api.agents import laid
 from wattmesh.controller.books.accounts import Accounts
 from wattmesh.controller.books.audit import audit
@@ -138,27 +139,35 @@ def test_the_slot_under_way_ends_as_it_began(sites: Sites) -> None:
     assert spans == [(moment(a * S), moment(b * S)) for a, b in ((8, 12), (12, 18), (18, 20))]
 
 
-@pytest.mark.parametrize("simulated", [False, True])
+THIRSTY = story.WAYS | {"B": Way(tokens_per_s=2_500, power_mw=dict.fromkeys(story.GPUS, 690_001))}
+
+
+@pytest.mark.parametrize(
+    ("first", "quality", "ways"),
+    [(6, "measured", story.WAYS), (6, "simulated", THIRSTY), (0, "measured", THIRSTY)],
+)
 def test_half_hours_of_an_agent_that_did_not_know_the_slots_measure_no_slot(
-    sites: Sites, *, simulated: bool
+    sites: Sites, first: int, quality: str, ways: dict[str, Way]
 ) -> None:
     """It began while the controller was away. The run moved in that time: watts of both are mixed.
 
-    Its joules are booked, as an estimate of each slot; what A draws is told by the hours before.
+    Its joules are booked, as an estimate of each slot; what A draws is told by the hours before, and
+    where there are none, by nothing.
     """
-    world = replace(MOVED, stays=[story.at("A", 0, 9 * S), story.to("B", 9 * S, 9 * S + 20)])
-    world = replace(world, stays=[*world.stays, story.at("B", 9 * S + 20, 20 * S)])
-    dark = Sight(silent=((6 * S + 1, 13 * S),))
+    away, there = (first + 3) * S, (first + 3) * S + 20
+    stays = [story.at("A", 0, away), story.to("B", away, there), story.at("B", there, 20 * S)]
+    world = replace(MOVED, stays=stays, ways=ways)
+    dark = Sight(silent=((first * S + bool(first), (first + 7) * S),))
     site = story.begun(sites, world, dict.fromkeys(story.GPUS, dark))
-    for now in sorted({*range(S, 20 * S + 1, S), 9 * S + 20}):
-        if now == 13 * S:
-            half_hours(site, simulated=simulated)
+    for now in sorted({*range(S, 20 * S + 1, S), there} - {0}):
+        if now == (first + 7) * S:
+            half_hour(site, first, quality)
         story.tell(site, now)
         site.price(now)
         held(site, now)
     site.price(60 * S)
     found = held(site, 60 * S)
-    assert found.saved_ug is not None
+    assert (found.saved_ug is not None) is (first > 0)
     assert found.upper_ug == 0
     assert abs(found.actual_ug - world.emitted_ug(60 * S)) < 200
     assert "estimated" in found.flags
@@ -176,36 +185,35 @@ def held(site: Site, now: int) -> Saving:
     return found
 
 
-def half_hours(site: Site, *, simulated: bool) -> None:
-    """Deliver what every GPU drew from 6 S to 12 S as one row of an agent, laid as our door does.
+def half_hour(site: Site, first: int, quality: str) -> None:
+    """Deliver what every GPU drew in six slots as one row of an agent, laid as our door does.
 
     A second delivery adds to slots of the first: what these are must not get lost by it.
     """
-    quality = "simulated" if simulated else "measured"
-    drawn = {gpu: site.world.energy_mj(gpu, 6 * S, 12 * S) for gpu in story.GPUS}
-    since_us = int(moment(0).timestamp()) * 1_000_000
+    start, end = first * S, (first + 6) * S
     counters = tuple(
         CounterBaseline(
             gpu_uuid=gpu,
             energy_mj=0,
-            at=moment(12 * S),
-            monotonic_s=12.0 * S,
+            at=moment(end),
+            monotonic_s=float(end),
             boot_id="b",
-            since_us=since_us,
+            since_us=int(moment(0).timestamp()) * 1_000_000,
         )
         for gpu in story.GPUS
     )
+    whole = (
+        story.row(first, gpu, site.world.energy_mj(gpu, start, end), quality=quality)
+        for gpu in story.GPUS
+    )
     deliveries = (
-        tuple(
-            replace(story.row(6, gpu, drawn[gpu], quality=quality), slot_end=moment(12 * S))
-            for gpu in story.GPUS
-        ),
-        tuple(story.row(number, gpu, 0) for gpu in story.GPUS for number in range(6, 12)),
+        tuple(replace(row, slot_end=moment(end)) for row in whole),
+        tuple(story.row(first + number, gpu, 0) for gpu in story.GPUS for number in range(6)),
     )
     for number, rows in enumerate(deliveries, 1):
         batch = Batch(
-            node="n1", boot_id="b", seq=number, at=moment(12 * S), rows=rows, baselines=counters
+            node="n1", boot_id="b", seq=number, at=moment(end), rows=rows, baselines=counters
         )
         ours = laid(rows, site.grid, batch.at)
-        site.journal.nodes.deliver("n1", Report(batch=batch), ours, moment(13 * S))
-    site._to.update(dict.fromkeys(story.GPUS, 12 * S))
+        site.journal.nodes.deliver("n1", Report(batch=batch), ours, moment(end + S))
+    site._to.update(dict.fromkeys(story.GPUS, end))
