@@ -151,8 +151,8 @@ def test_half_hours_of_an_agent_that_did_not_know_the_slots_measure_no_slot(
 ) -> None:
     """It began while the controller was away. The run moved in that time: watts of both are mixed.
 
-    Its joules are booked, as an estimate of each slot; what A draws is told by the hours before, and
-    where there are none, by nothing.
+    Its joules are booked, as an estimate of each slot; what A draws is told by the hours before;
+    where there are none, nothing tells it.
     """
     away, there = (first + 3) * S, (first + 3) * S + 20
     stays = [story.at("A", 0, away), story.to("B", away, there), story.at("B", there, 20 * S)]
