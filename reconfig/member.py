@@ -10,9 +10,8 @@ import logging
 import math
 import time
 import traceback
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -48,6 +47,7 @@ from wattmesh.reconfig.digest import Values, combine, pieces_of, pieces_of_value
 from wattmesh.reconfig.generation import Generation, Purpose
 from wattmesh.reconfig.group import RankFailed
 from wattmesh.reconfig.guard import all_or_none, ending
+from wattmesh.reconfig.held import LIVE_SHARE, Held
 from wattmesh.reconfig.in_place import is_state
 from wattmesh.reconfig.job import Evidence, Job, Story
 from wattmesh.reconfig.optimizers import kept, names_of, settings_of
@@ -99,7 +99,7 @@ class Member:
         state, self.state = self.state, None
         if state is None:
             return 0.0, ""
-        held = _Held.of(state)
+        held = Held.of(state)
         state.parts = SimpleNamespace()
         forget_compiled()
         state.close()
@@ -478,44 +478,6 @@ REFUSALS = (Refused, CallHuman, FixInput)
 MODE_WAIT_S = 10.0
 """How long a run that cannot be carried waits for the daemon to say whether it acts."""
 
-LIVE_SHARE = 0.05
-"""Above this share of the old state still alive, old and new would be in memory at once."""
-
-
-@dataclass(slots=True)
-class _Held:
-    """Weak references to a state's tensors, to see after teardown which of them live on."""
-
-    tensors: list[tuple[str, int, "weakref.ref[torch.Tensor]"]]
-    allocated: int
-
-    @classmethod
-    def of(cls, state: State) -> "_Held":
-        """Remember every parameter and optimizer slot of `state`."""
-        found: list[tuple[str, int, weakref.ref[torch.Tensor]]] = []
-        for module in state.modules:
-            for name, parameter in module.named_parameters():
-                found.append((name, _bytes(parameter), weakref.ref(parameter)))
-        for optimizer in state.optimizers:
-            for slots in optimizer.state.values():
-                for name, slot in slots.items():
-                    if isinstance(slot, torch.Tensor):
-                        found.append((name, _bytes(slot), weakref.ref(slot)))
-        for slot, averages in state.averages.items():
-            for name, average in averages.items():
-                found.append((f"{slot} of {name}", _bytes(average), weakref.ref(average)))
-        allocated = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
-        return cls(found, allocated)
-
-    def share(self, device: str) -> tuple[float, str]:
-        """Share of the bytes still alive, and the name of one tensor that is."""
-        total = sum(size for _, size, _ in self.tensors) or 1
-        alive = [(name, size) for name, size, ref in self.tensors if ref() is not None]
-        share = sum(size for _, size in alive) / total
-        if device != "cpu" and self.allocated:
-            share = max(share, torch.cuda.memory_allocated() / self.allocated)
-        return share, alive[0][0] if alive else "device memory"
-
 
 def _looked_at(state: State, loaded: Named | None) -> tuple[str, str, Values]:
     """The extra state, the digest, and plain values of a state as it is now; a collective call."""
@@ -539,12 +501,6 @@ def _now(state: State, loaded: Named | None) -> tuple[Mapping[str, Box], Values]
 
 def _is_model(key: str) -> bool:
     return key.startswith(MODEL)
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    """Bytes of this rank's piece."""
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return int(local.numel() * local.element_size())
 
 
 def _back(generation: Generation, why: str) -> Generation:
