@@ -186,6 +186,30 @@ def test_the_list_of_commands_fits_a_narrow_screen_and_imports_none_of_them() ->
         assert len(place.about) <= LONGEST_ABOUT
 
 
+def test_without_the_extra_every_command_says_what_to_install() -> None:
+    """In a training environment no command is "a bug", and none shows a traceback."""
+    code = (
+        "import sys; from wattmesh.controller.cli.main import main\n"
+        "for each in ('typer', 'rich', 'pydantic', 'sqlalchemy'): sys.modules[each] = None\n"
+        "for words in (['--help'], ['status'], ['budget'], ['daemon', '--config', 'x'],"
+        " ['actuator', '--config', 'x']): print(main(words))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["1"] * 5
+    said = ran.stderr.splitlines()
+    assert len(said) == 5
+    assert all("pip install 'wattmesh[daemon]'" in each for each in said), said
+
+
+def test_a_module_of_our_own_that_is_missing_is_a_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The twin: an extra would not bring it."""
+    monkeypatch.setitem(sys.modules, "wattmesh.controller.cli.runs", None)
+    assert main(["runs"]) == 1
+    assert "a bug in wattmesh" in capsys.readouterr().err
+
+
 def test_status_stays_light() -> None:
     """`status` loads neither typer nor pydantic, sqlalchemy or torch; the process proves it."""
     code = (
