@@ -58,8 +58,8 @@ def status(journal: Journal, pulse: Pulse) -> StatusView:
     if pulse.signals.accounting != pulse.signals.decision:
         accounting = carbon_line(journal, pulse.signals.accounting, now, decides=False)
     view = _assemble(pulse, now, runs, (decision, accounting), journal.runs.frozen_all())
-    left_out = Counter(row.owner_uid for row in rows if row.state == "lost")
-    left_out -= Counter(row.owner_uid for row in told if row.state == "lost")
+    left_out = Counter(row.owner_uid for row in rows if row.state == "lost" and not row.stopped)
+    left_out -= Counter(row.owner_uid for row in told if row.state == "lost" and not row.stopped)
     view = replace(view, lost_more={str(uid): count for uid, count in sorted(left_out.items())})
     return replace(view, trouble=troubles(view, pulse))
 
@@ -341,6 +341,8 @@ def _simulated(
 
 def _activity(row: RunRow, switch: SwitchRow | None, frozen: str, pulse: Pulse) -> str:
     """Give the word for the STATE column."""
+    if row.stopped:
+        return "stopped"
     if row.state != "live":
         return row.state
     if switch is not None:

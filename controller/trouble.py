@@ -214,7 +214,7 @@ def _meanwhile(line: CarbonLine) -> str:
 def _runs(view: StatusView) -> Iterator[str]:
     """What is wrong with single runs; one line for all lost ones of a user who has many."""
     for uid, more in view.lost_more.items():
-        theirs = [run for run in view.runs if run.state == "lost" and str(run.owner_uid) == uid]
+        theirs = [run for run in view.runs if run.activity == "lost" and str(run.owner_uid) == uid]
         names = ", ".join(run.name for run in theirs)
         yield (
             f"{more + len(theirs)} runs of uid {uid} have not been heard for a while (the newest: "
@@ -222,7 +222,7 @@ def _runs(view: StatusView) -> Iterator[str]:
             "by itself in time (journal.lost_days)."
         )
     for run in view.runs:
-        if run.state == "finished":
+        if run.state == "finished" or run.activity == "stopped":
             continue
         if run.state == "lost" and str(run.owner_uid) not in view.lost_more:
             yield (

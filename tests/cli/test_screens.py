@@ -223,3 +223,19 @@ def test_doctor_calls_a_signal_what_the_daemon_calls_it(
     view = {"carbon": signal, "accounting": signal, "power": power, "trouble": trouble}
     (found,) = checks._of_status(view)
     assert (found.check, found.verdict) == ("grid signal", verdict)
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ({"activity": "lost", "frozen": "two failed"}, "lost, last heard 2.0 min ago, frozen"),
+        ({"activity": "lost"}, "lost, last heard 2.0 min ago"),
+        ({"activity": "stopped", "frozen": "look"}, "stopped, last heard 2.0 min ago"),
+        ({"activity": "frozen", "frozen": "look"}, "frozen: look"),
+        ({"activity": "holding"}, "holding"),
+    ],
+)
+def test_a_freeze_hides_no_loss(run: dict[str, str], said: str) -> None:
+    """Who is lost is told as lost, frozen or not."""
+    whole = {"switch": None, "frozen": "", "last_seen_s": 120.0, "ordered_point": "", **run}
+    assert status_screen._state({**whole, "state": "lost"}).plain == said
