@@ -228,14 +228,14 @@ def test_doctor_calls_a_signal_what_the_daemon_calls_it(
 @pytest.mark.parametrize(
     ("run", "said"),
     [
-        ({"activity": "lost", "frozen": "two failed"}, "lost, last heard 2.0 min ago, frozen"),
-        ({"activity": "lost"}, "lost, last heard 2.0 min ago"),
-        ({"activity": "stopped", "frozen": "look"}, "stopped, last heard 2.0 min ago"),
+        ({"activity": "lost", "frozen": "two failed"}, "lost, last heard 5 min ago, frozen"),
+        ({"activity": "lost"}, "lost, last heard 5 min ago"),
+        ({"activity": "stopped", "frozen": "look"}, "stopped, last heard 5 min ago"),
         ({"activity": "frozen", "frozen": "look"}, "frozen: look"),
         ({"activity": "holding"}, "holding"),
     ],
 )
 def test_a_freeze_hides_no_loss(run: dict[str, str], said: str) -> None:
     """Who is lost is told as lost, frozen or not."""
-    whole = {"switch": None, "frozen": "", "last_seen_s": 120.0, "ordered_point": "", **run}
+    whole = {"switch": None, "frozen": "", "last_seen_s": 300.0, "ordered_point": "", **run}
     assert status_screen._state({**whole, "state": "lost"}).plain == said
