@@ -115,7 +115,8 @@ def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunL
     frozen = row.frozen or journal.runs.frozen_all()
     catalogue = row.catalogue
     expected = expected_flags(pulse, row)
-    said = decision.reason if decision and row.state == "live" else ""
+    trains = row.state == "live" and not row.stopped
+    said = decision.reason if decision and trains else ""
     return RunLine(
         name=row.name,
         run=row.run,
@@ -132,7 +133,7 @@ def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunL
         world_size=row.world_size,
         point=point.id if point else "",
         clock_mhz=point.clock_mhz if point else None,
-        tokens_per_s=row.tokens_per_s or None,
+        tokens_per_s=(row.tokens_per_s or None) if trains else None,
         j_per_token=point.j_per_token if point else None,
         deadline=row.deadline,
         slack_s=decision.slack_s if decision else None,

@@ -369,6 +369,7 @@ def test_a_run_that_was_stopped_is_not_lost_and_nobody_is_woken(served: Served) 
     for _ in range(2):
         view = served.get("/v1/status").body
         assert view["runs"][0]["activity"] == "stopped"
+        assert view["runs"][0]["tokens_per_s"] is None
         assert not [each for each in view["trouble"] if "llama-8b" in each]
         assert view["lost_more"] == {}
         served.clock.pass_s(timedelta(hours=2).total_seconds())
