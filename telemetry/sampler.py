@@ -276,9 +276,7 @@ class Sampler:
             )
             off_s = (clocks.at(meter.monotonic_us) - baseline.at).total_seconds()
             stepped = abs(off_s) > CLOCK_STEP_S
-            self._since_us[gpu] = (
-                clocks.at_us(meter.monotonic_us) if stepped else baseline.since_us
-            )
+            self._since_us[gpu] = clocks.at_us(meter.monotonic_us) if stepped else baseline.since_us
             self._booked.add(gpu)
         self._waiting = set()
 

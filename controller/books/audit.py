@@ -30,10 +30,10 @@ RULE = (
     "saved_ug = counted carbon_ug of baseline rows that are not as_run - (own_ug + own_upper_ug) "
     "of all slots but the counted share of as_run ones; each share rounded against the saving; "
     "saved_high_ug: the same with own_upper_ug taken as 0 and upper_ug of baseline rows added; "
-    "where grams have several pue_milli, all of this is done once for each of them, p, with the "
-    "sum of every slot's carbon_ug, and of its upper_ug, at each pue_milli taken as "
-    "(2 * sum * p + pue_milli) // (2 * pue_milli): saved_ug is the least so found, reference_ug "
-    "is of that p, saved_high_ug is the greatest, and the parts are not told"
+    "where grams have several pue_milli, all of this is also done once for each of them, p, with "
+    "the sum of every slot's carbon_ug, and of its upper_ug, at each pue_milli taken as "
+    "(2 * sum * p + pue_milli) // (2 * pue_milli): saved_ug is the least that is found, with its "
+    "reference_ug, saved_high_ug the greatest, and the parts are not told"
 )
 
 

@@ -33,8 +33,7 @@ def unclaimed_at(
 def _slot_at(slot: ScenarioSlot, pue_milli: int) -> ScenarioSlot:
     """Give one slot."""
     carbon_ug, upper_ug = (
-        sum(_ug_at(grams, of, pue_milli) for of, grams in parts)
-        for parts in _parts(slot.by_pue)
+        sum(_ug_at(grams, of, pue_milli) for of, grams in parts) for parts in _parts(slot.by_pue)
     )
     return replace(
         slot,

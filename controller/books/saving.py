@@ -138,23 +138,23 @@ def least(found: Saving, by_pue: Mapping[int, Saving]) -> Saving:
         found: with the PUE that each slot had; settled.
         by_pue: with one of these PUEs, in thousandths, all the time.
     """
-    ends = {(each.saved_ug, each.high_ug) for each in by_pue.values()}
-    if ends == {(found.saved_ug, found.high_ug)} and not found.better_point_ug:
-        return found  # it is the same with any of them, as of a run that was never touched
-    low = min(by_pue, key=lambda pue: by_pue[pue].saved_ug or 0)
-    high = max(by_pue, key=lambda pue: by_pue[pue].high_ug or 0)
-    pues_told = " and ".join(f"{pue / 1000:g}" for pue in sorted(by_pue))
+    ways = {f"with {pue / 1000:g} all the time": told for pue, told in by_pue.items()}
+    ways["with each in its time"] = found
+    low = min(ways, key=lambda way: ways[way].saved_ug or 0)
+    high = max(ways, key=lambda way: ways[way].high_ug or 0)
+    if ways[low].saved_ug == ways[high].high_ug and not found.better_point_ug:
+        return found  # whatever the PUE: as of a run that was never touched
+    several = " and ".join(f"{pue / 1000:g}" for pue in sorted(by_pue))
     return _with(
         found,
-        saved_ug=by_pue[low].saved_ug,
-        high_ug=by_pue[high].high_ug,
-        reference_ug=by_pue[low].reference_ug,
+        saved_ug=ways[low].saved_ug,
+        high_ug=ways[high].high_ug,
+        reference_ug=ways[low].reference_ug,
         better_point_ug=None,
         carbon_aware_ug=None,
         split_why=SPLIT_PUES,
-        pue_note=f"the PUE was changed within it ({pues_told}), and saves nothing: baseline and "
-        f"saving are with {low / 1000:g} all the time, the upper end with {high / 1000:g}, what "
-        "was spent with each in its time",
+        pue_note=f"the PUE was changed within it ({several}), and saves nothing: baseline and "
+        f"saving are {low}, the upper end {high}, what was spent with each in its time",
     )
 
 
