@@ -142,7 +142,9 @@ def least(found: Saving, by_pue: Mapping[int, Saving]) -> Saving:
     ways["with each in its time"] = found
     low = min(ways, key=lambda way: ways[way].saved_ug or 0)
     high = max(ways, key=lambda way: ways[way].high_ug or 0)
-    if ways[low].saved_ug == ways[high].high_ug and not found.better_point_ug:
+    if found.better_point_ug is not None:
+        found = _with(found, better_point_ug=None, carbon_aware_ug=None, split_why=SPLIT_PUES)
+    if ways[low].saved_ug == ways[high].high_ug:
         return found  # whatever the PUE: as of a run that was never touched
     several = " and ".join(f"{pue / 1000:g}" for pue in sorted(by_pue))
     return _with(
@@ -150,9 +152,6 @@ def least(found: Saving, by_pue: Mapping[int, Saving]) -> Saving:
         saved_ug=ways[low].saved_ug,
         high_ug=ways[high].high_ug,
         reference_ug=ways[low].reference_ug,
-        better_point_ug=None,
-        carbon_aware_ug=None,
-        split_why=SPLIT_PUES,
         pue_note=f"the PUE was changed within it ({several}), and saves nothing: baseline and "
         f"saving are {low}, the upper end {high}, what was spent with each in its time",
     )
