@@ -252,6 +252,7 @@ class World:
                 energy_mj=self._energy_nj.get(gpu, 0) // 1_000_000,
                 clock_mhz=None,
                 power_limit_w=LIMIT_W,
+                highest_limit_w=LIMIT_W,
                 source="invented",
                 quality=Quality.MEASURED,
             )

@@ -29,7 +29,11 @@ RULE = (
     "its tokens, all others not; "
     "saved_ug = counted carbon_ug of baseline rows that are not as_run - (own_ug + own_upper_ug) "
     "of all slots but the counted share of as_run ones; each share rounded against the saving; "
-    "saved_high_ug: the same with own_upper_ug taken as 0 and upper_ug of baseline rows added"
+    "saved_high_ug: the same with own_upper_ug taken as 0 and upper_ug of baseline rows added; "
+    "where grams have several pue_milli, all of this is also done once for each of them, p, with "
+    "the sum of every slot's carbon_ug, and of its upper_ug, at each pue_milli taken as "
+    "(2 * sum * p + pue_milli) // (2 * pue_milli): saved_ug is the least that is found, with its "
+    "reference_ug, saved_high_ug the greatest, and the parts are not told"
 )
 
 
@@ -47,6 +51,7 @@ class Audit:
         carbon: grams of the run by signal; `actual_ug`, `unobserved_ug` are None of several.
         summed_up: retention has summed the slots up: the figures are those that were kept then.
         rule: the formulas, in words, from which anybody can recompute `saved_ug`.
+        pue_note: why spent and saved do not add up, where the settings had several PUEs; "" else.
         reopened: months of its time that were closed and opened again.
     """
 
@@ -78,6 +83,7 @@ class Audit:
     summed_up: bool = False
     reopened: tuple[Reopening, ...] = ()
     unclaimed: tuple[Unclaimed, ...] = ()
+    pue_note: str = ""
 
 
 def audit(journal: Journal, run: RunRow, signal: str, pue: float = 1.0) -> Audit:
@@ -126,6 +132,7 @@ def audit(journal: Journal, run: RunRow, signal: str, pue: float = 1.0) -> Audit
         signals=found.signals,
         carbon=carbon,
         summed_up=run.run in closed,
+        pue_note=found.pue_note,
         unclaimed=() if run.run in closed else _unclaimed(journal, run),
     )
 
@@ -133,4 +140,4 @@ def audit(journal: Journal, run: RunRow, signal: str, pue: float = 1.0) -> Audit
 def _unclaimed(journal: Journal, run: RunRow) -> tuple[Unclaimed, ...]:
     """List what nobody was charged for of a run's GPUs, in time order."""
     found = unclaimed_ug(journal, journal.stays.launches(run.run))
-    return tuple(Unclaimed(slot_start=at, carbon_ug=found[at]) for at in sorted(found))
+    return tuple(found[at] for at in sorted(found))

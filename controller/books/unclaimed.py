@@ -24,14 +24,19 @@ MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unclaimed:
-    """What nobody was charged for of a run's GPUs in a slot. `carbon_ug`: None without a price."""
+    """What nobody was charged for of a run's GPUs in a slot.
+
+    Attributes:
+        carbon_ug: None without a price. `pue_milli`: that it was priced with; a slot has one.
+    """
 
     slot_start: datetime
     carbon_ug: int | None
+    pue_milli: int = 1000
 
 
-def unclaimed_ug(journal: Journal, launches: Sequence[LaunchRow]) -> Mapping[datetime, int | None]:
-    """Give the most a run drew of nobody's joules, in micrograms by slot; None without a price.
+def unclaimed_ug(journal: Journal, launches: Sequence[LaunchRow]) -> Mapping[datetime, Unclaimed]:
+    """Give the most a run drew of nobody's joules, by slot.
 
     Args:
         journal: the ledger.
@@ -40,11 +45,15 @@ def unclaimed_ug(journal: Journal, launches: Sequence[LaunchRow]) -> Mapping[dat
     Raises:
         JournalUnavailable: the journal does not answer.
     """
-    found: dict[datetime, int | None] = {}
+    found: dict[datetime, Unclaimed] = {}
     for row in unclaimed(journal, launches):
-        before = found.get(row.slot_start, 0)
-        known = before is not None and row.carbon_ug is not None
-        found[row.slot_start] = (before or 0) + (row.carbon_ug or 0) if known else None
+        before_ug = found[row.slot_start].carbon_ug if row.slot_start in found else 0
+        known = before_ug is not None and row.carbon_ug is not None
+        found[row.slot_start] = Unclaimed(
+            slot_start=row.slot_start,
+            carbon_ug=(before_ug or 0) + (row.carbon_ug or 0) if known else None,
+            pue_milli=row.pue_milli,
+        )
     return found
 
 

@@ -91,6 +91,15 @@ class SlotPower:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PueGrams:
+    """Grams that were priced with one PUE, in thousandths; `upper_ug`: the most beyond them."""
+
+    pue_milli: int
+    carbon_ug: int
+    upper_ug: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioSlot:
     """One slot of one run in one scenario, all devices together.
 
@@ -100,6 +109,7 @@ class ScenarioSlot:
             was drawn unobserved.
         read: joules of some GPU were measured. `hosts`: meters of processors or memory that were.
         signals: what its grams are accounted in. `qualities`: of intensity and joules.
+        by_pue: its grams by the PUE that they were priced with; a slot has one.
     """
 
     slot_start: datetime
@@ -112,6 +122,7 @@ class ScenarioSlot:
     hosts: int
     signals: frozenset[str]
     qualities: frozenset[str]
+    by_pue: tuple[PueGrams, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +132,7 @@ class NobodysSlot:
     Attributes:
         line: idle | unattributed.
         signal: what its grams are accounted in. `carbon_ug`: None without a price.
+        pue_milli: that it was priced with.
         quality: of the intensity. `energy_quality`: of the joules.
     """
 
@@ -131,6 +143,7 @@ class NobodysSlot:
     signal: str
     energy_mj: int
     carbon_ug: int | None
+    pue_milli: int
     quality: str
     energy_quality: str
 
@@ -282,6 +295,7 @@ class BySlot:
             table.signal,
             table.quality,
             table.energy_quality,
+            table.pue_milli,
         )
         kind = case((table.scenario == ACTUAL, ""), else_=table.line)
         hosts = or_(*(table.gpu_uuid.like(each) for each in OTHER_COMPONENTS))
@@ -423,6 +437,21 @@ def _scenario_slot(start_us: int, scenario: str, rows: Sequence[Row[Any]]) -> Sc
             for row in rows
             for word in (row.quality, row.energy_quality, signal_quality(row.signal))
         ),
+        by_pue=_by_pue(rows),
+    )
+
+
+def _by_pue(rows: Sequence[Row[Any]]) -> tuple[PueGrams, ...]:
+    """Sum the grams of one slot by their PUE; rows without any say nothing of it."""
+    found: dict[int, tuple[int, int]] = {}
+    for row in rows:
+        grams = (int(row.carbon_ug), int(row.upper_ug))
+        if any(grams):
+            carbon_ug, upper_ug = found.get(row.pue_milli, (0, 0))
+            found[row.pue_milli] = (carbon_ug + grams[0], upper_ug + grams[1])
+    return tuple(
+        PueGrams(pue_milli=pue_milli, carbon_ug=carbon_ug, upper_ug=upper_ug)
+        for pue_milli, (carbon_ug, upper_ug) in sorted(found.items())
     )
 
 

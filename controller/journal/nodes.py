@@ -125,7 +125,7 @@ class NodeStore:
                 _check_own(connection, node, batch, now)
                 _add(connection, values)
                 _check_sums(connection, values)
-                _count(connection, node, batch)
+                _count(connection, node, batch, now)
             _remember(connection, node, _without(report, strange), known, now)
         if new:
             self._added(value["slot_start"] for value in values)
@@ -367,7 +367,7 @@ def _addition(dialect: str) -> Any:
     return statement.on_conflict_do_update(index_elements=key, set_=changed)
 
 
-def _count(connection: Connection, node: str, batch: Batch) -> None:
+def _count(connection: Connection, node: str, batch: Batch, now: datetime) -> None:
     """Keep the counters of a batch; devices whose rows are not all delivered have none to trust."""
     counted = {each.gpu_uuid for each in batch.baselines}
     open_still = {row.gpu_uuid for row in batch.rows} - counted
@@ -376,7 +376,8 @@ def _count(connection: Connection, node: str, batch: Batch) -> None:
         connection.execute(delete(NODE_COUNTERS).where(mine))
     counters = [{"node": node, **columns(each), "at": to_us(each.at)} for each in batch.baselines]
     upsert(connection, NODE_COUNTERS, counters)
-    extend(connection, batch.baselines, copied_us=copied_until_us(connection))
+    copied_us = copied_until_us(connection)
+    extend(connection, batch.baselines, now_us=to_us(now), copied_us=copied_us)
 
 
 def _remember(
