@@ -149,3 +149,15 @@ def test_an_operators_wish_stays_until_it_is_cleared(journal: Journal) -> None:
     assert journal.runs.all(T0)[0].ordered_point == "B"
     journal.runs.clear_ordered_point("r", "B")
     assert journal.runs.all(T0)[0].ordered_point == ""
+
+
+def test_the_highest_uid_owns_its_run(journal: Journal) -> None:
+    """Linux has uids up to 2^32 - 2, twice what a signed column of four bytes holds."""
+    highest = 2**32 - 2
+    register(journal, uid=highest)
+    progress(journal, now=after(1), tokens=100, uid=highest)
+    row = journal.runs.find("r", after(1))
+    assert row is not None
+    assert (row.owner_uid, row.tokens) == (highest, 100)
+    with pytest.raises(Refused, match="belongs to uid 4294967294"):
+        progress(journal, now=after(2), tokens=200, uid=highest - 2**32)
