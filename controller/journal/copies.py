@@ -22,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from wattmesh import durable, migrations
 from wattmesh.controller.journal import identity
 from wattmesh.controller.journal.engine import Database
+from wattmesh.controller.journal.failures import Locked
 from wattmesh.controller.journal.identity import Identity
 from wattmesh.errors import CallHuman, InputInvalid, JournalUnavailable, Refused, RetryLater
 
@@ -69,7 +70,7 @@ def in_use(database: Database) -> int | None:
     """Hold a SQLite journal's lock together with other daemons; give it. None for PostgreSQL.
 
     Raises:
-        JournalUnavailable: it is being restored.
+        Locked: it is being restored. JournalUnavailable: the lock cannot be had at all.
     """
     path = _file(database)
     if path is None:
@@ -77,9 +78,7 @@ def in_use(database: Database) -> int | None:
     try:
         return durable.hold(path, shared=True)
     except durable.Held as error:
-        raise JournalUnavailable(
-            f"the journal {path} is being restored by process {error.holder}"
-        ) from error
+        raise Locked(f"the journal {path} is being restored by process {error.holder}") from error
     except OSError as error:
         raise JournalUnavailable(
             f"{path}.lock cannot be opened ({error.strerror}): it must belong to the daemon's user"

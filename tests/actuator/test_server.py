@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def test_a_client_has_its_time_for_a_whole_line(monkeypatch: pytest.MonkeyPatch)
         theirs.sendall(b'{"v":1}\n' + 60 * b" ")
         seconds = iter(range(1000))
         monkeypatch.setattr(server, "READ_BYTES", 1)
-        monkeypatch.setattr(server.time, "monotonic", lambda: float(next(seconds)))
+        monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))
         lines = server.Lines(ours)
         assert lines.next() == b'{"v":1}\n'
         with pytest.raises(TimeoutError, match="no whole line within 10 s"):
