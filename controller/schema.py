@@ -14,24 +14,24 @@ from pathlib import Path
 from wattmesh import migrations
 from wattmesh.controller.journal.engine import BUSY_TIMEOUT_S
 from wattmesh.controller.journal.failures import locked
+from wattmesh.controller.sqlite_url import sqlite_path
 from wattmesh.errors import FixInput, JournalUnavailable
 
 log = logging.getLogger(__name__)
 
 MIGRATION_LIMIT_S = 600.0
-SQLITE = "sqlite:///"
 
 
 def bring_up_to_date(url: str) -> None:
     """Create or upgrade the journal at a SQLite `url`; leave any other alone.
 
     Raises:
-        FixInput: the folder cannot be made. Locked: another process has the journal.
-        JournalUnavailable: the migration failed.
+        FixInput: the folder cannot be made, or the address is none.
+        Locked: another process has the journal. JournalUnavailable: the migration failed.
     """
-    if not url.startswith("sqlite"):
+    path = sqlite_path(url)
+    if path is None:
         return
-    path = Path(url.partition(":///")[2])
     found = revision(path)
     if found == migrations.HEAD or (found and found not in migrations.REVISIONS):
         return

@@ -24,6 +24,7 @@ from wattmesh.controller.journal import identity
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.failures import Locked
 from wattmesh.controller.journal.identity import Identity
+from wattmesh.controller.sqlite_url import sqlite_url
 from wattmesh.errors import CallHuman, InputInvalid, JournalUnavailable, Refused, RetryLater
 
 T = TypeVar("T")
@@ -132,7 +133,7 @@ def restore(
                 f"{standing[0]} stands there: --replace moves it aside (it is not deleted)"
             )
         if _copy(source, stage, live=False) != migrations.HEAD:
-            upgrade(f"sqlite:///{stage}")
+            upgrade(sqlite_url(stage))
         made = _in(stage, identity.make_another)
         os.chown(stage, *owner)
         stage.chmod(MODE)
@@ -310,7 +311,7 @@ def _in(stage: Path, work: Callable[[Connection], T]) -> T:
     Raises:
         RetryLater: the disk does not take it.
     """
-    engine = create_engine(f"sqlite:///{stage}", poolclass=NullPool)
+    engine = create_engine(sqlite_url(stage), poolclass=NullPool)
     try:
         with engine.begin() as connection:
             return work(connection)

@@ -22,6 +22,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DataError, DisconnectionError, IntegrityError, SQLAlchemyError
 
 from wattmesh.controller.journal.failures import unavailable
+from wattmesh.controller.sqlite_url import sqlite_path
 from wattmesh.errors import FixInput, InputInvalid, JournalUnavailable
 from wattmesh.reconfig.ranges import clean
 
@@ -45,6 +46,7 @@ class Database:
         Raises:
             InputInvalid: the URL is neither SQLite nor PostgreSQL, or the file is on a network.
         """
+        sqlite_path(url)
         self.url = make_url(url)
         self.name = self.url.render_as_string(hide_password=True)
         self._check: Callable[[Connection], None] | None = None
