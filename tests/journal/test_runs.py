@@ -203,3 +203,15 @@ def test_launches_of_a_closed_run_are_forgotten_but_the_newest(journal: Journal)
     journal.ledger.close_run("r", {}, after(900))
     journal.retention.prune(after(1000))
     assert [each.start for each in journal.stays.launches("r")] == [after(10)]
+
+
+def test_the_highest_uid_owns_its_run(journal: Journal) -> None:
+    """Linux has uids up to 2^32 - 2, twice what a signed column of four bytes holds."""
+    highest = 2**32 - 2
+    register(journal, uid=highest)
+    progress(journal, now=after(1), tokens=100, uid=highest)
+    row = journal.runs.find("r", after(1))
+    assert row is not None
+    assert (row.owner_uid, row.tokens) == (highest, 100)
+    with pytest.raises(Refused, match="belongs to uid 4294967294"):
+        progress(journal, now=after(2), tokens=200, uid=highest - 2**32)
