@@ -33,6 +33,7 @@ from wattmesh.controller.journal import node_devices
 from wattmesh.controller.journal.coverage import extend
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.identity import copied_until_us
+from wattmesh.controller.journal.read_once import once
 from wattmesh.controller.journal.tables import (
     DELIVERIES,
     ENERGY,
@@ -123,6 +124,7 @@ class NodeStore:
             new = batch is not None and _moved(connection, batch, known.forgotten_at, now)
             if batch is not None and new:
                 _check_own(connection, node, batch, now)
+                values = [_values(row) for row in once(connection, node, batch, _merged(rows))]
                 _add(connection, values)
                 _check_sums(connection, values)
                 _count(connection, node, batch, now)
