@@ -8,13 +8,28 @@ read is in no row, and must be bounded. Invariant: this file reads the ledger on
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from benchmarks.year_world import HOUR, POWER_MW, PUE, TOKENS_PER_S, A, Job, Stretch, World, looks
+from benchmarks.year_world import (
+    HOUR,
+    POWER_MW,
+    PUE,
+    TOKENS_PER_S,
+    A,
+    B,
+    Job,
+    Stretch,
+    World,
+    looks,
+)
 from wattmesh.controller.journal.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server.grids import Grid, Measure
+from wattmesh.reconfig.layout import Layout
+
+OTHERS = {"baseline": A, "best_single": B}
+"""Scenarios beside the actual one, each with the point that it always is at."""
 
 NJ_PER_KWH = 3_600_000_000_000_000
 LATE = timedelta(days=2)
@@ -131,7 +146,7 @@ def check(
     story: Story,
     span: tuple[datetime, datetime],
 ) -> Checked:
-    """Compare the rows of the hours in [start, end) with the truth, both scenarios.
+    """Compare the rows of the hours in [start, end) with the truth, every scenario.
 
     Args:
         rows: of the ledger; slots that begin in the span.
@@ -151,7 +166,7 @@ def check(
     while hour < span[1]:
         there = {
             (scenario, run): booked.get((scenario, run, hour), [])
-            for scenario in ("actual", "baseline")
+            for scenario in ("actual", *OTHERS)
             for run in names
         }
         measure = _measure(found, story, hour, there)
@@ -162,7 +177,8 @@ def check(
         found.price_mg[hour] = price
         _actual(found, there, stretches.over(hour), hour, price)
         for job in world.jobs:
-            _baseline(found, job, there["baseline", job.name], hour, world)
+            for scenario in OTHERS:
+                _other(found, job, scenario, there, hour, world=world)
         found.hours += 1
         hour += HOUR
     found.rows = len(rows)
@@ -185,30 +201,40 @@ def _measure(
     return next(iter(told or allowed))
 
 
-def _baseline(
-    found: Checked, job: Job, rows: Sequence[EmissionRow], hour: datetime, world: World
+def _other(
+    found: Checked,
+    job: Job,
+    scenario: str,
+    there: Mapping[tuple[str, str], list[EmissionRow]],
+    hour: datetime,
+    *,
+    world: World,
 ) -> None:
-    """Compare what the baseline drew by itself; where it is the run, see that the run was there."""
-    price = found.price_mg[hour]
+    """Compare what a scenario drew by itself; where it is the run, see that the run was there."""
+    rows, point = there[scenario, job.name], OTHERS[scenario]
     alone = [row for row in rows if row.line != "as_run"]
-    if len(alone) < len(rows) and not _at_a(job, hour):
+    if len(alone) < len(rows) and not _at(job, point, hour):
         wrong = Wrong(
             scenario="as_run", run=job.name, hour=hour, true_ug=0, booked_ug=0, bound_ug=0
         )
         found.wrong.append(wrong)
-    if alone or (rows == [] and job.start < hour < job.end):
-        energy_nj, slack_nj = baseline_nj(job, hour, world.time.now)
+    energy_nj, slack_nj = baseline_nj(job, hour, world.time.now, point)
+    if alone or (not rows and job.start < hour and energy_nj > slack_nj):
         measured = any(row.line == "modelled" for row in alone)
         factor = world.factor_milli(hour) if measured else 1000
         _Sum(
-            energy_nj * factor // 1000, alone, price, slack_nj, dark=_half_dark(job, world)
-        ).compare(found, "baseline", job.name, hour)
+            energy_nj * factor // 1000,
+            alone,
+            found.price_mg[hour],
+            slack_nj,
+            dark=_half_dark(job, world),
+        ).compare(found, scenario, job.name, hour)
 
 
-def _at_a(job: Job, hour: datetime) -> bool:
-    """Whether a run was at its submitted point, untouched, as long as it lived in an hour."""
+def _at(job: Job, point: Layout, hour: datetime) -> bool:
+    """Whether a run was at a point, untouched, as long as it lived in an hour."""
     moved = any(move.at < hour + HOUR and hour < looks(move)[2] for move in job.moves)
-    return not moved and job.layout_at(hour) == A
+    return not moved and job.layout_at(hour) == point
 
 
 def _half_dark(job: Job, world: World) -> bool:
@@ -337,14 +363,14 @@ def _declared(rows: Iterable[Sequence[EmissionRow]]) -> int:
     return next(iter(said))[0]
 
 
-def baseline_nj(job: Job, hour: datetime, now: datetime) -> tuple[int, float]:
-    """Give (nanojoules of a run's baseline in an hour, what of it is not exact).
+def baseline_nj(job: Job, hour: datetime, now: datetime, point: Layout = A) -> tuple[int, float]:
+    """Give (nanojoules of a run that always is at a point, in an hour; what of it is not exact).
 
-    It draws as point A does, from the launch on, pauses only while the run was killed, and ends
+    It draws as that point does, from the launch on, pauses only while the run was killed, and ends
     when it has trained all tokens. Whole tokens only are reckoned: at each border up to two tokens'
     time; measured watts over declared ones are 1 to nine digits.
     """
-    rate, power_mw = TOKENS_PER_S[A], 2 * POWER_MW[A]
+    rate, power_mw = TOKENS_PER_S[point], 2 * POWER_MW[point]
     left = timedelta(seconds=job.tokens_total / rate)
     parts = [(job.start, job.start + left)]
     if job.away is not None and job.away[0] < job.start + left:

@@ -86,8 +86,12 @@ class CycleReport:
     cap: CapNow | None = None
 
 
+TOLD_AGAIN = timedelta(hours=1)
+"""What stays as it was is logged so often."""
+
+
 class Cycle:
-    """One control cycle after another; keeps nothing between them."""
+    """One control cycle after another; keeps nothing between them but what it logged last."""
 
     def __init__(
         self,
@@ -111,6 +115,7 @@ class Cycle:
         self._epoch = epoch
         self._plans = plans or NoPlans()
         self._isolation = isolation or Isolation()
+        self._told: tuple[object, datetime | None] = (None, None)
 
     def run(self, now: datetime) -> CycleReport:
         """Run one cycle at `now`; never raises for an outside failure, holds instead."""
@@ -121,8 +126,21 @@ class Cycle:
             report = CycleReport(at=now, sentence=sentence, trouble=str(error))
         except Fenced as error:
             report = CycleReport(at=now, sentence=f"Standing by: {error}.", trouble=str(error))
-        log.info("%s", report.sentence)
+        self._tell(report)
         return report
+
+    def _tell(self, report: CycleReport) -> None:
+        """Log what was decided when it is another than before, and once an hour."""
+        gist = report.trouble or tuple(
+            (each.run, each.action, each.kind, each.current, each.target)
+            for each in report.decisions
+        )
+        said, at = self._told
+        if gist == said and at is not None and abs(report.at - at) < TOLD_AGAIN:
+            log.debug("%s", report.sentence)
+            return
+        self._told = (gist, report.at)
+        log.info("%s", report.sentence)
 
     def _run(self, now: datetime) -> CycleReport:
         """Settle what is over, observe, decide, act."""

@@ -114,18 +114,18 @@ def own_coverage(newest: Sample, runs: Iterable[RunRow]) -> tuple[int, int]:
 
 
 def limits_w(nodes: Iterable[NodeRow], own: Iterable[PowerReading]) -> dict[str, float]:
-    """Give the power limit of every GPU that told one, however long ago."""
+    """Give the highest power limit of every GPU that told it, however long ago.
+
+    Not the one that is enforced: a cap may have ended since, and it may draw more again.
+    """
     found = {
-        name: float(facts["power_limit_w"])
+        name: float(facts["highest_limit_w"])
         for node in nodes
         for name, facts in node.devices.items()
-        if is_gpu(name) and facts.get("power_limit_w")
+        if is_gpu(name) and facts.get("highest_limit_w")
     }
-    for each in own:
-        limit_w = max(each.highest_limit_w or 0.0, each.power_limit_w or 0.0)
-        if is_gpu(each.gpu_uuid) and limit_w:
-            found[each.gpu_uuid] = limit_w
-    return found
+    own_w = {each.gpu_uuid: each.highest_limit_w for each in own if is_gpu(each.gpu_uuid)}
+    return found | {name: limit_w for name, limit_w in own_w.items() if limit_w}
 
 
 def controls(nodes: Iterable[NodeRow], now: datetime) -> dict[str, GpuControl]:

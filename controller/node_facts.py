@@ -28,6 +28,7 @@ class DeviceFacts(Message):
 
     Attributes:
         at: when it was read, by the node's clock.
+        power_limit_w: that is enforced. `highest_limit_w`: that can be set on the board.
         utilization: share of time at work. `shared`: why it cannot belong to one run alone.
         silent: it did not answer (said by us, of a device that an agent calls missing).
     """
@@ -35,6 +36,7 @@ class DeviceFacts(Message):
     at: ranges.At
     power_w: ranges.Watts | None = None
     power_limit_w: ranges.Watts | None = None
+    highest_limit_w: ranges.Watts | None = None
     clock_mhz: ranges.Megahertz | None = None
     temperature_c: ranges.Celsius | None = None
     utilization: ranges.Portion | None = None

@@ -12,6 +12,10 @@ from math import inf
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, SwitchMode
 
+FURTHER_LAUNCHES = 2
+"""That may come before one has said how a switch ended which was begun: a switch in place too may
+go on by restart, and one whose new layout does not come up is taken back by the launch after it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSwitch:
@@ -74,7 +78,7 @@ def verdict(switch: OpenSwitch, run: RunNow, *, now: datetime, timeout_s: float)
 def _hopeless(switch: OpenSwitch, run: RunNow, now: datetime, timeout_s: float) -> str | None:
     """Say what makes the switch impossible to confirm, or None."""
     order, waiting = switch.order, switch.state is SwitchState.ORDERED
-    launches = 1 if order.mode is SwitchMode.RESTART else 0
+    launches = (1 if order.mode is SwitchMode.RESTART else 0) if waiting else FURTHER_LAUNCHES
     if run.finished:
         return f"The run finished at step {run.step}"
     if run.attempt > order.attempt + launches:

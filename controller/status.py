@@ -58,8 +58,8 @@ def status(journal: Journal, pulse: Pulse) -> StatusView:
     if pulse.signals.accounting != pulse.signals.decision:
         accounting = carbon_line(journal, pulse.signals.accounting, now, decides=False)
     view = _assemble(pulse, now, runs, (decision, accounting), journal.runs.frozen_all())
-    left_out = Counter(row.owner_uid for row in rows if row.state == "lost")
-    left_out -= Counter(row.owner_uid for row in told if row.state == "lost")
+    left_out = Counter(row.owner_uid for row in rows if row.state == "lost" and not row.stopped)
+    left_out -= Counter(row.owner_uid for row in told if row.state == "lost" and not row.stopped)
     view = replace(view, lost_more={str(uid): count for uid, count in sorted(left_out.items())})
     return replace(view, trouble=troubles(view, pulse))
 
@@ -115,7 +115,8 @@ def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunL
     frozen = row.frozen or journal.runs.frozen_all()
     catalogue = row.catalogue
     expected = expected_flags(pulse, row)
-    said = decision.reason if decision and row.state == "live" else ""
+    trains = row.state == "live" and not row.stopped
+    said = decision.reason if decision and trains else ""
     return RunLine(
         name=row.name,
         run=row.run,
@@ -132,7 +133,7 @@ def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunL
         world_size=row.world_size,
         point=point.id if point else "",
         clock_mhz=point.clock_mhz if point else None,
-        tokens_per_s=row.tokens_per_s or None,
+        tokens_per_s=(row.tokens_per_s or None) if trains else None,
         j_per_token=point.j_per_token if point else None,
         deadline=row.deadline,
         slack_s=decision.slack_s if decision else None,
@@ -341,6 +342,8 @@ def _simulated(
 
 def _activity(row: RunRow, switch: SwitchRow | None, frozen: str, pulse: Pulse) -> str:
     """Give the word for the STATE column."""
+    if row.stopped:
+        return "stopped"
     if row.state != "live":
         return row.state
     if switch is not None:

@@ -17,6 +17,9 @@ from wattmesh.telemetry.readings import flags_of
 PLANS_FAILED = 3
 """Plans that fail in a row until it is worth a look: a process that is killed once is not."""
 
+FIRST_ANSWER_S = 120.0
+"""So long after its start the daemon waits for a signal that it never heard."""
+
 LONG_SILENT_S = 2 * 3600.0
 """A provider that has not answered for so long is worth a look, even if nothing holds yet."""
 
@@ -98,8 +101,9 @@ def _loops(pulse: Pulse) -> Iterator[str]:
 
 def _sources(view: StatusView, pulse: Pulse) -> Iterator[str]:
     """What is wrong with the grid signals and the power readings."""
+    young = pulse.clock.monotonic() - pulse.started_s < FIRST_ANSWER_S
     for line in (view.carbon, view.accounting):
-        if line is not None:
+        if line is not None and not (young and line.state == ""):
             yield from _signal(line)
     if view.power.trouble:
         yield (
@@ -210,7 +214,7 @@ def _meanwhile(line: CarbonLine) -> str:
 def _runs(view: StatusView) -> Iterator[str]:
     """What is wrong with single runs; one line for all lost ones of a user who has many."""
     for uid, more in view.lost_more.items():
-        theirs = [run for run in view.runs if run.state == "lost" and str(run.owner_uid) == uid]
+        theirs = [run for run in view.runs if run.activity == "lost" and str(run.owner_uid) == uid]
         names = ", ".join(run.name for run in theirs)
         yield (
             f"{more + len(theirs)} runs of uid {uid} have not been heard for a while (the newest: "
@@ -218,7 +222,7 @@ def _runs(view: StatusView) -> Iterator[str]:
             "by itself in time (journal.lost_days)."
         )
     for run in view.runs:
-        if run.state == "finished":
+        if run.state == "finished" or run.activity == "stopped":
             continue
         if run.state == "lost" and str(run.owner_uid) not in view.lost_more:
             yield (

@@ -17,6 +17,7 @@ Inside a rank (in the order in which a launch meets them):
     chair       global rank 0's office: claim, introduction, first generation
     attempt, folder, start       identity and fence; names on disk; where to begin
     generation, member           who trains in which layout; one rank's walk through them
+    proof, held                  every rank holds what it should; who holds what was torn down
     group       the process group of one generation
     boundary    the sequence at a save step: agree, checkpoint, switch
     orders, orderbook            whether an order may be taken; what survives a crash

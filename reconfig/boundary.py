@@ -19,9 +19,10 @@ from wattmesh.reconfig.folder import write_json
 from wattmesh.reconfig.generation import Generation, Outcome, Purpose, SwitchNote
 from wattmesh.reconfig.group import RankFailed
 from wattmesh.reconfig.guard import all_or_none, ending
+from wattmesh.reconfig.held import LIVE_SHARE
 from wattmesh.reconfig.in_step import CheckpointNotSaved
 from wattmesh.reconfig.job import Job, Story
-from wattmesh.reconfig.member import LIVE_SHARE, Member
+from wattmesh.reconfig.member import Member
 from wattmesh.reconfig.orderbook import OrderBook
 from wattmesh.reconfig.peers import boot_id
 from wattmesh.reconfig.saves import Saves
@@ -304,7 +305,13 @@ class Boundary:
         self, story: Story, order: Order, saved: Saved, loss: float | None, why: str
     ) -> None:
         """Leave in band; the next launch begins in the ordered layout."""
-        log.info("the switch to %s goes by restart: %s", order.layout, why)
+        asked = order.mode is SwitchMode.RESTART
+        log.log(
+            logging.INFO if asked else logging.WARNING,
+            "the switch to %s goes by restart: %s",
+            order.layout,
+            why,
+        )
         story.tell(SwitchState.STOPPING, detail=why)
         generation = story.generation
         if saved.staged:

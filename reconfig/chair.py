@@ -129,10 +129,12 @@ class Chair:
         generation, note = begun.generation, begun.generation.switch
         why = self._last_words()
         if note is not None:
+            # Nothing new to say keeps the reason for the restart, which the launch before gave.
             self._transition(generation, note.plan, note.epoch, SwitchState.LAUNCHING, why)
         elif begun.died_in is not None:
             plan, epoch = str(begun.died_in.get("plan")), int(begun.died_in.get("epoch", 0))
-            detail = f"restarted in the layout of {generation.checkpoint or 'the start'}: {why}"
+            died = why or "the launch before ended without a word"
+            detail = f"restarted in the layout of {generation.checkpoint or 'the start'}: {died}"
             self._transition(generation, plan, epoch, SwitchState.ROLLED_BACK, detail)
             self._folder.switch_file.unlink(missing_ok=True)
 
@@ -162,7 +164,7 @@ class Chair:
             for path in sorted(self._folder.failures.glob("*.json")):
                 words.append(str((read_json(path) or {}).get("sentence", "")))
                 path.unlink(missing_ok=True)
-        return " ".join(filter(None, words)) or "the launch before ended without a word"
+        return " ".join(filter(None, words))
 
 
 def _capabilities(job: Job) -> tuple[str, ...]:

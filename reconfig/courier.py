@@ -128,19 +128,23 @@ class Courier:
         self._wake.set()
 
     def _post(self) -> None:
-        """Post until told to stop; pause longer after every failure in a row."""
-        pause_s, told = FIRST_PAUSE_S, False
+        """Post until told to stop; pause longer after every failure in a row.
+
+        One line when the daemon goes, one when it is back: only an answer says that it is.
+        """
+        pause_s, gone_s = FIRST_PAUSE_S, None
         while not self._stop.is_set():
             self._take_new()
             try:
-                self._post_next()
-                if told:
-                    log.info("the daemon answers again")
-                pause_s, told = FIRST_PAUSE_S, False
+                if self._post_next():
+                    if gone_s is not None:
+                        away_s = time.monotonic() - gone_s
+                        log.warning("the daemon answers again, after %.0f s", away_s)
+                    pause_s, gone_s = FIRST_PAUSE_S, None
             except SourceUnavailable as error:
-                if not told:
-                    log.warning("%s", error)
-                told = True
+                if gone_s is None:
+                    gone_s = time.monotonic()
+                    log.warning("%s (training goes on; this is said once)", str(error).rstrip("."))
                 self._stop.wait(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             except OSError as error:
@@ -152,8 +156,8 @@ class Courier:
         while not self._new.empty():
             self._outbox.add(*self._new.get())
 
-    def _post_next(self) -> None:
-        """Send whatever is due first; wait a moment when nothing is."""
+    def _post_next(self) -> bool:
+        """Send whatever is due first; wait a moment when nothing is. Say whether one answered."""
         entry = self._outbox.head()
         if self._silenced.is_set():
             self._stop.wait(LONGEST_PAUSE_S)
@@ -167,6 +171,8 @@ class Courier:
             self._idle.set()
             self._wake.wait(PROGRESS_EVERY_S)
             self._wake.clear()
+            return False
+        return not self._silenced.is_set()
 
     def _send_progress(self) -> None:
         message, self._progress = self._progress, None

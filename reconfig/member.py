@@ -5,17 +5,13 @@ all go back to the layout before, from the same checkpoint, or the launch ends t
 """
 
 import gc
-import hashlib
 import logging
-import math
 import time
 import traceback
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -30,37 +26,24 @@ from wattmesh.errors import (
     WattmeshError,
 )
 from wattmesh.reconfig import (
-    agreement,
     carried,
     checkpoint,
     group,
-    noise,
-    probing,
-    reordered,
-    streams,
     usage,
 )
 from wattmesh.reconfig.board import POLL_S, pauses
-from wattmesh.reconfig.boxes import Box, boxes_of
 from wattmesh.reconfig.caches import MeshCaches, forget_compiled, free_workspaces
 from wattmesh.reconfig.deadlines import Phase
-from wattmesh.reconfig.digest import Values, combine, pieces_of, pieces_of_values
 from wattmesh.reconfig.generation import Generation, Purpose
-from wattmesh.reconfig.group import RankFailed
-from wattmesh.reconfig.guard import all_or_none, ending
-from wattmesh.reconfig.in_place import is_state
+from wattmesh.reconfig.held import LIVE_SHARE, Held
 from wattmesh.reconfig.job import Evidence, Job, Story
-from wattmesh.reconfig.optimizers import kept, names_of, settings_of
+from wattmesh.reconfig.proof import Proof
 from wattmesh.reconfig.settling import Settler
 from wattmesh.reconfig.slots import begin_slots
 from wattmesh.reconfig.state import State
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.tensors import (
-    MODEL,
     Named,
-    by_owner,
-    name_all,
-    name_model,
     name_to_fill,
 )
 
@@ -99,7 +82,7 @@ class Member:
         state, self.state = self.state, None
         if state is None:
             return 0.0, ""
-        held = _Held.of(state)
+        held = Held.of(state)
         state.parts = SimpleNamespace()
         forget_compiled()
         state.close()
@@ -201,7 +184,7 @@ class Member:
             return
         with watch.phase(Phase.VERIFY, generation=generation.number, step=step):
             try:
-                found = self._prove(generation, named)
+                found = self._proof(generation).hold(named)
             except WattmeshError as error:
                 if generation.checkpoint or self._must_be_carried(generation, wait=True):
                     raise
@@ -278,137 +261,20 @@ class Member:
             )
         return named
 
+    def _proof(self, generation: Generation) -> Proof:
+        """What is to be proven of a generation that was built, and loaded if need be."""
+        assert self.state is not None
+        return Proof(
+            self.job,
+            self.state,
+            generation,
+            folder=self._where(generation),
+            acted_on=lambda: self._must_be_carried(generation, wait=True),
+        )
+
     def _where(self, generation: Generation) -> Path:
         """Where the generation's checkpoint lies."""
         return self.job.folder.path / (generation.staged or generation.checkpoint)
-
-    def _prove(self, generation: Generation, loaded: Named | None) -> Evidence:
-        """Compare this rank with the record and with its peers, from memory as it is now.
-
-        Gives what was found, for the tale of the switch.
-
-        `loaded`: what was filled from the checkpoint; None where there is none.
-        """
-        state = self.state
-        assert state is not None
-        extra, digest, values = self._together(generation, lambda: _looked_at(state, loaded))
-        probe = self._first_probe(generation)
-        facts = agreement.Facts(
-            step=state.position.step,
-            samples=state.position.samples,
-            tokens=state.position.tokens,
-            digest=digest,
-            extra=hashlib.sha256(extra.encode()).hexdigest()[:16],
-            random=state.streams.digest,
-            probe=probe,
-            damage=state.streams.damage,
-            dtypes=tuple({str(p.dtype).removeprefix("torch.") for p in state.parameters()}),
-        )
-        every = group.gather(facts.to_json())
-        problem = agreement.disagreement(every, generation)
-        found: Evidence = {"probe_after": probe, "digest_after": digest}
-        if not problem and not self.job.unprobed:
-            problem = self._weigh_probe(every, generation, found)
-            if problem and self._only_probed(generation):
-                self._never_switch(problem)
-                problem = ""
-        if problem:
-            suspect = digest != generation.digest or any(each["damage"] for each in every)
-            raise SwitchFailed(
-                problem + (self._damage(generation, digest, values) if suspect else "")
-            )
-        # What `build`, the load and the probe drew is undone: the script goes on where it was.
-        streams.set_to(state.streams.own)
-        return found
-
-    def _probe(self) -> float:
-        """The loss of the fixed batch, in the layout that stands."""
-        assert self.state is not None
-        return probing.take(self.job.probe, self.state)
-
-    def _first_probe(self, generation: Generation) -> float:
-        """The probe, or nan where none can be taken of a run that nothing acts on."""
-
-        def finite() -> float:
-            probe = self._probe()
-            if generation.probe is None and not math.isfinite(probe):
-                raise InputInvalid(f"attach: the probe gave {probe!r}; give a finite loss.")
-            return probe
-
-        try:
-            return self._together(generation, finite)
-        except InputInvalid as error:
-            if generation.retreats or not self._only_probed(generation):
-                raise
-            self._never_switch(str(error))
-            return math.nan
-
-    def _only_probed(self, generation: Generation) -> bool:
-        """Whether a failing probe proves nothing that anybody asked for; a collective call."""
-        if generation.switch is not None:
-            return False
-        return not self._must_be_carried(generation, wait=True)
-
-    def _never_switch(self, why: str) -> None:
-        """Train and save, but in this layout, because no switch could be proven."""
-        self.job.unprobed = why
-        if dist.get_rank() == 0:
-            log.error("%s The run is measured and saved, and never switched.", why)
-
-    def _together(self, generation: Generation, act: Callable[[], T]) -> T:
-        """Run a part of the proof so that all ranks leave it alike.
-
-        Where there is a layout to go back to, the failing rank sets the others free itself.
-
-        Raises:
-            InputInvalid, CallHuman, Refused, Diverged: on every rank, when it was raised on any.
-        """
-        if generation.retreats:
-            return act()
-        try:
-            return all_or_none(act)
-        except RankFailed as failure:
-            raise (ending(failure) or InputInvalid(str(failure))) from failure
-
-    def _weigh_probe(
-        self, every: Sequence[dict[str, Any]], generation: Generation, found: Evidence
-    ) -> str:
-        """Say whether the probe moved by more than its noise; collective. Measures it if need be.
-
-        What is fine in fp32 is fine at once, so that a job is not held up that computes in it.
-        """
-        dtypes = sorted({dtype for each in every for dtype in each["dtypes"]})
-        difference = agreement.probe_difference(every, generation)
-        allowed = noise.at_once(dtypes)
-        if allowed.relative < difference < math.inf:
-
-            def again() -> float:
-                # Each has the deadline of one.
-                step = generation.step
-                with self.job.watchdog.phase(Phase.VERIFY, generation=generation.number, step=step):
-                    return self._probe()
-
-            computed = reordered.measure(again, difference, dtypes)
-            allowed = noise.tolerance(computed, dtypes)
-            found.update(
-                probe_noise=max(computed.moved, default=0.0),
-                probe_orders=len(computed.moved),
-                computed_in=computed.products,
-            )
-        found["probe_allowed"] = allowed.relative
-        return agreement.probe_problem(every, generation, allowed)
-
-    def _damage(self, generation: Generation, digest: str, values: Values) -> str:
-        """When what is in memory is not what was saved: what, or whether the files are."""
-        if not generation.checkpoint:
-            return ""
-        changed = ""
-        if digest != generation.digest:
-            changed = checkpoint.changed_value(self._where(generation), values)
-        if changed:
-            return f"; {changed}"
-        found = checkpoint.find_damage(self._where(generation))
-        return f"; {found}" if found else "; every byte of it is as it was written"
 
     def _verdict(
         self, generation: Generation, story: Story | None, cause: BaseException | None
@@ -477,74 +343,6 @@ REFUSALS = (Refused, CallHuman, FixInput)
 
 MODE_WAIT_S = 10.0
 """How long a run that cannot be carried waits for the daemon to say whether it acts."""
-
-LIVE_SHARE = 0.05
-"""Above this share of the old state still alive, old and new would be in memory at once."""
-
-
-@dataclass(slots=True)
-class _Held:
-    """Weak references to a state's tensors, to see after teardown which of them live on."""
-
-    tensors: list[tuple[str, int, "weakref.ref[torch.Tensor]"]]
-    allocated: int
-
-    @classmethod
-    def of(cls, state: State) -> "_Held":
-        """Remember every parameter and optimizer slot of `state`."""
-        found: list[tuple[str, int, weakref.ref[torch.Tensor]]] = []
-        for module in state.modules:
-            for name, parameter in module.named_parameters():
-                found.append((name, _bytes(parameter), weakref.ref(parameter)))
-        for optimizer in state.optimizers:
-            for slots in optimizer.state.values():
-                for name, slot in slots.items():
-                    if isinstance(slot, torch.Tensor):
-                        found.append((name, _bytes(slot), weakref.ref(slot)))
-        for slot, averages in state.averages.items():
-            for name, average in averages.items():
-                found.append((f"{slot} of {name}", _bytes(average), weakref.ref(average)))
-        allocated = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
-        return cls(found, allocated)
-
-    def share(self, device: str) -> tuple[float, str]:
-        """Share of the bytes still alive, and the name of one tensor that is."""
-        total = sum(size for _, size, _ in self.tensors) or 1
-        alive = [(name, size) for name, size, ref in self.tensors if ref() is not None]
-        share = sum(size for _, size in alive) / total
-        if device != "cpu" and self.allocated:
-            share = max(share, torch.cuda.memory_allocated() / self.allocated)
-        return share, alive[0][0] if alive else "device memory"
-
-
-def _looked_at(state: State, loaded: Named | None) -> tuple[str, str, Values]:
-    """The extra state, the digest, and plain values of a state as it is now; a collective call."""
-    extra = checkpoint.facts_of(state)
-    boxes, values = _now(state, loaded)
-    digest = combine({**pieces_of(boxes), **pieces_of_values(values)}, extra, values)
-    return extra, digest, values
-
-
-def _now(state: State, loaded: Named | None) -> tuple[Mapping[str, Box], Values]:
-    """Where the pieces of a state are, and its plain values, from memory as it is now."""
-    if loaded is None:
-        # Before the first step there are no slots; parameters and settings are all there is.
-        names = names_of(state).values()
-        return boxes_of(name_model(state)), by_owner(settings_of(state), frozenset(names))
-    if is_state(state, loaded.tensors) and not any(map(_is_model, loaded.plain)):
-        return loaded.boxes, by_owner(kept(state).plain, loaded.slots)
-    named = name_all(state)
-    return named.boxes, named.values
-
-
-def _is_model(key: str) -> bool:
-    return key.startswith(MODEL)
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    """Bytes of this rank's piece."""
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return int(local.numel() * local.element_size())
 
 
 def _back(generation: Generation, why: str) -> Generation:

@@ -2,6 +2,7 @@
 
     ordered -> announced -> checkpointing -> rebuilding -> loaded -> verified -> confirmed
     restart path:           checkpointing -> stopping -> launching -> loaded -> ...
+    in place, but the old layout is still held in memory: rebuilding -> stopping -> ...
     anything that fails:    -> rolling_back -> rolled_back | failed
     never begun:            -> abandoned
 
@@ -48,15 +49,15 @@ _ORDER = {
     SwitchState.ANNOUNCED: 1,
     SwitchState.CHECKPOINTING: 2,
     SwitchState.REBUILDING: 3,
-    SwitchState.STOPPING: 3,
-    SwitchState.LAUNCHING: 4,
-    SwitchState.LOADED: 5,
-    SwitchState.VERIFIED: 6,
-    SwitchState.ROLLING_BACK: 7,
-    SwitchState.CONFIRMED: 8,
-    SwitchState.ROLLED_BACK: 8,
-    SwitchState.ABANDONED: 8,
-    SwitchState.FAILED: 8,
+    SwitchState.STOPPING: 4,
+    SwitchState.LAUNCHING: 5,
+    SwitchState.LOADED: 6,
+    SwitchState.VERIFIED: 7,
+    SwitchState.ROLLING_BACK: 8,
+    SwitchState.CONFIRMED: 9,
+    SwitchState.ROLLED_BACK: 9,
+    SwitchState.ABANDONED: 9,
+    SwitchState.FAILED: 9,
 }
 
 
@@ -79,5 +80,5 @@ def advance(current: SwitchState, reported: SwitchState) -> bool:
 
 
 def position(state: SwitchState) -> tuple[int, int]:
-    """Give (n, of) for a screen: `loaded (5 of 8)`."""
-    return min(_ORDER[state], 7), 7
+    """Give (n, of) for a screen: `loaded (6 of 8)`."""
+    return min(_ORDER[state], 8), 8

@@ -187,7 +187,10 @@ class Progress(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order(Message):
-    """What the daemon asks of a run. Void outside [not_before_step, valid_until_step]."""
+    """What the daemon asks of a run. Void outside [not_before_step, valid_until_step].
+
+    `journal`: identity of the journal that `epoch` counts in; "": an older daemon's.
+    """
 
     plan: ranges.Token
     epoch: ranges.Epoch
@@ -200,6 +203,7 @@ class Order(Message):
     valid_until_step: ranges.LaterStep
     mode: SwitchMode = SwitchMode.IN_PLACE
     reason: str = ""
+    journal: ranges.Token = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

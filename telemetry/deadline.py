@@ -73,8 +73,8 @@ class Worker:
         """Let the thread end after the call it makes now."""
         self._calls.put(None)
 
-    def ended(self, limit_s: float) -> bool:
-        """Wait for the thread to end, at most `limit_s`; say whether it has."""
+    def ended(self, limit_s: float | None) -> bool:
+        """Wait for the thread to end, at most `limit_s` (None: without end); say whether it has."""
         if self._thread is not None:
             self._thread.join(limit_s)
         return self._thread is None or not self._thread.is_alive()

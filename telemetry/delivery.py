@@ -31,6 +31,7 @@ _LIVE = (
     "power_w",
     "clock_mhz",
     "power_limit_w",
+    "highest_limit_w",
     "source",
     "quality",
     "component",

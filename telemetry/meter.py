@@ -93,7 +93,8 @@ class Meter:
             guess turned out too high: then the counter has to catch up first.
         dark_us: time booked as unobserved since the last reading.
         still_us: for how long the counter has shown the same.
-        limit_w: the power limit now. `span_w`: the highest since the moment before.
+        limit_w: the power limit now. `span_w`: the highest since the moment before. `highest_w`:
+            the highest that can be set on the board; None: not known.
         carry: half nanojoules of integrated power below one millijoule.
     """
 
@@ -111,6 +112,7 @@ class Meter:
     dark_us: int = 0
     still_us: int = 0
     span_w: float | None = None
+    highest_w: float | None = None
     carry: int = 0
 
     @classmethod
@@ -121,6 +123,7 @@ class Meter:
             power_w=_power(reading),
             counter_mj=_counter(reading),
             limit_w=reading.power_limit_w,
+            highest_w=reading.highest_limit_w,
             source=reading.source,
             quality=reading.quality,
             counter_source="" if _counter(reading) is None else reading.source,
@@ -162,6 +165,7 @@ class Meter:
             power_w=_power(reading),
             limit_w=reading.power_limit_w or self.limit_w,
             span_w=self._span_w(reading),
+            highest_w=reading.highest_limit_w or self.highest_w,
             source=reading.source,
             quality=reading.quality,
             standin_source="",
@@ -382,8 +386,12 @@ class Meter:
         )
 
     def _upper_mj(self, length_us: int) -> int:
-        """Give the most that can have been drawn in a time."""
-        limit_mw = math.ceil(1000 * (self.span_w or self.limit_w or UNKNOWN_LIMIT_W))
+        """Give the most that can have been drawn in a time.
+
+        By the highest limit where it is known: while nobody looks, a cap may end.
+        """
+        known_w = [each for each in (self.highest_w, self.span_w or self.limit_w) if each]
+        limit_mw = math.ceil(1000 * max(known_w, default=UNKNOWN_LIMIT_W))
         return -(-limit_mw * length_us // 1_000_000)
 
 

@@ -113,14 +113,19 @@ class NvmlSource:
         return self._each(lambda gpu: gpu.device.nvml.compute_pids(gpu.device.uuid))
 
     def close(self) -> None:
-        """Let go of the threads and the library; a call that hangs is left to itself."""
+        """Let go of the threads and the library; after a call that hangs, when it ends."""
         workers = (self._driver, *(gpu.worker for gpu in self._gpus.values()))
         for worker in workers:
             worker.close()
-        quiet = all([worker.ended(self._deadline_s / len(workers)) for worker in workers])
-        if self._nvml is not None and quiet:  # shutting down under a call would hang as it does
-            self._nvml.close()
-            self._nvml = None
+        nvml, self._nvml = self._nvml, None
+        if nvml is None:
+            return
+        if all([worker.ended(self._deadline_s / len(workers)) for worker in workers]):
+            nvml.close()
+            return
+        # Shutting down under a call would hang as it does.
+        late = threading.Thread(target=_close_after, args=(nvml, workers), daemon=True)
+        late.start()
 
     def _each(self, ask: Callable[[_Gpu], T]) -> dict[str, T]:
         """Ask all devices, within the deadline.
@@ -222,3 +227,10 @@ class NvmlSource:
         first = next(iter(self.troubles.items()), None)
         said = f"; {first[0]}: {first[1]}" if first else ""
         return f"none of {len(self._gpus)} GPUs answers{said}"
+
+
+def _close_after(nvml: Nvml, workers: Sequence[Worker]) -> None:
+    """Close the library once every worker has made its last call."""
+    for worker in workers:
+        worker.ended(None)
+    nvml.close()

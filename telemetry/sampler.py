@@ -97,19 +97,28 @@ class Sample:
 
 @dataclass(slots=True)
 class _Clocks:
-    """The wall clock as the ledger sees it: anchored to the monotonic one until it is stepped."""
+    """The wall clock as the ledger sees it: anchored to the monotonic one until it is stepped.
+
+    `strayed_s`: how far it is from the one by which the stretches began that are being read.
+    """
 
     wall: datetime
     monotonic_us: int
+    strayed_s: float = 0.0
 
     def at(self, monotonic_us: int) -> datetime:
         """Give the wall time of a monotonic moment."""
         return self.wall + (monotonic_us - self.monotonic_us) * MICROSECOND
 
+    def at_us(self, monotonic_us: int) -> int:
+        """Give the same in microseconds since 1970."""
+        return (self.at(monotonic_us) - EPOCH) // MICROSECOND
+
     def follow(self, wall: datetime, monotonic_us: int) -> float:
         """Take the clocks as they are now; give how far the wall clock was stepped, or 0."""
         off_s = (wall - self.at(monotonic_us)).total_seconds()
         self.wall, self.monotonic_us = wall, monotonic_us
+        self.strayed_s += off_s
         return off_s if abs(off_s) > CLOCK_STEP_S else 0.0
 
 
@@ -173,6 +182,8 @@ class Sampler:
             with suppress(JournalUnavailable):  # tried again by every flush
                 self._resume(self._clocks)
         clock_step_s = self._clocks.follow(now, monotonic_us)
+        if abs(self._clocks.strayed_s) > CLOCK_STEP_S:
+            self._begin_anew(self._clocks)
         readings, trouble = self._read()
         # A node's meter reads what its parts read: booking both would count them twice.
         parts = [each for each in readings if each.component is not Component.NODE]
@@ -257,20 +268,31 @@ class Sampler:
             if baseline.boot_id != self._boot_id:
                 away_us = (clocks.wall - baseline.at) // MICROSECOND
                 moment_us = clocks.monotonic_us - max(0, away_us)
-            self._meters[gpu] = Meter.resumed(baseline, moment_us)
+            meter = self._meters[gpu] = Meter.resumed(baseline, moment_us)
             self._totals[gpu] = DeviceTotal(
                 booked_mj=baseline.booked_mj,
                 unobserved_ms=baseline.unobserved_ms,
                 recovered_ms=baseline.recovered_ms,
             )
-            self._since_us[gpu] = baseline.since_us
+            off_s = (clocks.at(meter.monotonic_us) - baseline.at).total_seconds()
+            stepped = abs(off_s) > CLOCK_STEP_S
+            self._since_us[gpu] = clocks.at_us(meter.monotonic_us) if stepped else baseline.since_us
             self._booked.add(gpu)
         self._waiting = set()
 
     def _begin(self, clocks: _Clocks, reading: PowerReading) -> None:
         """Begin with a device's first reading."""
         meter = self._meters[reading.gpu_uuid] = Meter.first(reading)
-        self._since_us[reading.gpu_uuid] = (clocks.at(meter.monotonic_us) - EPOCH) // MICROSECOND
+        self._since_us[reading.gpu_uuid] = clocks.at_us(meter.monotonic_us)
+
+    def _begin_anew(self, clocks: _Clocks) -> None:
+        """Begin every device's stretch where it is booked up to, by the wall clock as it is now.
+
+        By the one before, time would count as read that only the wall clock has passed.
+        """
+        clocks.strayed_s = 0.0
+        for gpu, meter in self._meters.items():
+            self._since_us[gpu] = clocks.at_us(meter.monotonic_us)
 
     def _meter(
         self, clocks: _Clocks, readings: Sequence[PowerReading], held: Mapping[str, Claim]

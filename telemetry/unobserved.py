@@ -89,7 +89,7 @@ class Limits:
     """The most that boards can draw.
 
     Attributes:
-        by_gpu: enforced or highest limit, as the board told it last.
+        by_gpu: the highest limit that can be set on the board, as it told.
         by_run: where no board tells: what GPUs were measured to draw, by run and in time order.
     """
 
@@ -97,9 +97,11 @@ class Limits:
     by_run: Mapping[str, Sequence[Ceiling]] = field(default_factory=dict)
 
     def of(self, gpu: str, run: str, slot: Span) -> float:
-        """Give watts that a GPU does not exceed: its limit, its peers', what its run drew there."""
-        peers_w = max(self.by_gpu.values(), default=0.0)
-        return self.by_gpu.get(gpu) or peers_w or self._drawn_w(run, slot) or UNKNOWN_LIMIT_W
+        """Give watts that a GPU does not exceed: its own limit, what its run drew there, the worst.
+
+        What other boards tell is no bound: this one may be of another kind.
+        """
+        return self.by_gpu.get(gpu) or self._drawn_w(run, slot) or UNKNOWN_LIMIT_W
 
     def _drawn_w(self, run: str, slot: Span) -> float:
         """Give the most that GPUs drew where the run was in a slot; 0: not known of all of it."""

@@ -86,7 +86,8 @@ class Reading:
         Raises:
             JournalUnavailable: the outbox does not take it; it waits.
         """
-        monotonic_s, newest = self._clock.monotonic(), self._newest
+        # Both at once: what is asked in between must not look like a step of the wall clock.
+        monotonic_s, now, newest = self._clock.monotonic(), self._clock.now(), self._newest
         if self._knowledge.grid != self._grid:
             self._grid = self._knowledge.grid
             self._sampler.regrid(self._grid)
@@ -94,7 +95,7 @@ class Reading:
         claims = None
         if holders is not None:
             claims = newest.claims = self._node.claims(holders, newest.sample.devices)
-        newest.sample = self._sampler.step(self._clock.now(), monotonic_s, claims)
+        newest.sample = self._sampler.step(now, monotonic_s, claims)
         self._exporter.observe(newest.sample, self._sampler.totals())
         if monotonic_s - self._flushed_s >= self._flush_s:
             self._flushed_s = monotonic_s

@@ -24,6 +24,7 @@ from wattmesh.controller.agent.outbox_rows import (
     KEY,
     SENT,
     UNSENT,
+    begin_anew,
     change_of,
     counter_of,
     fact,
@@ -41,6 +42,9 @@ from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
 from wattmesh.telemetry.readings import utc_now
 
 log = logging.getLogger(__name__)
+
+MOST_FLYING = 16
+"""Batches that may be frozen at a time; what is frozen is never joined to save room."""
 
 
 def boot_us() -> int:
@@ -112,10 +116,12 @@ class Outbox:
         Raises:
             JournalUnavailable: the disk does not take it; nothing was written.
         """
-        values = [values_of(row) for row in rows]
+        values, advanced = [values_of(row) for row in rows], tuple(baselines)
         with self._file.writing() as connection:
+            if begin_anew(connection, advanced):
+                self._freeze_stretches(connection)
             connection.executemany(BOOK, values)
-            put_counters(connection, baselines)
+            put_counters(connection, advanced)
         newest = max((each[2] for each in values), default=0)
         booked = {(each[0], each[1], each[2], each[-1]) for each in values}
         # The sampler remembers these as they are here: until it forgets them too, they must stay.
@@ -215,6 +221,17 @@ class Outbox:
         body = json.dumps(batch.to_json(), separators=(",", ":"))
         connection.execute("INSERT INTO flight VALUES (?, ?)", (batch.seq, body))
         return batch
+
+    def _freeze_stretches(self, connection: sqlite3.Connection) -> None:
+        """Freeze what waits with the counters as they are, before others take their place.
+
+        Else the controller would never hear up to when those were read. Where more waits than one
+        batch holds, it does not: that time counts as unread, beside what was read in it.
+        """
+        flying = connection.execute("SELECT count(*) FROM flight").fetchone()[0]
+        found, whole = refusals.offered(connection, to_us(self._now()))
+        if found and whole and flying < MOST_FLYING:
+            self._freeze(connection, found, whole=True)
 
     def _next_seq(self, connection: sqlite3.Connection) -> int:
         """Give a number that rises within this boot, even if this file was lost meanwhile.

@@ -136,3 +136,15 @@ def put_counters(connection: sqlite3.Connection, baselines: Iterable[CounterBase
             for each in baselines
         ],
     )
+
+
+def begin_anew(connection: sqlite3.Connection, baselines: Iterable[CounterBaseline]) -> bool:
+    """Say whether counters that are kept would be followed by others that do not go on from them.
+
+    Those are booked without a gap from a later moment on (`CounterBaseline.since_us`).
+    """
+    kept = {
+        row["gpu_uuid"]: row["since_us"]
+        for row in connection.execute("SELECT gpu_uuid, since_us FROM counters")
+    }
+    return any(kept.get(each.gpu_uuid, each.since_us) != each.since_us for each in baselines)

@@ -60,6 +60,7 @@ def register(desk: Desk, call: Call) -> dict[str, Any]:
             epoch=epoch,
             plan=desk.plan_for(message.name),
             most=desk.pulse.settings.api.runs_per_user,
+            node=call.peer.node,
         )
     log.info(
         "%s: incarnation %d registered at step %d by uid %d",

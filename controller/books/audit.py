@@ -35,6 +35,10 @@ RULE = (
     "slots with such rows, those that are not as_run together have for the carbon_ug of these rows "
     "at most all their joules, at the highest price; at least none, or, where no such neighbour is "
     "as_run, all of them at the lowest price; the least is own_ug, the rest own_upper_ug"
+    "where grams have several pue_milli, all of this is also done once for each of them, p, with "
+    "the sum of every slot's carbon_ug, and of its upper_ug, at each pue_milli taken as "
+    "(2 * sum * p + pue_milli) // (2 * pue_milli): saved_ug is the least that is found, with its "
+    "reference_ug, saved_high_ug the greatest, and the parts are not told"
 )
 
 
@@ -52,6 +56,7 @@ class Audit:
         carbon: grams of the run by signal; `actual_ug`, `unobserved_ug` are None of several.
         summed_up: retention has summed the slots up: the figures are those that were kept then.
         rule: the formulas, in words, from which anybody can recompute `saved_ug`.
+        pue_note: why spent and saved do not add up, where the settings had several PUEs; "" else.
         reopened: months of its time that were closed and opened again.
     """
 
@@ -83,6 +88,7 @@ class Audit:
     summed_up: bool = False
     reopened: tuple[Reopening, ...] = ()
     unclaimed: tuple[Unclaimed, ...] = ()
+    pue_note: str = ""
 
 
 def audit(journal: Journal, run: RunRow, signal: str, pue: float = 1.0) -> Audit:
@@ -131,6 +137,7 @@ def audit(journal: Journal, run: RunRow, signal: str, pue: float = 1.0) -> Audit
         signals=found.signals,
         carbon=carbon,
         summed_up=run.run in closed,
+        pue_note=found.pue_note,
         unclaimed=() if run.run in closed else _unclaimed(journal, run),
     )
 
@@ -138,7 +145,4 @@ def audit(journal: Journal, run: RunRow, signal: str, pue: float = 1.0) -> Audit
 def _unclaimed(journal: Journal, run: RunRow) -> tuple[Unclaimed, ...]:
     """List what nobody was charged for of a run's GPUs, in time order."""
     found = unclaimed_ug(journal, journal.stays.launches(run.run))
-    return tuple(
-        Unclaimed(slot_start=start, slot_end=end, carbon_ug=found[start, end])
-        for start, end in sorted(found)
-    )
+    return tuple(found[at] for at in sorted(found))

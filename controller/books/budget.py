@@ -52,8 +52,9 @@ class RunBudget:
             run: gpu; node where processors and memory are among it; "some nodes" where those are
             read on some of its nodes only; "" where nothing was read. `scope_note`: what that means
             where they differ.
+        pue_note: why spent and saved do not add up, where the settings had several PUEs; "" else.
         bound_g: what no schedule of its points could have beaten, once finished and priced; None
-            where the catalogue's watts do not contain what the meters do.
+            where the catalogue's watts do not contain what the meters do, or the PUE was changed.
         qualities: grams by what they are: measured, estimated, provisional, simulated, or several;
             none in several signals.
         flags: what any of its joules or grams is beside measured.
@@ -91,6 +92,7 @@ class RunBudget:
     power_scope: str = ""
     meter_scope: str = ""
     scope_note: str = ""
+    pue_note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +245,8 @@ def run_budget(
     line = _at_most(line_of(run.run, mine), found)
     actual = [row for row in mine if row.scenario == ACTUAL]
     signal = found.signals[0] if len(found.signals) == 1 else ""
-    bound_g = _bound_g(journal, run, signal, found.tokens) if found.settled else None
+    one_pue = found.settled and not found.pue_note
+    bound_g = _bound_g(journal, run, signal, found.tokens) if one_pue else None
     return RunBudget(
         run=run.run,
         name=run.name,
@@ -273,6 +276,7 @@ def run_budget(
         carbon_aware_g=_grams(found.carbon_aware_ug),
         split_unsettled=found.split_why,
         signal=signal,
+        pue_note=found.pue_note,
         flags=flags_of(*line.flags, *found.flags),
         **scopes(journal, run, read=bool(line.energy_j)),
     )

@@ -13,9 +13,10 @@ from itertools import groupby
 from typing import Any
 
 from wattmesh.controller.books.accounts import ACTUAL, BASELINE, BEST_SINGLE
+from wattmesh.controller.books.constant_pue import pues, slots_at, unclaimed_at
 from wattmesh.controller.books.scopes import MIXED, gpus_read, mixed_launches
 from wattmesh.controller.books.spread import Laid, bounded
-from wattmesh.controller.books.unclaimed import unclaimed_ug
+from wattmesh.controller.books.unclaimed import Unclaimed, unclaimed_ug
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.scenario_slots import ScenarioSlot
@@ -40,6 +41,7 @@ EARLIER_VERSION = "it began under an earlier version, which did not note where i
 NO_BASELINE = "it has no catalogue, so no baseline"
 OVERLAP = "the length of slots was changed in the midst of one, and not all of that is comparable"
 SPLIT_DARK = "some of what it is parted by was not read"
+SPLIT_PUES = "the PUE of the settings was changed within it"
 SINGLE_BEHIND = "the best single point has not trained as many tokens yet"
 
 
@@ -56,6 +58,7 @@ class Saving:
             it cannot be told: `why` says why.
         better_point_ug: of `saved_ug`, what the best single point had saved; `carbon_aware_ug`:
             the rest. None where that cannot be told: `split_why`. They add up exactly.
+        pue_note: why spent and saved do not add up, where the settings had several PUEs; "" else.
         signals: what its grams are accounted in; a saving has one.
         flags: estimated, provisional, simulated: what any joule or intensity in it is.
     """
@@ -72,6 +75,7 @@ class Saving:
     split_why: str = ""
     signals: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    pue_note: str = ""
 
     @property
     def settled(self) -> bool:
@@ -115,13 +119,24 @@ def run_saving(
     slots, tokens = _at_one_mark(journal, run)
     launches = journal.stays.launches(run.run)
     beyond = unclaimed_ug(journal, launches)
-    slots = _with_unclaimed(slots, beyond)
     known = _all_known(journal, run, launches)
     starts = [each.start for each in launches]
     doubt = _not_from_the_first(journal, run)
     if not doubt and any(each.hosts for each in slots):
         doubt = mixed_launches(journal, run, launches)
-    return saving(slots, tokens, baseline=run.baseline, known=known, launches=starts, doubt=doubt)
+
+    def told(slots: Sequence[ScenarioSlot], beyond: Mapping[Span, Unclaimed]) -> Saving:
+        slots = _with_unclaimed(slots, beyond)
+        return saving(
+            slots, tokens, baseline=run.baseline, known=known, launches=starts, doubt=doubt
+        )
+
+    found, several = told(slots, beyond), pues(slots, beyond.values())
+    if len(several) < 2 or not found.settled:
+        return found
+    return least(
+        found, {pue: told(slots_at(slots, pue), unclaimed_at(beyond, pue)) for pue in several}
+    )
 
 
 def _not_from_the_first(journal: Journal, run: RunRow) -> str:
@@ -129,6 +144,32 @@ def _not_from_the_first(journal: Journal, run: RunRow) -> str:
     first, stays = journal.ledger.first_mark(run.run), journal.stays.of(run.run)
     noted = first is not None and stays and stays[0].at <= first.at
     return "" if noted else EARLIER_VERSION
+
+
+def least(found: Saving, by_pue: Mapping[int, Saving]) -> Saving:
+    """Give a saving within which the PUE was changed: nothing may be saved by that.
+
+    Args:
+        found: with the PUE that each slot had; settled.
+        by_pue: with one of these PUEs, in thousandths, all the time.
+    """
+    ways = {f"with {pue / 1000:g} all the time": told for pue, told in by_pue.items()}
+    ways["with each in its time"] = found
+    low = min(ways, key=lambda way: ways[way].saved_ug or 0)
+    high = max(ways, key=lambda way: ways[way].high_ug or 0)
+    if found.better_point_ug is not None:
+        found = _with(found, better_point_ug=None, carbon_aware_ug=None, split_why=SPLIT_PUES)
+    if ways[low].saved_ug == ways[high].high_ug:
+        return found  # whatever the PUE: as of a run that was never touched
+    several = " and ".join(f"{pue / 1000:g}" for pue in sorted(by_pue))
+    return _with(
+        found,
+        saved_ug=ways[low].saved_ug,
+        high_ug=ways[high].high_ug,
+        reference_ug=ways[low].reference_ug,
+        pue_note=f"the PUE was changed within it ({several}), and saves nothing: baseline and "
+        f"saving are {low}, the upper end {high}, what was spent with each in its time",
+    )
 
 
 def _all_known(journal: Journal, run: RunRow, launches: Sequence[LaunchRow]) -> bool:
@@ -142,7 +183,7 @@ def _all_known(journal: Journal, run: RunRow, launches: Sequence[LaunchRow]) -> 
 
 
 def _with_unclaimed(
-    slots: Sequence[ScenarioSlot], beyond: Mapping[Span, int | None]
+    slots: Sequence[ScenarioSlot], beyond: Mapping[Span, Unclaimed]
 ) -> tuple[ScenarioSlot, ...]:
     """Raise the most a run emitted by what nobody was charged for of its GPUs' joules."""
     if not beyond:
@@ -166,7 +207,8 @@ def _with_unclaimed(
     ]
     found = []
     for each in sorted((*slots, *missing), key=lambda slot: (*_span(slot), slot.scenario)):
-        more_ug = beyond.get(_span(each), 0) if each.scenario == ACTUAL else 0
+        nobodys = beyond.get(_span(each)) if each.scenario == ACTUAL else None
+        more_ug = nobodys.carbon_ug if nobodys else 0
         known = each.upper_ug is not None and more_ug is not None
         upper_ug = (each.upper_ug or 0) + (more_ug or 0) if known else None
         found.append(replace(each, upper_ug=upper_ug))

@@ -24,15 +24,20 @@ MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unclaimed:
-    """What nobody was charged for of a run's GPUs in a slot. `carbon_ug`: None without a price."""
+    """What nobody was charged for of a run's GPUs in a slot.
+
+    Attributes:
+        carbon_ug: None without a price. `pue_milli`: that it was priced with; a slot has one.
+    """
 
     slot_start: datetime
     slot_end: datetime
     carbon_ug: int | None
+    pue_milli: int = 1000
 
 
-def unclaimed_ug(journal: Journal, launches: Sequence[LaunchRow]) -> Mapping[Span, int | None]:
-    """Give the most a run drew of nobody's joules, in micrograms by slot; None without a price.
+def unclaimed_ug(journal: Journal, launches: Sequence[LaunchRow]) -> Mapping[Span, Unclaimed]:
+    """Give the most a run drew of nobody's joules, by slot.
 
     Args:
         journal: the ledger.
@@ -41,12 +46,17 @@ def unclaimed_ug(journal: Journal, launches: Sequence[LaunchRow]) -> Mapping[Spa
     Raises:
         JournalUnavailable: the journal does not answer.
     """
-    found: dict[Span, int | None] = {}
+    found: dict[Span, Unclaimed] = {}
     for row in unclaimed(journal, launches):
         slot = (row.slot_start, row.slot_end)
-        before = found.get(slot, 0)
-        known = before is not None and row.carbon_ug is not None
-        found[slot] = (before or 0) + (row.carbon_ug or 0) if known else None
+        before_ug = found[slot].carbon_ug if slot in found else 0
+        known = before_ug is not None and row.carbon_ug is not None
+        found[slot] = Unclaimed(
+            slot_start=row.slot_start,
+            slot_end=row.slot_end,
+            carbon_ug=(before_ug or 0) + (row.carbon_ug or 0) if known else None,
+            pue_milli=row.pue_milli,
+        )
     return found
 
 

@@ -86,6 +86,8 @@ def _sums(audit: Mapping[str, Any]) -> list[Text | str]:
     ]
     if audit["unobserved_ug"]:
         lines.insert(1, f"          at most {grams('unobserved_ug')} more while nobody measured")
+    if audit["pue_note"]:
+        lines.append(audit["pue_note"])
     if audit["carbon_aware_ug"] is not None:
         lines.append(
             f"of it     better single point ({audit['best_single']}) {grams('better_point_ug')}, "

@@ -224,7 +224,7 @@ def _notes(run: Row) -> Text:
         notes.append(f"not settled: {run['unsettled']}" if run["unsettled"] else "not settled")
     notes += _split(run)
     notes += _kinds(run["qualities"])
-    notes += [run["scope_note"]] if run["scope_note"] else []
+    notes += [run[name] for name in ("scope_note", "pue_note") if run[name]]
     if run["unpriced_j"]:
         notes.append(f"{words.joules(run['unpriced_j'], flags)} have no grams yet")
     if run["unobserved_s"]:

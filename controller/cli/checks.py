@@ -156,13 +156,16 @@ def _of_status(view: Mapping[str, Any]) -> Iterator[Finding]:
     """Check what the daemon says of its sources; what stands here is not said again below."""
     known = []
     for label, line in signals(view).items():
-        known.append(line["trouble"] or line["provider"])
-        if line["trouble"]:
-            yield problem(
-                label, line["trouble"], "nothing carbon-motivated is done until it answers"
-            )
+        names = (line["provider"], line["trouble"].rstrip(".") or line["provider"])
+        told = next((each for each in view["trouble"] if each.startswith(names)), "")
+        if told:  # the daemon alone decides what is amiss
+            known.append(told)
+            what, _, advice = told.partition(". ")
+            yield problem(label, what, advice)
         else:
-            yield ok(label, f"{line['signal']}, {duration(line['age_s'])} old")
+            age = "not heard yet" if line["age_s"] is None else f"{duration(line['age_s'])} old"
+            note = f" ({line['trouble'].rstrip('.')})" if line["trouble"] else ""
+            yield ok(label, f"{line['signal']}, {age}{note}")
     power = view["power"]
     if power["trouble"] or power["gpus"] < power["expected"]:
         text = power["trouble"] or f"{power['gpus']} of {power['expected']} GPUs answer"
@@ -172,7 +175,7 @@ def _of_status(view: Mapping[str, Any]) -> Iterator[Finding]:
         yield ok("power", f"{plural(power['gpus'], 'GPU')} read by {power['source']}{simulated}")
     for sentence in view["trouble"]:
         what, _, advice = sentence.partition(": ")
-        if not any(each and sentence.startswith(each.rstrip(".")) for each in known):
+        if sentence not in known:
             yield problem("daemon says", what, advice or "act on it")
 
 

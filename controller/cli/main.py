@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from wattmesh.errors import WattmeshError
 from wattmesh.reconfig.ranges import clean_lines
@@ -30,6 +31,8 @@ def main(words: Sequence[str] | None = None) -> int:
     given = [word for word in given if word != "--debug"]
     module = EXECUTED.get(given[0]) if given else None
     if module is not None and not {"-h", "--help"} & set(given):
+        if find_spec("pydantic") is None:
+            return _failed(_lacking("pydantic"), debug=debug)
         # A process of its own, free of what the command line imports; exec keeps its pid, which
         # the service manager watches.
         more = ["--debug"] if debug else []
@@ -42,6 +45,8 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _interrupted()
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and not _ours(error.name):
+            return _failed(_lacking(str(error.name)), debug=debug)
         return _failed(
             f"a bug in wattmesh: {type(error).__name__}: {error}; run it again with --debug and "
             "report what it prints",
@@ -66,6 +71,21 @@ def _run(words: Sequence[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+def _ours(module: str | None) -> bool:
+    """Say whether a module that is missing is one of wattmesh: then it is a bug, or half a copy."""
+    return module is None or module.partition(".")[0] == "wattmesh"
+
+
+def _lacking(module: str) -> str:
+    """Say what to install for a module that is not there."""
+    if module.partition(".")[0] == "torch":
+        return "this command needs torch, which wattmesh leaves to you: `pip install torch`"
+    return (
+        f"`pip install wattmesh` alone is what a training job needs; for commands install "
+        f"`pip install 'wattmesh[daemon]'` (there is no module {module})"
+    )
 
 
 def _failed(sentence: str, *, debug: bool) -> int:

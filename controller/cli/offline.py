@@ -71,7 +71,8 @@ def _reason(row: DecisionRow, run: RunRow) -> str:
 
 def _row(run: RunRow, now: datetime) -> Sequence[str | Text]:
     """One run's cells."""
-    state = "finished" if run.state == "finished" else run.phase
+    said = "stopped" if run.stopped else run.phase
+    state = "finished" if run.state == "finished" else said
     frozen = f", frozen: {run.frozen}" if run.frozen else ""
     return (
         Text(run.name, style=STRONG),

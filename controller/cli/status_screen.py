@@ -232,10 +232,13 @@ def _state(run: Mapping[str, Any]) -> Text:
         place, of = switch["position"]
         text = f"switching to {switch['to_point']}: {switch['state']} ({place} of {of})"
         return Text(text, style=STRONG)
+    ago = f"last heard {words.duration(run['last_seen_s'])} ago"
+    if activity == "stopped":
+        return Text(f"stopped, {ago}", style=GOOD)
+    if activity == "lost":
+        return Text(f"lost, {ago}{', frozen' if run['frozen'] else ''}", style=WARN)
     if run["frozen"]:
         return Text(f"frozen: {run['frozen']}", style=WARN)
-    if activity == "lost":
-        return Text(f"lost, last heard {words.duration(run['last_seen_s'])} ago", style=WARN)
     if run["ordered_point"] and run["state"] != "finished":
         return Text(f"{activity}, ordered to {run['ordered_point']}", style=STRONG)
     return Text(activity, style=GOOD if activity in CALM else WARN)

@@ -1,7 +1,7 @@
 """Which command lives in which module.
 
-Invariant: only the module of the command that was typed is imported, so that `status` does not
-wait for what `db` or `demo` need; help imports them all.
+Invariant: only the module of the command that was typed is imported, so that neither `status` nor
+the list of commands waits for what `db` or `demo` need.
 """
 
 from collections.abc import Sequence
@@ -15,38 +15,87 @@ import wattmesh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A command's module under this package, and its name there (a function, or a group's app)."""
+    """A command's module under this package, and its name there (a function, or a group's app).
+
+    Attributes:
+        about: one sentence for the list of commands, at most `LONGEST_ABOUT` letters.
+    """
 
     module: str
     name: str
+    about: str = ""
+
+
+LONGEST_ABOUT = 60
+"""Beside the longest name this fits a screen of 80 columns."""
 
 
 COMMANDS = {
-    "demo": Place(module="demo", name="demo"),
-    "daemon": Place(module="daemon", name="daemon"),
-    "agent": Place(module="agent", name="agent"),
-    "actuator": Place(module="actuator", name="actuator"),
-    "restore-all": Place(module="restore_all", name="restore_all"),
-    "status": Place(module="status", name="status"),
-    "budget": Place(module="budget", name="budget"),
-    "report": Place(module="report", name="report"),
-    "reopen": Place(module="operate", name="reopen"),
-    "why": Place(module="why", name="why"),
-    "decisions": Place(module="why", name="decisions"),
-    "runs": Place(module="runs", name="runs"),
-    "freeze": Place(module="operate", name="freeze"),
-    "thaw": Place(module="operate", name="thaw"),
-    "retire": Place(module="operate", name="retire"),
-    "switch": Place(module="operate", name="switch"),
-    "powercap": Place(module="powercap", name="powercap"),
-    "nodes": Place(module="nodes", name="app"),
-    "carbon": Place(module="carbon", name="app"),
-    "configs": Place(module="configs", name="app"),
-    "policy": Place(module="policy", name="app"),
-    "checkpoint": Place(module="checkpoint", name="app"),
-    "settings": Place(module="settings", name="app"),
-    "db": Place(module="db", name="app"),
-    "doctor": Place(module="doctor", name="doctor"),
+    "demo": Place(
+        module="demo", name="demo", about="A recorded grid day moves a real job (two minutes)."
+    ),
+    "daemon": Place(
+        module="daemon", name="daemon", about="Run the daemon (as its systemd unit does)."
+    ),
+    "agent": Place(
+        module="agent", name="agent", about="Run this node's agent (as its systemd unit does)."
+    ),
+    "actuator": Place(
+        module="actuator",
+        name="actuator",
+        about="Run what may set clocks and caps (as its unit does).",
+    ),
+    "restore-all": Place(
+        module="restore_all", name="restore_all", about="Give every GPU of this machine back, now."
+    ),
+    "status": Place(module="status", name="status", about="What the daemon sees, does and needs."),
+    "budget": Place(
+        module="budget", name="budget", about="What was spent and saved, by run and budget."
+    ),
+    "report": Place(
+        module="report", name="report", about="A month's energy and carbon, in every scenario."
+    ),
+    "reopen": Place(module="operate", name="reopen", about="Open a month that was closed wrongly."),
+    "why": Place(module="why", name="why", about="The story of one run, decision by decision."),
+    "decisions": Place(
+        module="why", name="decisions", about="The newest decisions about all runs."
+    ),
+    "runs": Place(
+        module="runs", name="runs", about="Every run the journal knows, live ones first."
+    ),
+    "freeze": Place(
+        module="operate", name="freeze", about="Take hands off one run, or off everything."
+    ),
+    "thaw": Place(module="operate", name="thaw", about="End a freeze."),
+    "retire": Place(
+        module="operate", name="retire", about="End a run that is over; its rows stay."
+    ),
+    "switch": Place(module="operate", name="switch", about="Order a run to another point."),
+    "powercap": Place(
+        module="powercap",
+        name="powercap",
+        about="Cap what all GPUs together may draw, until a time.",
+    ),
+    "nodes": Place(module="nodes", name="app", about="Tokens of nodes, and nodes that are gone."),
+    "carbon": Place(module="carbon", name="app", about="The grid signal: now, behind and ahead."),
+    "configs": Place(
+        module="configs", name="app", about="A job's operating points with their evidence."
+    ),
+    "policy": Place(
+        module="policy", name="app", about="The plan of a run, and policies on recorded grids."
+    ),
+    "checkpoint": Place(
+        module="checkpoint",
+        name="app",
+        about="Convert, inspect, verify, export, prune checkpoints.",
+    ),
+    "settings": Place(
+        module="settings", name="app", about="Check the settings file, or get one to start from."
+    ),
+    "db": Place(module="db", name="app", about="The journal: its schema, its backup, its restore."),
+    "doctor": Place(
+        module="doctor", name="doctor", about="Check everything here, and say what to do."
+    ),
 }
 
 INNER: dict[tuple[str, ...], Place] = {("policy", "plan"): Place(module="plan", name="app")}
@@ -54,7 +103,27 @@ INNER: dict[tuple[str, ...], Place] = {("policy", "plan"): Place(module="plan", 
 
 
 def build(words: Sequence[str]) -> typer.Typer:
-    """Make the command tree for what was typed: one branch when it is known, else all."""
+    """Make the command tree for what was typed: the branch it names, else the list of all."""
+    app = _root()
+    asked = words[0] if words else ""
+    if asked in COMMANDS:
+        _add(app, asked, INNER.get(tuple(words[:2]), COMMANDS[asked]))
+        return app
+    for name, place in COMMANDS.items():
+        app.command(name, short_help=place.about)(_named_only)
+    return app
+
+
+def whole() -> typer.Typer:
+    """Make the whole command tree, with all that is in every command."""
+    app = _root()
+    for name, place in COMMANDS.items():
+        _add(app, name, place)
+    return app
+
+
+def _root() -> typer.Typer:
+    """Make a tree without commands."""
     app = typer.Typer(
         name="wattmesh",
         add_completion=False,
@@ -64,20 +133,20 @@ def build(words: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(root)
-    asked = words[0] if words and words[0] in COMMANDS else None
-    for name, place in COMMANDS.items():
-        if asked in (None, name):
-            _add(app, name, INNER.get(tuple(words[:2]), place))
     return app
+
+
+def _named_only() -> None:
+    """Stand for a command in the list of all."""
 
 
 def _add(app: typer.Typer, name: str, place: Place) -> None:
     """Import one command and hang it into the tree."""
     found = getattr(import_module(f"wattmesh.controller.cli.{place.module}"), place.name)
     if isinstance(found, typer.Typer):
-        app.add_typer(found, name=name)
+        app.add_typer(found, name=name, short_help=place.about)
     else:
-        app.command(name)(found)
+        app.command(name, short_help=place.about)(found)
 
 
 def _version(asked: bool) -> None:

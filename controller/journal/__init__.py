@@ -21,6 +21,7 @@ The map:
     caps.py              power caps that operators ordered: append-only
     stays.py             where each run was when, and its launches
     coverage.py          which time of each GPU is booked, and who held it
+    read_once.py         what two readers of one device booked of the same time, cut
     outages.py           how much of its time a run stood in outages nobody ordered
     forecasts.py         forecasts as they were issued, and the skill of their sources
     carbon.py            what was observed of the grid, append-only, and how its polls went

@@ -98,6 +98,7 @@ class NobodysSlot:
     Attributes:
         line: idle | unattributed.
         signal: what its grams are accounted in. `carbon_ug`: None without a price.
+        pue_milli: that it was priced with.
         quality: of the intensity. `energy_quality`: of the joules.
     """
 
@@ -108,6 +109,7 @@ class NobodysSlot:
     signal: str
     energy_mj: int
     carbon_ug: int | None
+    pue_milli: int
     quality: str
     energy_quality: str
 

@@ -187,16 +187,25 @@ def _same(table: Any, gpu: str, run: str, start: datetime) -> Any:
 
 
 def extend(
-    connection: Connection, baselines: Iterable[CounterBaseline], *, copied_us: int = 0
+    connection: Connection,
+    baselines: Iterable[CounterBaseline],
+    *,
+    now_us: int = 0,
+    copied_us: int = 0,
 ) -> None:
     """Let the coverage of devices reach up to where their counters are booked.
 
-    A counter of which it is not known since when it is booked extends the newest span. One that is
-    booked up to long before the span's end tells of a wall clock that was ahead: the span ends
-    there again, or time to come would count as read. None reaches back over `copied_us`
-    (microseconds since 1970), when this journal was restored: what others had delivered between the
-    copy and its restore was lost, and is unread. (Our own sampler goes on from the counters of the
-    copy, and loses nothing.)
+    A counter of which it is not known since when it is booked extends the newest span. A span that
+    ends long after both our clock and what is booked now tells of a wall clock that was ahead: it
+    ends there, or time to come would count as read. None reaches back over `copied_us`, when this
+    journal was restored: what others had delivered between the copy and its restore was lost, and
+    is unread. (Our own sampler goes on from the counters of the copy, and loses nothing.)
+
+    Args:
+        connection: of the transaction that takes the counters in.
+        baselines: the counters.
+        now_us: our wall clock, in microseconds since 1970, where it is not the one that read.
+        copied_us: likewise; 0: this journal is no copy.
     """
     advanced = {each.gpu_uuid: each for each in baselines}
     known = defaultdict[str, dict[int, int]](dict)
@@ -208,9 +217,20 @@ def extend(
     rows = []
     for gpu, each in advanced.items():
         at_us, spans = to_us(each.at), known[gpu]
+        newest_us = max(at_us, now_us)
         start_us = min(each.since_us, at_us) or max(spans, default=at_us)
         start_us = max(start_us, min(copied_us, at_us))
-        held_us = spans.get(start_us, at_us)
-        until_us = at_us if held_us - at_us > AHEAD_US else max(at_us, held_us)
-        rows.append({"gpu_uuid": gpu, "from_at": start_us, "until_at": until_us})
+        if now_us and at_us - now_us > AHEAD_US:
+            at_us = now_us
+        changed = {
+            begin_us: newest_us
+            for begin_us, until_us in spans.items()
+            if begin_us <= newest_us < until_us - AHEAD_US
+        }
+        if start_us <= at_us:
+            changed.setdefault(start_us, max(at_us, spans.get(start_us, at_us)))
+        rows += [
+            {"gpu_uuid": gpu, "from_at": begin_us, "until_at": until_us}
+            for begin_us, until_us in changed.items()
+        ]
     upsert(connection, COVERAGE, rows)

@@ -7,6 +7,8 @@ to do; never a traceback.
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from wattmesh.errors import JournalUnavailable
+
 _LOCKED = ("database is locked", "lock timeout", "database table is locked", "deadlock detected")
 _FULL = ("database or disk is full", "No space left", "could not extend")
 _CLOSED = ("readonly database", "unable to open", "permission denied", "read-only transaction")
@@ -27,6 +29,21 @@ _AWAY = (
     "consuming input failed",
     "lost synchronization",
 )
+
+
+class Locked(JournalUnavailable):
+    """Another process has it for now: it is waited for, also at the start."""
+
+
+def unavailable(error: SQLAlchemyError, where: str, waited_s: float) -> JournalUnavailable:
+    """Make the error that a caller is told; see `in_words`."""
+    kind = Locked if any(sign in str(error) for sign in _LOCKED) else JournalUnavailable
+    return kind(in_words(error, where, waited_s))
+
+
+def locked(where: str, waited_s: float) -> Locked:
+    """Say that somebody else has the database `where`."""
+    return Locked(f"{where} {_locked(waited_s)}")
 
 
 def in_words(error: SQLAlchemyError, where: str, waited_s: float) -> str:

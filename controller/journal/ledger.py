@@ -11,7 +11,7 @@ from datetime import datetime
 from threading import Lock
 from typing import Any
 
-from sqlalchemy import Row, delete, func, or_, select
+from sqlalchemy import Row, delete, exists, func, not_, or_, select
 
 from wattmesh.controller.journal.coverage import extend
 from wattmesh.controller.journal.engine import Database
@@ -21,6 +21,7 @@ from wattmesh.controller.journal.tables import (
     COUNTERS,
     EMISSIONS,
     ENERGY,
+    NODE_COUNTERS,
     TOKEN_MARKS,
 )
 from wattmesh.controller.journal.values import (
@@ -133,9 +134,15 @@ class LedgerStore:
         self._booked(row["slot_start"] for row in energy)
 
     def baselines(self) -> dict[str, CounterBaseline]:
-        """Give the counters that were booked up to, by GPU."""
+        """Give the counters that were booked up to, by GPU.
+
+        Not those of devices that an agent has read since: what was drawn meanwhile is booked.
+        """
+        later = exists().where(
+            NODE_COUNTERS.c.gpu_uuid == COUNTERS.c.gpu_uuid, NODE_COUNTERS.c.at > COUNTERS.c.at
+        )
         with self._database.reading() as connection:
-            rows = connection.execute(select(COUNTERS)).all()
+            rows = connection.execute(select(COUNTERS).where(not_(later))).all()
         return {
             row.gpu_uuid: CounterBaseline(**{**row._mapping, "at": from_us(row.at)}) for row in rows
         }

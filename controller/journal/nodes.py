@@ -34,6 +34,7 @@ from wattmesh.controller.journal import node_devices
 from wattmesh.controller.journal.coverage import extend
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.identity import copied_until_us
+from wattmesh.controller.journal.read_once import once
 from wattmesh.controller.journal.tables import (
     DELIVERIES,
     ENERGY,
@@ -124,9 +125,10 @@ class NodeStore:
             new = batch is not None and _moved(connection, batch, known.forgotten_at, now)
             if batch is not None and new:
                 _check_own(connection, node, batch, now)
+                values = [_values(row) for row in once(connection, node, batch, _merged(rows))]
                 _add(connection, values)
                 _check_sums(connection, values)
-                _count(connection, node, batch)
+                _count(connection, node, batch, now)
             _remember(connection, node, _without(report, strange), known, now)
         if new:
             self._added(value["slot_start"] for value in values)
@@ -369,7 +371,7 @@ def _addition(dialect: str) -> Any:
     return statement.on_conflict_do_update(index_elements=key, set_=changed)
 
 
-def _count(connection: Connection, node: str, batch: Batch) -> None:
+def _count(connection: Connection, node: str, batch: Batch, now: datetime) -> None:
     """Keep the counters of a batch; devices whose rows are not all delivered have none to trust."""
     counted = {each.gpu_uuid for each in batch.baselines}
     open_still = {row.gpu_uuid for row in batch.rows} - counted
@@ -378,7 +380,8 @@ def _count(connection: Connection, node: str, batch: Batch) -> None:
         connection.execute(delete(NODE_COUNTERS).where(mine))
     counters = [{"node": node, **columns(each), "at": to_us(each.at)} for each in batch.baselines]
     upsert(connection, NODE_COUNTERS, counters)
-    extend(connection, batch.baselines, copied_us=copied_until_us(connection))
+    copied_us = copied_until_us(connection)
+    extend(connection, batch.baselines, now_us=to_us(now), copied_us=copied_us)
 
 
 def _remember(

@@ -101,6 +101,11 @@ class RunRow:
         return self.catalogue.find(self.layout, self.clock_mhz) if self.catalogue else None
 
     @property
+    def stopped(self) -> bool:
+        """Whether its newest launch was asked to stop and left; another may go on from there."""
+        return self.finish_reason.startswith("stopped")
+
+    @property
     def step_s(self) -> float | None:
         """Usual seconds of a step, as it reports them; None until it has trained a few."""
         if not self.tokens_per_s or not self.step or not self.tokens:

@@ -16,6 +16,7 @@ from wattmesh.controller.journal.admission import (
     RETIRED,
     Forgotten,
     change_run,
+    check_launches,
     check_name,
     check_newer,
     end_run,
@@ -32,6 +33,7 @@ from wattmesh.controller.journal.frozen_catalogue import point_rows
 from wattmesh.controller.journal.introduced import first_mark, incarnation_row
 from wattmesh.controller.journal.leadership import check_epoch
 from wattmesh.controller.journal.liveness import Known, Liveness, Sign
+from wattmesh.controller.journal.run_nodes import HERE
 from wattmesh.controller.journal.run_row import RunPlan, RunRow, read_run
 from wattmesh.controller.journal.stays import note_stay
 from wattmesh.controller.journal.tables import (
@@ -106,6 +108,7 @@ class RunStore:
         epoch: int,
         plan: RunPlan,
         most: int = MOST_RUNS,
+        node: str = HERE,
     ) -> Registered:
         """Take in one incarnation of a run; a repeat changes nothing.
 
@@ -116,15 +119,18 @@ class RunStore:
             epoch: of who leads.
             plan: what the settings say of that name.
             most: runs of one user that have not ended; one more ends the longest silent of them.
+            node: the node whose agent vouches for the owner.
 
         Raises:
             Refused: the run, or its name, belongs to another user, or the user has too many.
             Fenced: a newer attempt is known, or another incarnation is still alive.
+            RetryLater: it was launched too often within an hour.
         """
         with self._database.writing() as connection:
             check_name(connection, message, owner_uid, plan)
-            make_room(connection, self.liveness, message, owner_uid, now=now, most=most)
+            make_room(connection, self.liveness, message, owner_uid, now=now, most=most, node=node)
             if insert_new(connection, RUNS, first_row(message, owner_uid, now, plan)):
+                check_launches(connection, message, owner_uid, now=now, node=node)
                 upsert(connection, TOKEN_MARKS, [first_mark(message, now)])
                 if plan.catalogue is not None:
                     upsert(connection, POINTS, point_rows(message.run, plan.catalogue))
@@ -134,6 +140,7 @@ class RunStore:
                 assert row is not None  # it could not be inserted
                 check_newer(row, self.liveness, message, owner_uid, now)
                 if row.incarnation != message.incarnation:
+                    check_launches(connection, message, owner_uid, now=now, node=node)
                     seen_at, _ = self.liveness.seen(Known.of(row))
                     succeed(connection, row, message, now, to_us(seen_at))
                 elif not row.finish_reason or row.finish_reason.startswith(EXPIRED):

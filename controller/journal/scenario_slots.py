@@ -23,6 +23,21 @@ OTHER_COMPONENTS = tuple(f"{each}%" for each in HOST_DEVICES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PueGrams:
+    """Grams that were priced with one PUE, in thousandths.
+
+    Attributes:
+        upper_ug: the most beyond them. `spread_ug`, `rate`: as `ScenarioSlot` has them.
+    """
+
+    pue_milli: int
+    carbon_ug: int
+    upper_ug: int
+    spread_ug: int = 0
+    rate: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioSlot:
     """One slot of one run in one scenario, all devices together.
 
@@ -33,6 +48,7 @@ class ScenarioSlot:
         read: joules of some GPU were measured. `hosts`: meters of processors or memory that were.
         spread_mj, spread_ug: what was laid over it by time. `rate`: its price, mg/kWh x PUE x 1000.
         signals: what its grams are accounted in. `qualities`: of intensity and joules.
+        by_pue: its grams by the PUE that they were priced with; a slot has one.
     """
 
     slot_start: datetime
@@ -49,6 +65,7 @@ class ScenarioSlot:
     spread_mj: int = 0
     spread_ug: int = 0
     rate: int = 0
+    by_pue: tuple[PueGrams, ...] = ()
 
 
 def scenario_slots(connection: Connection, run: str) -> tuple[ScenarioSlot, ...]:
@@ -56,7 +73,7 @@ def scenario_slots(connection: Connection, run: str) -> tuple[ScenarioSlot, ...]
     table = EMISSIONS.c
     priced = table.g_milli_per_kwh.is_not(None)
     place = (table.slot_start, table.slot_end, table.scenario)
-    key = (*place, table.signal, table.quality, table.energy_quality)
+    key = (*place, table.signal, table.quality, table.energy_quality, table.pue_milli)
     kind = case((table.scenario == ACTUAL, ""), else_=table.line)
     hosts = or_(*(table.gpu_uuid.like(each) for each in OTHER_COMPONENTS))
     spread = table.energy_quality.contains(SPREAD)
@@ -114,4 +131,23 @@ def _scenario_slot(
             for row in rows
             for word in (row.quality, row.energy_quality, signal_quality(row.signal))
         ),
+        by_pue=_by_pue(rows),
+    )
+
+
+def _by_pue(rows: Sequence[Row[Any]]) -> tuple[PueGrams, ...]:
+    """Sum the grams of one slot by their PUE; rows without any say nothing of it."""
+    found: dict[int, list[Row[Any]]] = {}
+    for row in rows:
+        if row.carbon_ug or row.upper_ug:
+            found.setdefault(int(row.pue_milli), []).append(row)
+    return tuple(
+        PueGrams(
+            pue_milli=pue_milli,
+            carbon_ug=sum(int(row.carbon_ug) for row in parts),
+            upper_ug=sum(int(row.upper_ug) for row in parts),
+            spread_ug=sum(int(row.spread_ug) for row in parts),
+            rate=max(int(row.rate or 0) for row in parts),
+        )
+        for pue_milli, parts in sorted(found.items())
     )

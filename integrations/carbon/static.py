@@ -4,7 +4,7 @@ Nothing is asked of anybody. Invariant: every point says `static`, so that no re
 measured and no decision follows it; it has no forecast, because a number foresees nothing.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.believed import fault
@@ -13,6 +13,9 @@ from wattmesh.telemetry.readings import Quality
 from wattmesh.telemetry.slots import border, index_at
 
 HOUR_S = 3600.0
+CADENCE_S = HOUR_S / 2
+"""Two polls in each hour, and each gives the coming hour too: none begins unknown."""
+
 ORIGIN = datetime(2020, 1, 1, tzinfo=UTC)
 
 
@@ -39,7 +42,7 @@ class Static:
     @property
     def series(self) -> Series:
         """Hours of UTC, each known before it begins."""
-        return Series(interval_s=HOUR_S, origin=ORIGIN, cadence_s=HOUR_S)
+        return Series(interval_s=HOUR_S, origin=ORIGIN, cadence_s=CADENCE_S)
 
     def capabilities(self, now: datetime) -> Capabilities:
         """Say that any time has the number, and none a forecast."""
@@ -55,9 +58,9 @@ class Static:
         return CarbonBatch(points=(self._point(index_at(ORIGIN, HOUR_S, now), now),))
 
     def history(self, start: datetime, end: datetime, *, now: datetime) -> CarbonBatch:
-        """Give the hours that begin in [start, end) and not after `now`."""
+        """Give the hours that begin in [start, end), the coming one among them."""
         first = index_at(ORIGIN, HOUR_S, start)
-        last = index_at(ORIGIN, HOUR_S, min(end, now))
+        last = index_at(ORIGIN, HOUR_S, min(end, now + timedelta(seconds=HOUR_S)))
         points = [self._point(index, now) for index in range(first, last + 1)]
         return CarbonBatch(points=tuple(each for each in points if start <= each.start < end))
 

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from scripts.pages.markdown import block, page
-from wattmesh.controller.cli.tree import build
+from wattmesh.controller.cli.tree import whole
 
 WIDTH = 96
 
@@ -17,7 +17,7 @@ INTRODUCTION = """Every command that reads takes `--json`: stable keys, the ones
 
 def commands() -> Iterator[tuple[str, str]]:
     """Give every command's full name and its help, the root first."""
-    yield from _walk(typer.main.get_command(build([])), "wattmesh", None)
+    yield from _walk(typer.main.get_command(whole()), "wattmesh", None)
 
 
 # Typer brings its own copy of click, whose types it does not publish: hence Any.

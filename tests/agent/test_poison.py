@@ -75,6 +75,7 @@ HOSTILE_DEVICES = [
     {"G2": device(power_w=True)},
     {"G2": device(clock_mhz=2**63)},
     {"G2": device(power_limit_w=-1)},
+    {"G2": device(highest_limit_w=-1)},
     {"G2": device(component=[])},
     {"G2": device(shared=5)},
     {"G2": device(at=FAR)},

@@ -358,3 +358,24 @@ def test_one_lost_run_has_a_line_of_its_own(served: Served) -> None:
     (line,) = [each for each in told if "llama-8b" in each]
     assert line.startswith("llama-8b has not been heard for")
     assert os.getuid() == served.get(RUN).body["run"]["owner_uid"]
+
+
+def test_a_run_that_was_stopped_is_not_lost_and_nobody_is_woken(served: Served) -> None:
+    """SIGTERM: at once, and as long as no other launch goes on; a crash is told as before."""
+    served.register()
+    served.post(f"{RUN}/progress", facts.progress())
+    said = facts.finish(reason="stopped: SIGTERM to rank 0", step=10, tokens=1000)
+    assert served.post(f"{RUN}/finish", said).status == 200
+    for _ in range(2):
+        view = served.get("/v1/status").body
+        assert view["runs"][0]["activity"] == "stopped"
+        assert view["runs"][0]["tokens_per_s"] is None
+        assert not [each for each in view["trouble"] if "llama-8b" in each]
+        assert view["lost_more"] == {}
+        served.clock.pass_s(timedelta(hours=2).total_seconds())
+    assert served.register(incarnation="incarnation-2", attempt=2).status == 200
+    assert served.get("/v1/status").body["runs"][0]["activity"] == "holding"
+    served.clock.pass_s(timedelta(hours=2).total_seconds())
+    view = served.get("/v1/status").body
+    assert view["runs"][0]["activity"] == "lost"
+    assert [each for each in view["trouble"] if each.startswith("llama-8b has not been heard")]

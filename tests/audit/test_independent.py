@@ -78,6 +78,22 @@ def test_the_script_agrees_on_the_parts(sites: Sites, tmp_path: Path) -> None:
     assert verdict(bright, tmp_path).returncode
 
 
+def test_the_script_agrees_where_the_pue_was_changed(sites: Sites, tmp_path: Path) -> None:
+    """On a band, and not with a headline that takes the better PUE."""
+    site = story.begun(sites, story.MOVED, story.DIM)
+    story.live(site, 2_100)
+    site.pue_milli = 1_600
+    site.restart()
+    story.live(site)
+    site.price(AFTER)
+    several = written(site)
+    assert "(1 and 1.6)" in several["pue_note"]
+    answer = verdict(several, tmp_path)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    several["saved_ug"] += 1
+    assert verdict(several, tmp_path).returncode
+
+
 def index(found: dict[str, Any], part: str, line: str) -> int:
     """Find the first row of a line; the first of all for ""."""
     rows = found[part]

@@ -1,5 +1,6 @@
 """How unread time is bounded: by limits that only rise, by what was measured, else at worst."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,10 +10,14 @@ from tests.accounts.test_spending import Limit
 from tests.books import story
 from tests.books.site import SIGNAL, Sight, Site, Sites, moment
 from tests.books.world import Stay, World
+from wattmesh.controller.api.deliveries import read_delivery
 from wattmesh.controller.books.budget import budget
 from wattmesh.controller.books.spending import PeriodLine, spending
 from wattmesh.controller.books.unread import Unread
+from wattmesh.controller.fleet import limits_w
+from wattmesh.telemetry.delivery import Report, live
 from wattmesh.telemetry.ledger import CounterBaseline
+from wattmesh.telemetry.readings import PowerReading, Quality
 
 S = story.SLOT_S
 DARK = Sight(since=None)
@@ -172,6 +177,46 @@ def test_a_cap_that_is_told_later_takes_the_place_of_no_default(sites: Sites) ->
     assert [bounds_mj(site, slot) for slot in range(2)] == [{1_600_000 * S}, {100_000 * S}]
 
 
+@pytest.mark.parametrize(
+    ("who", "enforced_w", "highest_w", "most_w"),
+    [
+        (story.GPUS, 300.0, 700.0, 700),
+        (story.GPUS, 300.0, None, 1_600),
+        (("smaller",), 70.0, 70.0, 1_600),
+    ],
+)
+def test_a_cap_and_another_kind_of_board_bound_nothing(
+    sites: Sites, who: tuple[str, ...], enforced_w: float, highest_w: float | None, most_w: int
+) -> None:
+    """Its agent dies while a cap holds, which then ends: the board may draw what it can."""
+    site = story.begun(
+        sites, story.world(story.at("A", 0, 4 * S)), dict.fromkeys(story.GPUS, DARK), limits={}
+    )
+    boards = [
+        PowerReading(
+            gpu_uuid=gpu,
+            at=moment(S),
+            monotonic_s=1.0,
+            power_w=enforced_w,
+            energy_mj=1,
+            clock_mhz=None,
+            power_limit_w=enforced_w,
+            highest_limit_w=highest_w,
+            source="nvml",
+            quality=Quality.MEASURED,
+        )
+        for gpu in who
+    ]
+    body = Report(devices={each.gpu_uuid: live(each) for each in boards}).to_json()
+    report = read_delivery(json.loads(json.dumps(body)), moment(S), site.grid)
+    site.journal.nodes.deliver("n1", report, (), moment(S))
+    site.limits = limits_w(site.journal.nodes.all(), ())
+    assert site.limits == limits_w((), boards)  # as where the daemon reads them itself
+    site.restart()
+    story.live(site)
+    assert [bounds_mj(site, slot) for slot in range(4)] == [{most_w * 1000 * S}] * 4
+
+
 def kept(sites: Sites, sight: Sight, gpus: tuple[str, ...] = story.GPUS) -> Site:
     """Let an untouched run live whose ranks say that they use these GPUs."""
     site = sites.site(story.KEPT, dict.fromkeys(story.GPUS, sight), story.TOLD, limits=story.LIMITS)
@@ -200,7 +245,8 @@ def test_ranks_whose_gpu_is_not_known_burn_budgets_by_what_boards_may_draw(
     true_g = float(story.KEPT.emitted_ug(15 * S)) / 1e6
     for line in lines_of(site):
         assert line.spent_g == 0
-        assert true_g < line.upper_g < 2 * true_g
+        # What boards may draw of which no limit was told is not known.
+        assert true_g < line.upper_g < (2 if gpus == story.GPUS else 4) * true_g
         assert line.urgency == "exhausted"
         assert line.unobserved_s == pytest.approx(4 * (4_211 - 37), abs=1)
         assert "estimated" in line.flags

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from tests.books import story
-from tests.books.site import SIGNAL, Sight, Site, Sites, moment
+from tests.books.site import Sight, Site, Sites, moment
 from tests.books.test_cluster import OTHER, added, two_signals
 from tests.books.world import Stay, World
 from wattmesh.controller.books.audit import audit
@@ -343,41 +343,6 @@ def test_a_launch_that_broke_within_a_switch_stands_still_at_our_cost(
     site.price(40 * S)
     found = site.saving(40 * S)
     assert found.saved_ug == pytest.approx(float(true_ug(site, 40 * S)), abs=ROUNDING_UG)
-
-
-@pytest.mark.parametrize(("before", "after"), [(1500, 1000), (1000, 1500)])
-def test_joules_that_come_late_have_the_pue_and_the_signal_of_their_slot(
-    sites: Sites, before: int, after: int
-) -> None:
-    """The settings change while agents are away. A slot has one PUE, on both sides of a saving."""
-    change = 12 * S
-    sights = dict.fromkeys(story.GPUS, Sight(silent=((6 * S, 14 * S + 100),)))
-    site = story.begun(sites, story.MOVED, sights)
-    site.tell_prices(range(80), 0, factor=3, signal=OTHER)
-    site.pue_milli = before
-    story.live(site, change)
-    site.pue_milli = after
-    site.restart()
-    story.live(site)
-    for now in (story.MOVED.end + 200, 40 * S):
-        site.deliver(now)
-        site.price(now)
-    prices = [
-        price * (before if slot * S < change else after) // 1000
-        for slot, price in enumerate(story.MOVED.prices)
-    ]
-    true = replace(story.MOVED, prices=prices)
-    found = site.saving(40 * S)
-    tokens = true.tokens(true.end)
-    assert found.saved_ug == pytest.approx(float(true.saved_ug(tokens, 40 * S) or 0), abs=2_000)
-    site.signal = OTHER
-    site.restart()
-    row = next(row for row in site.journal.ledger.energy() if row.line == "run")
-    site.journal.ledger.book([replace(row, gpu_uuid="g9")], [])
-    site.price(40 * S + 1)
-    rows = site.journal.ledger.emissions(None, row.slot_start, row.slot_end)
-    (late,) = (each for each in rows if each.gpu_uuid == "g9")
-    assert (late.signal, late.pue_milli) == (str(SIGNAL), before)
 
 
 @pytest.mark.parametrize("ahead", [2, 59])

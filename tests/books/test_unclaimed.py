@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.controller.books.budget import budget
 from wattmesh.controller.books.saving import UNKNOWN_GPUS, Saving
 from wattmesh.controller.journal.coverage import extend
+from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.telemetry.attribution import Claim
 from wattmesh.telemetry.delivery import Report
@@ -288,6 +290,7 @@ class Boards:
                 energy_mj=400_000 * self.at + 5,
                 clock_mhz=None,
                 power_limit_w=700.0,
+                highest_limit_w=700.0,
                 source="nvml",
                 quality=Quality.MEASURED,
             )
@@ -295,8 +298,33 @@ class Boards:
         )
 
 
-def read_by(site: Site, folder: Path, span: tuple[int, int], node: str) -> None:
-    """Read the boards in a span by a node's agent, or ("") by the daemon itself."""
+WRONG_S = 30
+"""A wall clock that is wrong at first is set right after so long."""
+
+
+def read_by(
+    site: Site,
+    folder: Path,
+    span: tuple[int, int],
+    node: str,
+    *,
+    boot: str = "b",
+    off: int = 0,
+    cut_off: bool = False,
+    heard: bool = True,
+) -> None:
+    """Read the boards in a span by a node's agent, or ("") by the daemon itself.
+
+    Args:
+        site: where.
+        folder: of outboxes.
+        span: when.
+        node: whose agent.
+        boot: names the machine's boot.
+        off: by how many seconds its wall clock is wrong at first.
+        cut_off: it delivers nothing before that is set right.
+        heard: anything is taken from it.
+    """
     boards, claims = (
         Boards(),
         {gpu: Claim(run="r", incarnation="r1", line="run") for gpu in story.GPUS},
@@ -304,26 +332,33 @@ def read_by(site: Site, folder: Path, span: tuple[int, int], node: str) -> None:
     journal = site.journal
     outbox = None
     book: Book = journal.ledger
+
+    def wall() -> datetime:
+        return moment(boards.at + (off if boards.at < span[0] + WRONG_S else 0))
+
     if node:
         outbox = Outbox(
-            folder / f"{node}-{span[0]}.db",
+            folder / f"{node}.db",
             node=node,
-            boot_id="b",
-            now=lambda: moment(boards.at),
+            boot_id=boot,
+            now=wall,
             clock_us=lambda: (1000 + boards.at) * 10**6,
         )
         outbox.adopt(journal.nodes.baselines(node))
         book = outbox
-    sampler = Sampler(boards, book, site.grid, boot_id="b")
+    sampler = Sampler(boards, book, site.grid, boot_id=boot)
     for at in range(*span, 5):
         boards.at = at
-        sampler.step(moment(at), 1000.0 + at, claims)
+        sampler.step(wall(), 1000.0 + at, claims)
         sampler.flush()
-        batch = outbox.batch() if outbox else None
-        if outbox and batch:
-            now = moment(at)
-            journal.nodes.deliver(node, Report(batch=batch), batch.rows, now)
-            outbox.acknowledged(batch)
+        silent = not heard or (cut_off and at < span[0] + WRONG_S)
+        while outbox and not silent and (batch := outbox.batch()):
+            try:
+                journal.nodes.deliver(node, Report(batch=batch), batch.rows, moment(at))
+            except InputInvalid as error:
+                outbox.refused(batch, str(error))
+            else:
+                outbox.acknowledged(batch)
     if outbox:
         outbox.close()
 
@@ -369,9 +404,9 @@ def test_one_span_for_whoever_reads_is_caught(
     """Sabotaged twin: every counter is taken to go on from the one before."""
 
     def forgetful(
-        connection: Connection, baselines: Iterable[CounterBaseline], *, copied_us: int
+        connection: Connection, baselines: Iterable[CounterBaseline], **more: int
     ) -> None:
-        extend(connection, [replace(each, since_us=0) for each in baselines], copied_us=copied_us)
+        extend(connection, [replace(each, since_us=0) for each in baselines], **more)
 
     monkeypatch.setattr("wattmesh.controller.journal.nodes.extend", forgetful)
     assert gap(sites, tmp_path, ("n1", "n2"))["unobserved_s"] < 60

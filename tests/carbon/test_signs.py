@@ -20,7 +20,7 @@ from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.signals.lines import carbon_line, forecast_view, skill_lines
 from wattmesh.controller.signals.metrics import carbon_metrics
 from wattmesh.controller.status import last_known
-from wattmesh.controller.trouble import troubles
+from wattmesh.controller.trouble import FIRST_ANSWER_S, troubles
 from wattmesh.controller.views import CarbonLine
 from wattmesh.policies.decision import IntensitySlot, Rung
 from wattmesh.policies.forecast.skill import Outcome, Skill, Source
@@ -220,17 +220,31 @@ def line(**changes: object) -> CarbonLine:
         ),
         ({"state": "failed", "age_s": 300.0, "detail": "HTTP 503"}, ()),
         ({"rung": "static", "trouble": "static: 300 g/kWh is a static number."}, ()),
+        (
+            {"state": "", "trouble": "neso has not answered yet.", "rung": "none"},
+            ("neso has not answered yet",),
+        ),
     ],
 )
 def test_status_says_what_a_signal_needs(
     pulse: Pulse, changes: dict[str, object], words: tuple[str, ...]
 ) -> None:
     """A sentence where a person must act, with what goes on meanwhile; none where nobody must."""
+    pulse.started_s = pulse.clock.monotonic() - FIRST_ANSWER_S
     view = replace(last_known(pulse, None), carbon=line(**changes))
     said = [each for each in troubles(view, pulse) if "neso" in each or "static" in each]
     assert len(said) == bool(words)
     for word in words:
         assert word in said[0]
+
+
+def test_a_signal_that_was_never_heard_is_waited_for_at_the_start(pulse: Pulse) -> None:
+    """A daemon on its first day is not red in its first seconds; a refusal is told at once."""
+    pulse.started_s = pulse.clock.monotonic() - FIRST_ANSWER_S + 1.0
+    unheard = {"trouble": "neso has not answered yet.", "rung": "none"}
+    for state, told in (("", False), ("refused", True), ("failed", True)):
+        view = replace(last_known(pulse, None), carbon=line(**unheard, state=state))
+        assert any("neso" in each for each in troubles(view, pulse)) == told, state
 
 
 def test_a_signal_that_is_only_booked_with_needs_no_forecast(journal: Journal) -> None:

@@ -4,6 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.signals.lines import carbon_line
+from wattmesh.controller.signals.poller import Poller
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.static import Static
 from wattmesh.telemetry.carbon import Provider, Signal
@@ -16,12 +20,30 @@ SIGNAL = Signal(provider="static", zone="site", factor="lifecycle", gas="CO2eq")
 
 
 def test_every_hour_has_the_number_and_says_static() -> None:
-    """The hours that begin in the span and have begun, each with the declared number."""
+    """The hours that begin in the span, the coming one among them, each with the number."""
     source: Provider = Static(signal=SIGNAL, g_per_kwh=250.0)
     points = source.history(NOON - 3 * HOUR, NOW + 9 * HOUR, now=NOW).points
-    assert [point.start for point in points] == [NOON - i * HOUR for i in (3, 2, 1, 0)]
+    assert [point.start for point in points] == [NOON - i * HOUR for i in (3, 2, 1, 0, -1)]
     assert {(p.g_per_kwh, p.quality, p.signal) for p in points} == {(250.0, Quality.STATIC, SIGNAL)}
-    assert source.latest(NOW).points == points[-1:]
+    assert source.latest(NOW).points == points[-2:-1]
+
+
+@pytest.mark.parametrize("minute", range(0, 60, 7))
+def test_no_hour_begins_unknown(journal: Journal, minute: int) -> None:
+    """From whichever minute the polls count, and though each comes a quarter of an hour late."""
+    source = Static(signal=SIGNAL, g_per_kwh=250.0)
+    facts = SignalFacts(signal=SIGNAL, interval_s=3600.0, stale_after_s=86_400.0)
+    poller = Poller(source, journal)
+    begun, late = NOON + timedelta(minutes=minute), timedelta(minutes=15)
+    due = begun
+    for after in range(240):
+        now = begun + timedelta(minutes=after)
+        if now == begun or now >= due + late:
+            poller.poll(now)
+            due += timedelta(seconds=source.series.cadence_s)
+        line = carbon_line(journal, facts, now)
+        assert line is not None
+        assert (line.rung, line.g_per_kwh) == ("static", 250.0), now
 
 
 def test_asked_again_it_says_the_same() -> None:

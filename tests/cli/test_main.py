@@ -1,6 +1,8 @@
 """From words to exit codes: 0 done, 1 failed with one sentence, 2 misuse."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ from tests.cli import facts
 from tests.cli.answering import answering, dead_socket
 from wattmesh.controller.cli import quick
 from wattmesh.controller.cli.main import main
-from wattmesh.controller.cli.tree import COMMANDS, build
+from wattmesh.controller.cli.tree import COMMANDS, LONGEST_ABOUT, build
 
 READING: dict[str, tuple[str, ...]] = {
     "status": ("status",),
@@ -164,6 +166,48 @@ def test_the_quick_reader_leaves_what_is_unusual() -> None:
     """Help, mistakes and abbreviations are for the tree."""
     for unusual in (["--help"], ["--socket"], ["x"], ["--jso"]):
         assert quick.read(unusual) is None
+
+
+def test_the_list_of_commands_fits_a_narrow_screen_and_imports_none_of_them() -> None:
+    """Every command with a whole sentence within 80 columns; nothing heavy is loaded for it."""
+    code = (
+        "import sys; from wattmesh.controller.cli.main import main; main(['--help']);"
+        "heavy = ('numpy', 'pydantic', 'sqlalchemy', 'requests', 'rich', 'torch');"
+        "print([each for each in heavy if each in sys.modules])"
+    )
+    environment = {**os.environ, "COLUMNS": "80"}
+    said = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment)
+    lines = said.splitlines()
+    assert lines[-1] == "[]"
+    assert all(len(line) <= 80 for line in lines)
+    for name, place in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(place.about)}$", said, re.MULTILINE), name
+        assert place.about.endswith(".")
+        assert len(place.about) <= LONGEST_ABOUT
+
+
+def test_without_the_extra_every_command_says_what_to_install() -> None:
+    """In a training environment no command is "a bug", and none shows a traceback."""
+    code = (
+        "import sys; from wattmesh.controller.cli.main import main\n"
+        "for each in ('typer', 'rich', 'pydantic', 'sqlalchemy'): sys.modules[each] = None\n"
+        "for words in (['--help'], ['status'], ['budget'], ['daemon', '--config', 'x'],"
+        " ['actuator', '--config', 'x']): print(main(words))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["1"] * 5
+    said = ran.stderr.splitlines()
+    assert len(said) == 5
+    assert all("pip install 'wattmesh[daemon]'" in each for each in said), said
+
+
+def test_a_module_of_our_own_that_is_missing_is_a_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The twin: an extra would not bring it."""
+    monkeypatch.setitem(sys.modules, "wattmesh.controller.cli.runs", None)
+    assert main(["runs"]) == 1
+    assert "a bug in wattmesh" in capsys.readouterr().err
 
 
 def test_status_stays_light() -> None:

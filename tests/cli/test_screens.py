@@ -7,7 +7,7 @@ import pytest
 from rich.text import Text
 
 from tests.cli import facts
-from wattmesh.controller.cli import doctor, findings, status_screen
+from wattmesh.controller.cli import checks, doctor, findings, status_screen
 from wattmesh.controller.cli.output import BAD
 from wattmesh.controller.cli.tables import Column, table
 from wattmesh.controller.cli.why_screen import around, brief, story
@@ -203,3 +203,39 @@ def test_doctor_says_what_to_do() -> None:
     lines = doctor.screen(found)
     assert "off -> see it" in plain(lines)
     assert red(lines) == ["problem"]
+
+
+@pytest.mark.parametrize(
+    ("line", "trouble", "verdict"),
+    [
+        ({"trouble": "static: 200 g/kWh is a static number."}, [], "ok"),
+        ({"trouble": "neso has not answered yet.", "age_s": None}, [], "ok"),
+        ({"trouble": "neso gives no value."}, ["neso gives no value. Every run holds."], "problem"),
+        ({"trouble": ""}, ["neso refuses to answer: the key. Mend it."], "problem"),
+    ],
+)
+def test_doctor_calls_a_signal_what_the_daemon_calls_it(
+    line: dict[str, object], trouble: list[str], verdict: str
+) -> None:
+    """One place decides what is amiss; and it is said once."""
+    signal = {"provider": "neso", "signal": "neso:GB:average:direct:CO2", "age_s": 60.0, **line}
+    power = {"trouble": "", "gpus": 0, "expected": 0, "source": "", "simulated": False}
+    view = {"carbon": signal, "accounting": signal, "power": power, "trouble": trouble}
+    (found,) = checks._of_status(view)
+    assert (found.check, found.verdict) == ("grid signal", verdict)
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ({"activity": "lost", "frozen": "two failed"}, "lost, last heard 5 min ago, frozen"),
+        ({"activity": "lost"}, "lost, last heard 5 min ago"),
+        ({"activity": "stopped", "frozen": "look"}, "stopped, last heard 5 min ago"),
+        ({"activity": "frozen", "frozen": "look"}, "frozen: look"),
+        ({"activity": "holding"}, "holding"),
+    ],
+)
+def test_a_freeze_hides_no_loss(run: dict[str, str], said: str) -> None:
+    """Who is lost is told as lost, frozen or not."""
+    whole = {"switch": None, "frozen": "", "last_seen_s": 300.0, "ordered_point": "", **run}
+    assert status_screen._state({**whole, "state": "lost"}).plain == said

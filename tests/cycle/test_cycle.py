@@ -326,3 +326,29 @@ def test_a_wish_for_where_the_run_is_already_binds_nobody_afterwards(journal: Jo
     assert journal.runs.all(T0)[0].ordered_point == ""
     turn(journal)
     assert journal.switches.open("r") is not None
+
+
+def test_what_stays_as_it_was_is_logged_once_an_hour(
+    journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A quiet day is no book of equal lines; another decision is told at once."""
+    caplog.set_level("INFO", "wattmesh.controller.cycle")
+    settings = CycleSettings(
+        mode=Mode.ADVISE,
+        policy=PolicySettings(dwell_s=600.0),
+        facts=SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=7200.0),
+        switch_timeout_s=600.0,
+        cycle_s=5.0,
+    )
+    epoch = journal.leadership.acquire("test", 60.0)
+    cycle = Cycle(journal, lambda: settings, lambda: epoch)
+    for seconds in range(0, 3605, 300):
+        report(journal, step=2 + seconds)
+        cycle.run(T0 + timedelta(seconds=seconds))
+    told = [each.message for each in caplog.records]
+    assert len(told) < 6, told
+    report(journal, step=3700)
+    journal.runs.freeze("r", reason="look", by="op", now=T0)
+    cycle.run(T0 + timedelta(seconds=3700))
+    assert "frozen" in caplog.records[-1].message
+    assert len(caplog.records) == len(told) + 1

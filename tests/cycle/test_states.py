@@ -48,14 +48,24 @@ def test_every_open_state_ends_when_its_time_is_over(state: SwitchState) -> None
     ended = SwitchState.FAILED if begun else SwitchState.ABANDONED
     assert judge(state, age_s=601.0) is ended
     assert judge(state, replace(RUN, finished=True)) is ended
-    assert judge(state, replace(RUN, attempt=3)) is ended
+    assert judge(state, replace(RUN, attempt=5)) is ended
 
 
-def test_a_restart_switch_expects_the_next_attempt() -> None:
-    """Attempt + 1 is the switch itself; attempt + 2 is a crash."""
-    order = replace(ORDER, mode=SwitchMode.RESTART)
-    assert judge(SwitchState.STOPPING, replace(RUN, attempt=3), order=order) is None
-    assert judge(SwitchState.STOPPING, replace(RUN, attempt=4), order=order) is SwitchState.FAILED
+@pytest.mark.parametrize("mode", SwitchMode)
+@pytest.mark.parametrize("state", [each for each in OPEN if each is not SwitchState.ORDERED])
+def test_a_switch_that_was_begun_may_go_on_in_the_next_launches(
+    state: SwitchState, mode: SwitchMode
+) -> None:
+    """In place too: attempt + 1 is a restart, + 2 is the way back; they say so. + 3 are crashes."""
+    order = replace(ORDER, mode=mode)
+    assert judge(state, replace(RUN, attempt=3), order=order) is None
+    assert judge(state, replace(RUN, attempt=4), order=order) is None
+    assert judge(state, replace(RUN, attempt=5), order=order) is not None
+
+
+def test_an_order_that_waits_ends_with_its_launch() -> None:
+    """An order in place names the launch that is to take it."""
+    assert judge(SwitchState.ORDERED, replace(RUN, attempt=3)) is SwitchState.ABANDONED
 
 
 def test_an_order_the_run_passed_by_is_abandoned() -> None:

@@ -88,6 +88,7 @@ def test_a_file_without_mistakes_is_taken() -> None:
         ('[metrics]\nlisten = "h:70000"', "metrics.listen", "is not host:port"),
         (f'[api]\nsocket = "/{"x" * 120}"', "api.socket", "has 121 bytes; a Unix socket's path"),
         ('[journal]\nurl = "mysql://x"', "journal.url", "is not a database"),
+        ('[journal]\nurl = "sqlite:////a?b/journal.db"', "journal.url", "write %3F for `?`"),
         ('[journal]\nurl = "postgresql://u:p@h/n"', "journal.url", "holds a password"),
         ('[power]\nlibrary = "/no.so"\nsource = "nvml"', "power.library", "is no file"),
         ("[power]\nrapl = true", "power.rapl", 'only read when source = "nvml"'),

@@ -36,8 +36,14 @@ def _unnamed(text: str) -> list[str]:
         f"{kind} {name}"
         for kind, names in _names().items()
         for name in names
-        if not re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\w)", text)
+        if not _stands(name, text)
     ]
+
+
+def _stands(name: str, text: str) -> bool:
+    """Say whether `text` has a name as a word of its own."""
+    found = re.finditer(rf"{re.escape(name)}(?![\w.]*\w)", text)
+    return any(not re.match(r"[\w.]", text[at.start() - 1 : at.start()]) for at in found)
 
 
 def _written() -> str:

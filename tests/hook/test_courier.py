@@ -94,6 +94,32 @@ def test_reports_survive_an_absence_of_the_daemon(tmp_path: Path, socket_path: P
     assert list((tmp_path / "outbox").glob("*.json")) == []
 
 
+def test_an_absence_is_one_line_in_the_log_and_its_end_another(
+    tmp_path: Path, socket_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many reports come due meanwhile, and although nothing to send is no answer."""
+
+    def lines() -> list[str]:
+        return [each.message for each in caplog.records if each.name.endswith("courier")]
+
+    with FakeDaemon(socket_path, tmp_path, []):
+        speaking = courier(socket_path, tmp_path / "outbox")
+        until(speaking._registered.is_set, "registered")
+    socket_path.unlink()
+    for step in range(2, 8):
+        speaking.progress(replace(PROGRESS, step=step))
+        until(lambda: speaking._progress is None, "the report to be tried")
+        assert speaking._idle.wait(20.0)
+        speaking._idle.clear()
+    assert len(lines()) == 1, lines()
+    assert "said once" in lines()[0]
+    with FakeDaemon(socket_path, tmp_path, []):
+        speaking.progress(replace(PROGRESS, step=9))
+        until(lambda: len(lines()) == 2, "the line of its end")
+        speaking.close(5.0)
+    assert "answers again" in lines()[1]
+
+
 def test_what_a_dead_launch_left_goes_out_before_the_next_registers(
     tmp_path: Path, socket_path: Path
 ) -> None:

@@ -78,7 +78,9 @@ def test_memory_still_held_turns_a_switch_into_a_restart(
     assert len(run.launches) == 2
     assert worst_difference(run.losses(), undisturbed(15, "float32")) <= 1e-5
     stopping = next(t for t in daemon.heard.transitions if t.state is SwitchState.STOPPING)
-    assert "still held in memory" in stopping.detail
+    assert "still held in memory (" in stopping.detail
+    assert "held by `self.leaked` in TinyJob.run (" in stopping.detail
+    assert stopping.detail in run.log()
 
 
 @pytest.mark.parametrize(("what", "launches"), [("raise", 2), ("kill", 3)])

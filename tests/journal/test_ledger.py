@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.journal.build import T0, UID, after, register
+from wattmesh.controller.journal.coverage import extend
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow, TokenMark, TotalRow
 from wattmesh.controller.journal.sums import Sums
@@ -237,7 +238,17 @@ def test_a_wall_clock_that_was_ahead_leaves_no_time_to_come_as_read(
     for at in ahead:
         journal.ledger.book([], [replace(baseline, at=at)])
     assert journal.coverage.covered()["g0"] == ((T0, after(80)),)
+    # It may begin another stretch as it is set right; a node's date may be ahead of ours.
+    stretch = replace(baseline, since_us=to_us(after(20)))
+    journal.ledger.book([], [replace(baseline, at=after(80 + step_s))])
+    journal.ledger.book([], [replace(stretch, at=after(80))])
+    node = replace(stretch, gpu_uuid="g1", at=after(80 + step_s))
+    with journal.database.writing() as connection:
+        extend(connection, [node], now_us=to_us(after(85)))
+    covered = journal.coverage.covered()
+    assert covered["g0"] == ((T0, after(80)), (after(20), after(80)))
+    assert covered["g1"] == ((after(20), after(85)),)
     # The twin: what comes a little late takes nothing back.
     for at in (after(300), after(250)):
         journal.ledger.book([], [replace(baseline, at=at)])
-    assert journal.coverage.covered()["g0"] == ((T0, after(300)),)
+    assert journal.coverage.covered()["g0"][0] == (T0, after(300))

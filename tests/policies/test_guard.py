@@ -153,7 +153,7 @@ def adversaries(draw: st.DrawFn) -> World:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(adversaries())
 def test_the_deadline_is_met_whatever_happens(adversary: World) -> None:
     """The theorem, acted out: feasible at the start means in time at the end."""
@@ -228,7 +228,7 @@ def test_a_failed_switch_that_takes_its_whole_timeout_is_reckoned_with(
     assert Simulation(hard, choose).go().in_time is in_time
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(adversaries(), st.floats(0.05, 0.95))
 def test_after_a_loss_of_nodes_the_guard_holds_for_what_is_left_or_says_that_it_does_not(
     adversary: World, lost: float

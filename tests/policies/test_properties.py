@@ -146,7 +146,7 @@ def test_only_points_on_the_menu_are_gone_to_and_only_useful_ones_for_grams(
         assert view.catalogue is not None
         points = menu(view, seen.policy)
         assert each.target in {choice.id for choice in points}
-        if each.kind != "operator":
+        if each.kind in FOR_GRAMS:  # the guard takes the fastest that it is sure to reach
             hull = lower_hull(view.catalogue, points, 4)
             assert each.target in {vertex.point.id for vertex in hull.vertices}
 

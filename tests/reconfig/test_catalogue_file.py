@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wattmesh.errors import FixInput, InputInvalid, SettingsInvalid
@@ -162,6 +162,7 @@ def catalogues(draw: st.DrawFn) -> Catalogue:
 
 
 @given(catalogues())
+@settings(suppress_health_check=[HealthCheck.filter_too_much])
 def test_a_catalogue_reads_back_as_written(catalogue: Catalogue) -> None:
     """Whatever a catalogue may hold, the file carries exactly."""
     text = render(catalogue).encode()

@@ -96,7 +96,7 @@ def free() -> Watched:
     return replayed(Watched, 0.0, 24.0)
 
 
-@pytest.mark.parametrize(("share", "window_h"), [(0.5, 12.0), (0.9, 6.0)])
+@pytest.mark.parametrize(("share", "window_h"), [(0.9, 6.0)])
 def test_the_level_is_kept_over_every_window_of_the_run(share: float, window_h: float) -> None:
     """Also those that begin before a plan and end after it; the level is one that binds."""
     window_s = window_h * HOUR_S

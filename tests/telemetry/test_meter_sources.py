@@ -17,7 +17,7 @@ from tests.telemetry.test_sampler import GRID
 from tests.telemetry.world import T0, MemoryBook
 from wattmesh.errors import JournalUnavailable
 from wattmesh.telemetry.ledger import CounterBaseline
-from wattmesh.telemetry.meter import ADOPT_US, STILL_US, Meter, Piece
+from wattmesh.telemetry.meter import ADOPT_US, STILL_US, Meter, Piece, micros
 from wattmesh.telemetry.readings import PowerReading, Quality
 from wattmesh.telemetry.sampler import Sampler
 
@@ -112,6 +112,13 @@ def test_after_an_outage_the_boards_highest_limit_is_what_may_have_held() -> Non
     advanced = Meter.resumed(baseline).advanced(uncounted, hold_us=HOLD_US)
     assert advanced is not None
     assert advanced[1].upper_mj == 70_000_000
+
+
+def test_a_board_that_answers_no_more_is_bounded_by_what_it_may_draw_without_its_cap() -> None:
+    """The cap may end while nobody looks."""
+    capped = replace(reading(0, 200.0, 0), power_limit_w=250.0, highest_limit_w=700.0)
+    _, dark = Meter.first(capped).unseen(micros(capped.monotonic_s + 100))
+    assert dark.upper_mj == 70_000_000
 
 
 def test_a_stand_in_is_a_guess_that_the_counter_takes_back() -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.waiting import wait_for
 from tests.telemetry.test_sampler import GRID
 from tests.telemetry.world import T0, MemoryBook
+from wattmesh.telemetry import nvml_library
 from wattmesh.telemetry.fake_nvml import Board, FakeGpu, FakeNvml
 from wattmesh.telemetry.nvml_source import NvmlSource
 from wattmesh.telemetry.readings import PowerReading
@@ -92,6 +94,8 @@ def node(tmp_path: Path) -> Iterator[Node]:
     for gpu in made.fake.gpus:
         gpu.hang(0)
     made.sampler.close()
+    # A library that is still in use, on a busy machine, would be in the way of the next test's.
+    wait_for(lambda: not nvml_library._held.users, "the library to be let go", 60.0)
     made.fake.close()
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.telemetry.world import T0
 from wattmesh.errors import SourceUnavailable
-from wattmesh.telemetry import nvml_source
+from wattmesh.telemetry import nvml_library, nvml_source
 from wattmesh.telemetry.fake_nvml import Board, FakeNvml
 from wattmesh.telemetry.nvml import Nvml
 from wattmesh.telemetry.nvml_device import NvmlDevice
@@ -40,6 +40,7 @@ def source(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Iterator[NvmlSour
     for gpu in fake.gpus:
         gpu.hang(0)
     made.close()
+    until(lambda: not nvml_library._held.users)
 
 
 def by_uuid(source: NvmlSource) -> dict[str, PowerReading]:
@@ -98,6 +99,19 @@ def test_when_every_gpu_hangs_it_says_so(fake: FakeNvml, source: NvmlSource) -> 
         source.read()
     with pytest.raises(SourceUnavailable, match="has not answered"):
         source.read()
+
+
+def test_a_source_that_is_closed_while_a_call_hangs_lets_the_library_go_after_it(
+    fake: FakeNvml, source: NvmlSource
+) -> None:
+    """Not before, for shutting down under a call would hang; and then another may be read."""
+    source.read()
+    fake.gpu(0).hang(60)
+    source.read()
+    source.close()
+    assert nvml_library._held.users == 1
+    fake.gpu(0).hang(0)
+    until(lambda: not nvml_library._held.users)
 
 
 def test_a_lost_gpu_is_left_out_and_read_again_when_it_is_back(

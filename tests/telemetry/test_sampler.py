@@ -9,7 +9,7 @@ from tests.telemetry.world import T0, MemoryBook, World
 from wattmesh.errors import JournalUnavailable
 from wattmesh.telemetry.attribution import DISPUTED, Claim, Holder, attribute
 from wattmesh.telemetry.ledger import SlotGrid
-from wattmesh.telemetry.sampler import Sample, Sampler
+from wattmesh.telemetry.sampler import CLOCK_STEP_S, Sample, Sampler
 
 GRID = SlotGrid(origin=T0, interval_s=1800.0)
 RUN = Claim(run="run-1", incarnation="inc-1", line="run")
@@ -278,6 +278,28 @@ def test_a_stepped_wall_clock_moves_facts_and_no_joules(hours: int) -> None:
     assert bench.book.energy_mj == bench.world.gpu.counter_mj - 6_000_000
     assert bench.book.unobserved_ms == 0
     assert all(row.slot_start < row.slot_end for row in bench.book.rows.values())
+
+
+@pytest.mark.parametrize(
+    ("jump_s", "anew"), [(3600.0, False), (-3600.0, False), (0.4, False), (60.0, True)]
+)
+def test_a_stretch_is_no_longer_than_it_was_read(jump_s: float, *, anew: bool) -> None:
+    """Whatever the wall clock does, many small steps and one while no sampler ran included."""
+    bench = Bench()
+    since_us = begun_us = 0
+    for number in range(12):
+        bench.steps(3)
+        if jump_s < 1 or number == 6:
+            bench.world.now += timedelta(seconds=jump_s)
+            bench.sampler = bench.start() if anew else bench.sampler
+        bench.step()
+        bench.sampler.flush()
+        counter = bench.book.counters["G0"]
+        if counter.since_us != since_us:  # it began in this turn, which took four seconds
+            since_us, begun_us = counter.since_us, bench.world.monotonic_us - 4_000_000
+        length_s = counter.at.timestamp() - since_us / 1e6
+        assert length_s <= (bench.world.monotonic_us - begun_us) / 1e6 + CLOCK_STEP_S
+    assert bench.book.energy_mj == bench.world.gpu.counter_mj - 100_000
 
 
 def test_while_the_book_is_down_energy_waits() -> None:

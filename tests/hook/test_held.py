@@ -1,0 +1,117 @@
+"""Who holds what outlived a teardown is named, whichever way it is held; looking holds nothing."""
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from wattmesh.reconfig.held import holder
+
+KEPT: list[Any] = []
+
+
+def model() -> nn.Module:
+    """A parameter two modules deep."""
+    return nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
+
+
+def by_a_local(look: Callable[[nn.Parameter], str]) -> str:
+    """A running function's."""
+    old_model = model()
+    return look(next(old_model.parameters()))
+
+
+def by_an_attribute(look: Callable[[nn.Parameter], str]) -> str:
+    """Of an object in a local."""
+    trainer = SimpleNamespace(kept={"model": [model()]})
+    return look(next(trainer.kept["model"][0].parameters()))
+
+
+def by_a_scheduler(look: Callable[[nn.Parameter], str]) -> str:
+    """The optimizer's parameters through the schedule."""
+    weight = next(model().parameters())
+    schedule = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD([weight], lr=0.1))
+    del weight
+    return look(schedule.optimizer.param_groups[0]["params"][0])
+
+
+def by_a_global(look: Callable[[nn.Parameter], str]) -> str:
+    """A module's."""
+    KEPT.append(model())
+    try:
+        return look(next(KEPT[0].parameters()))
+    finally:
+        KEPT.clear()
+
+
+def by_a_closure(look: Callable[[nn.Parameter], str]) -> str:
+    """A function in a global that closes over it."""
+
+    def make() -> Callable[[], nn.Module]:
+        inner = model()
+        return lambda: inner
+
+    KEPT.append(make())
+    try:
+        return look(next(KEPT[0]().parameters()))
+    finally:
+        KEPT.clear()
+
+
+def by_a_generator(look: Callable[[nn.Parameter], str]) -> str:
+    """One that waits."""
+
+    def steps() -> Iterator[nn.Parameter]:
+        stepped = model()
+        yield from stepped.parameters()
+
+    waiting = steps()
+    return look(next(waiting))
+
+
+HOLDERS: dict[Callable[[Callable[[Any], str]], str], str] = {
+    by_a_local: "`old_model` in by_a_local",
+    by_an_attribute: "`trainer.kept` in by_an_attribute",
+    by_a_scheduler: "`schedule.optimizer` in by_a_scheduler",
+    by_a_global: "`KEPT` of module",
+    by_a_closure: "`inner` closed over by by_a_closure.<locals>.make.<locals>.<lambda>",
+    by_a_generator: "`waiting` in by_a_generator",
+}
+
+
+@pytest.mark.parametrize("how", HOLDERS)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_variable_is_named(how: Callable[[Callable[[Any], str]], str], frozen: bool) -> None:
+    """By name, function and place; also what was set aside from collections is looked at."""
+    kept: list[weakref.ref[nn.Parameter]] = []
+
+    def look(weight: nn.Parameter) -> str:
+        ref = weakref.ref(weight)
+        kept.append(ref)
+        del weight
+        if frozen:
+            gc.freeze()
+        try:
+            return holder(ref, longest_s=60.0)
+        finally:
+            gc.unfreeze()
+
+    said = how(look)
+    assert said.startswith(HOLDERS[how]), said
+    assert __file__ in said
+    gc.collect()
+    assert kept[0]() is None, gc.get_referrers(kept[0]())
+
+
+def test_what_no_variable_holds_is_not_guessed() -> None:
+    """Nor what is gone; and a search that has no time says nothing."""
+    alone = [torch.zeros(1)]
+    found, unsought = holder(weakref.ref(alone[0])), holder(weakref.ref(alone[0]), longest_s=0.0)
+    gone = holder(weakref.ref(torch.zeros(1)))
+    assert "`alone`" in found
+    assert (unsought, gone) == ("", "")
