@@ -96,7 +96,7 @@ def scenario_slots(connection: Connection, run: str) -> tuple[ScenarioSlot, ...]
         .group_by(*key)
         .order_by(*place)
     )
-    rows: Sequence[Row[Any]] = connection.execute(query).all()
+    rows: Any = connection.execute(query).all()
     together = groupby(rows, key=lambda row: (int(row[0]), int(row[1]), str(row[2])))
     return tuple(_scenario_slot(*each, list(group)) for each, group in together)
 
