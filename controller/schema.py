@@ -66,7 +66,8 @@ def revision(path: Path) -> str:
         finally:
             connection.close()
     except sqlite3.Error as error:
-        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise locked(f"the journal {path}", BUSY_TIMEOUT_S) from error
         return ""
     return str(row[0]) if row else ""
