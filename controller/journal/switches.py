@@ -21,7 +21,7 @@ from wattmesh.controller.journal.leadership import check_epoch
 from wattmesh.controller.journal.runs import speaker
 from wattmesh.controller.journal.stays import note_stay
 from wattmesh.controller.journal.tables import RUNS, SWITCHES, TRANSITIONS
-from wattmesh.controller.journal.values import from_us, insert_new, to_text, to_us
+from wattmesh.controller.journal.values import from_us, insert_new, to_evidence, to_text, to_us
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import AT_PACE, FINAL, SwitchState, advance, position
 from wattmesh.reconfig.wire import Order, Transition
@@ -151,7 +151,7 @@ class SwitchStore:
                     step=row.step,
                     elapsed_s=row.elapsed_s,
                     detail=row.detail,
-                    evidence=json.loads(row.evidence),
+                    evidence=to_evidence(row.evidence),
                 )
                 for row in connection.execute(query)
             )
@@ -170,7 +170,7 @@ class SwitchStore:
                 raise InputInvalid(f"run {transition.run} has no switch {transition.plan}")
             insert_new(connection, TRANSITIONS, _transition_values(transition, now))
             if advance(SwitchState(row.state), transition.state):
-                evidence = {**json.loads(row.evidence), **transition.evidence}
+                evidence = {**to_evidence(row.evidence), **transition.evidence}
                 values = {
                     "detail": transition.detail or row.detail,
                     "evidence": to_text(evidence),
@@ -180,7 +180,7 @@ class SwitchStore:
                 _follow(connection, transition)
                 note_stay(connection, transition.run, now)
             elif _adds_pace(row, transition):
-                evidence = {**json.loads(row.evidence), AT_PACE: transition.evidence[AT_PACE]}
+                evidence = {**to_evidence(row.evidence), AT_PACE: transition.evidence[AT_PACE]}
                 _update(connection, transition.plan, {"evidence": to_text(evidence)})
             return _row(connection.execute(_one(transition.plan)).one())
 
@@ -309,5 +309,5 @@ def _row(row: Row[Any]) -> SwitchRow:
         created_at=from_us(row.created_at),
         updated_at=from_us(row.updated_at),
         detail=row.detail,
-        evidence=json.loads(row.evidence),
+        evidence=to_evidence(row.evidence),
     )

@@ -54,6 +54,15 @@ def to_text(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
+def to_evidence(text: str) -> dict[str, Any]:
+    """Read what a run reported of a switch; nothing where it nests deeper than JSON can be read."""
+    try:
+        evidence: dict[str, Any] = json.loads(text)
+    except RecursionError:
+        return {}
+    return evidence
+
+
 def columns(fact: object) -> dict[str, Any]:
     """Give a flat fact's fields by name; unlike `asdict` it copies nothing, at a tenth of the time.
 
