@@ -157,8 +157,12 @@ class SwitchStore:
             )
             return tuple(sorted(rows, key=lambda each: position(each.state)))
 
-    def record(self, transition: Transition, *, owner_uid: int, now: datetime) -> SwitchRow:
+    def record(
+        self, transition: Transition, *, owner_uid: int, now: datetime
+    ) -> tuple[SwitchRow, bool]:
         """Take in one reported step; a repeat or a late one changes nothing.
+
+        Gives the switch, and whether the step was reported for the first time.
 
         Raises:
             InputInvalid: no such run or switch. Refused: another owner. Fenced: superseded.
@@ -168,7 +172,7 @@ class SwitchStore:
             row = _hold(connection, transition.plan)
             if row is None or row.run != transition.run:
                 raise InputInvalid(f"run {transition.run} has no switch {transition.plan}")
-            insert_new(connection, TRANSITIONS, _transition_values(transition, now))
+            taken = insert_new(connection, TRANSITIONS, _transition_values(transition, now))
             if advance(SwitchState(row.state), transition.state):
                 evidence = {**to_evidence(row.evidence), **transition.evidence}
                 values = {
@@ -182,7 +186,7 @@ class SwitchStore:
             elif _adds_pace(row, transition):
                 evidence = {**to_evidence(row.evidence), AT_PACE: transition.evidence[AT_PACE]}
                 _update(connection, transition.plan, {"evidence": to_text(evidence)})
-            return _row(connection.execute(_one(transition.plan)).one())
+            return _row(connection.execute(_one(transition.plan)).one()), taken
 
     def close(
         self, plan: str, state: SwitchState, *, detail: str, now: datetime, epoch: int

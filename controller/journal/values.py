@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.ranges import clean
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -111,4 +112,4 @@ def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> 
 
 def one_line(text: str, length: int) -> str:
     """What somebody else wrote, as one line that a screen bears, of at most `length` characters."""
-    return "".join(each if each.isprintable() else " " for each in text[:length])
+    return clean(text[:length])
