@@ -109,8 +109,8 @@ class RunStore:
         plan: RunPlan,
         most: int = MOST_RUNS,
         node: str = HERE,
-    ) -> Registered:
-        """Take in one incarnation of a run; a repeat changes nothing.
+    ) -> tuple[Registered, bool]:
+        """Take in one incarnation of a run; say whether it was new, or went on after an end.
 
         Args:
             message: what the run says of itself.
@@ -126,6 +126,7 @@ class RunStore:
             Fenced: a newer attempt is known, or another incarnation is still alive.
             RetryLater: it was launched too often within an hour.
         """
+        taken = True
         with self._database.writing() as connection:
             check_name(connection, message, owner_uid, plan)
             make_room(connection, self.liveness, message, owner_uid, now=now, most=most, node=node)
@@ -144,14 +145,18 @@ class RunStore:
                     seen_at, _ = self.liveness.seen(Known.of(row))
                     succeed(connection, row, message, now, to_us(seen_at))
                 elif not row.finish_reason or row.finish_reason.startswith(EXPIRED):
+                    taken = bool(row.finish_reason)
                     go_on(connection, row)
                     change_run(connection, message.run, attempt=max(row.attempt, message.attempt))
                     _seen(connection, message, now)
+                else:
+                    taken = False
             note_stay(connection, message.run, now)
         self.liveness.hear(message.run, Sign.of(message, owner_uid, now, "registered"))
-        return Registered(
+        answer = Registered(
             run=message.run, incarnation=message.incarnation, attempt=message.attempt, epoch=epoch
         )
+        return answer, taken
 
     def progress(self, message: Progress, *, owner_uid: int, now: datetime) -> None:
         """Take in what a run reports; one older than the newest, or after the end, is ignored.
@@ -189,15 +194,17 @@ class RunStore:
                 note_stay(connection, message.run, now)
         self.liveness.hear(message.run, Sign.of(message, owner_uid, now, message.phase))
 
-    def finish(self, message: Finish, *, owner_uid: int, now: datetime) -> None:
+    def finish(self, message: Finish, *, owner_uid: int, now: datetime) -> bool:
         """Take in the end of a run ("done") or of one incarnation (anything else); once.
+
+        False: it had ended, and nothing was taken.
 
         Raises:
             InputInvalid: no such run. Refused: another owner. Fenced: an older incarnation.
         """
         with self._database.writing() as connection:
             if speaker(connection, message, owner_uid).finish_reason:
-                return
+                return False
             values: dict[str, Any] = {
                 "step": message.step,
                 "tokens": message.tokens,
@@ -215,6 +222,7 @@ class RunStore:
             )
             note_stay(connection, message.run, now)
         self.liveness.forget(message.run)
+        return True
 
     def end(self, run: str, reason: str, *, now: datetime, epoch: int) -> None:
         """End a run in nobody's name but ours; its rows stay. Once; a finished one stays as it is.
