@@ -51,7 +51,7 @@ def trouble(row: RunRow, controls: Controls, coverage: tuple[int, int]) -> str:
     Args:
         row: the run.
         controls: by GPU.
-        coverage: devices whose power was read lately, and devices expected; below 100 % no clock
+        coverage: GPUs of its own whose power was read lately, and all it uses; below 100 % no clock
             acts, for nobody could say what it does.
     """
     gpus = [gpu for gpu in row.gpus if gpu]
@@ -71,7 +71,7 @@ def trouble(row: RunRow, controls: Controls, coverage: tuple[int, int]) -> str:
         )
     seen, expected = coverage
     if seen < expected:
-        return f"the power of only {seen} of {expected} GPUs is seen"
+        return f"the power of only {seen} of its {expected} GPUs is seen"
     return ""
 
 

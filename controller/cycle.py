@@ -15,7 +15,7 @@ from wattmesh.controller.act import carry_out, settle, settle_clock
 from wattmesh.controller.cap.capping import apply
 from wattmesh.controller.cap.held import CapNow
 from wattmesh.controller.clocks import BACK_S, Controls
-from wattmesh.controller.fleet import LOST_HELD
+from wattmesh.controller.fleet import LOST_HELD, GpusRead
 from wattmesh.controller.isolation import Isolation
 from wattmesh.controller.journal.caps import CapRow
 from wattmesh.controller.journal.journal import Journal
@@ -48,7 +48,7 @@ class CycleSettings:
     """What a reload, or the nodes, may change between two cycles.
 
     Attributes:
-        coverage: devices whose power was read lately, and devices expected.
+        gpus: which are read; None: power is not read at all, or was not yet.
         controls: what the nodes' actuators said lately, by GPU.
         nodes: every node that was not retired.
         budgets: what is left of the budgets that are a run's own, by its name.
@@ -61,7 +61,7 @@ class CycleSettings:
     facts: SignalFacts | None
     switch_timeout_s: float
     cycle_s: float
-    coverage: tuple[int, int] = (0, 0)
+    gpus: GpusRead | None = None
     controls: Controls = field(default_factory=dict)
     nodes: tuple[NodeRow, ...] = ()
     budgets: Mapping[str, BudgetView] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class Cycle:
             facts=settings.facts,
             cycle_s=settings.cycle_s,
             clock_lag_s=settings.clock_lag_s,
-            coverage=settings.coverage,
+            gpus=settings.gpus,
             controls=settings.controls,
             budgets=settings.budgets,
             # Nothing is decided about who is silent, but their boards draw under a cap.

@@ -89,28 +89,59 @@ def heard(node: NodeRow, now: datetime) -> bool:
     return now - node.last_seen_at <= _lately(node)
 
 
-def coverage(nodes: Iterable[NodeRow], runs: Iterable[RunRow], now: datetime) -> tuple[int, int]:
-    """Count (GPUs whose power was read lately, GPUs expected).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpusRead:
+    """Which GPUs are read: told by nodes, or by the sampler of this daemon; never by a run.
 
-    Expected is what a live run registered, and what a node ever reported: until the node has not
-    seen it for a day, or was retired.
+    Attributes:
+        known: GPUs that were ever read, until their node has not seen them for a day or is retired.
+        lately: those of them whose power was read lately.
     """
-    expected = {gpu for row in runs if row.state == "live" for gpu in row.gpus if gpu}
-    seen: set[str] = set()
+
+    known: frozenset[str] = frozenset()
+    lately: frozenset[str] = frozenset()
+
+    @property
+    def site(self) -> tuple[int, int]:
+        """Count (GPUs whose power was read lately, GPUs that were ever read)."""
+        return len(self.lately), len(self.known)
+
+    def of(self, row: RunRow) -> tuple[int, int]:
+        """Count (GPUs read lately, GPUs) of a run's ranks; the site's if it named none.
+
+        What others name, or nodes of others tell, is no reason to hold a run.
+        """
+        used = _used(row)
+        return (len(used & self.lately), len(used)) if used else self.site
+
+    def unread(self, row: RunRow) -> list[str]:
+        """Name the GPUs that a run's ranks use and nobody ever read."""
+        return sorted(_used(row) - self.known)
+
+
+def _used(row: RunRow) -> set[str]:
+    """Give the GPUs that a run's ranks use, as far as it named them; parked ranks use none."""
+    if not any(row.gpus):
+        return set()
+    return {row.gpus[rank] for rank in row.ranks if rank < len(row.gpus)} - {""}
+
+
+def gpus_read(nodes: Iterable[NodeRow], now: datetime) -> GpusRead:
+    """Say which GPUs the nodes read."""
+    known: set[str] = set()
+    lately: set[str] = set()
     for node in nodes:
         gpus = {name for name in node.devices if is_gpu(name)}
-        expected |= gpus
+        known |= gpus
         if heard(node, now):
-            seen |= {name for name in gpus if _read_lately(node, name, now)}
-    return len(seen), len(expected)
+            lately |= gpus & _read_lately(node)
+    return GpusRead(known=frozenset(known), lately=frozenset(lately))
 
 
-def own_coverage(newest: Sample, runs: Iterable[RunRow]) -> tuple[int, int]:
-    """Count the same where this daemon reads the GPUs of its own machine."""
-    seen = {each.gpu_uuid for each in newest.readings if is_gpu(each.gpu_uuid)}
-    known = {name for name in newest.devices if is_gpu(name)}
-    registered = {gpu for row in runs if row.state == "live" for gpu in row.gpus if gpu}
-    return len(seen), len(known | registered)
+def own_gpus_read(newest: Sample) -> GpusRead:
+    """Say the same where this daemon reads the GPUs of its own machine."""
+    lately = frozenset(each.gpu_uuid for each in newest.readings if is_gpu(each.gpu_uuid))
+    return GpusRead(known=frozenset(filter(is_gpu, newest.devices)), lately=lately)
 
 
 def limits_w(nodes: Iterable[NodeRow], own: Iterable[PowerReading]) -> dict[str, float]:
@@ -154,7 +185,7 @@ def sample(nodes: Iterable[NodeRow], now: datetime) -> Sample:
         if not fresh:
             silent.append(node.node)
         try:
-            told = _readings(node, now) if fresh else []
+            told = _readings(node) if fresh else []
         except Exception as error:
             # The last resort behind the door's ranges: what one node told stops no other's reading.
             troubles.append((node.node, f"what it tells cannot be read ({cause(error)})"))
@@ -178,13 +209,10 @@ def sample(nodes: Iterable[NodeRow], now: datetime) -> Sample:
     )
 
 
-def _readings(node: NodeRow, now: datetime) -> list[PowerReading]:
+def _readings(node: NodeRow) -> list[PowerReading]:
     """Give what one node read lately."""
-    return [
-        _reading(name, facts)
-        for name, facts in node.devices.items()
-        if _read_lately(node, name, now)
-    ]
+    lately = _read_lately(node)
+    return [_reading(name, facts) for name, facts in node.devices.items() if name in lately]
 
 
 def holders(rows: Sequence[RunRow], now: datetime, *, seen: bool) -> tuple[Holder, ...]:
@@ -231,14 +259,12 @@ def _lately(node: NodeRow) -> timedelta:
     return max(SOONEST, timedelta(seconds=MISSED * every_s))
 
 
-def _read_lately(node: NodeRow, name: str, now: datetime) -> bool:
-    """Whether a device's reading is of the time that its node was last heard."""
-    facts = node.devices[name]
-    if facts.get("silent"):
-        return False
-    # Both by the node's word: its clock may differ from ours.
-    at, newest = _at(facts), max(map(_at, node.devices.values()))
-    return newest - at <= _lately(node)
+def _read_lately(node: NodeRow) -> set[str]:
+    """Name the devices whose reading is of the time that their node was last heard."""
+    # All by the node's word, for its clock may differ from ours; the time of a silent one is ours.
+    told = {name: _at(each) for name, each in node.devices.items() if not each.get("silent")}
+    newest, lately = max(told.values(), default=None), _lately(node)
+    return {name for name, at in told.items() if newest and newest - at <= lately}
 
 
 def _at(facts: Mapping[str, Any]) -> datetime:

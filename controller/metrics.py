@@ -92,7 +92,7 @@ class Figured(Collector):
         yield alone
         covered = GaugeMetricFamily(
             "wattmesh_coverage_gpus",
-            "GPUs whose power was read lately (seen), and GPUs expected.",
+            "GPUs whose power was read lately (seen), and those that were ever read (expected).",
             labels=["state"],
         )
         for state, count in zip(("seen", "expected"), pulse.gpu_coverage, strict=True):

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from wattmesh.controller import measured_speeds
 from wattmesh.controller.clocks import BACK_S, Controls, trouble
-from wattmesh.controller.fleet import LOST_HELD
+from wattmesh.controller.fleet import LOST_HELD, GpusRead
 from wattmesh.controller.journal.carbon import FetchRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.outages import MOST
@@ -67,7 +67,7 @@ def observe(
     facts: SignalFacts | None,
     cycle_s: float,
     clock_lag_s: float = BACK_S,
-    coverage: tuple[int, int] = (0, 0),
+    gpus: GpusRead | None = None,
     controls: Controls = MappingProxyType({}),
     budgets: Mapping[str, BudgetView] = MappingProxyType({}),
     silent: timedelta = LOST_HELD,
@@ -82,7 +82,7 @@ def observe(
         facts: of the decision signal; None: there is none.
         cycle_s: longest time until the next cycle looks.
         clock_lag_s: longest time until a higher clock, or none, is in force.
-        coverage: devices whose power was read lately, and devices expected.
+        gpus: which are read; None: power is not read at all, or was not yet.
         controls: what the nodes' actuators said lately, by GPU.
         budgets: what is left of the budgets that are a run's own, by its name.
         silent: lost runs are seen that were heard within so long.
@@ -93,10 +93,12 @@ def observe(
     views = []
     for row in journal.runs.open(now, silent):
         try:
-            lost, why = row.state != "live", trouble(row, controls, coverage)
+            lost, coverage = row.state != "live", gpus.of(row) if gpus else (0, 0)
+            why = trouble(row, controls, coverage)
             view = run_view(journal, row, now, clock_trouble=why, silent=lost)
             past = () if lost else trained(journal, row.run, now, policy)
-            views.append(replace(view, trained=past, budget=budgets.get(row.name)))
+            own = budgets.get(row.name)
+            views.append(replace(view, trained=past, budget=own, coverage=coverage))
         except JournalUnavailable:
             raise
         except Exception as error:
@@ -107,7 +109,6 @@ def observe(
         runs=tuple(views),
         carbon=carbon_view(journal, facts, now),
         frozen=journal.runs.frozen_all(),
-        coverage=coverage,
         policy=policy,
         cycle_s=cycle_s,
         clock_lag_s=clock_lag_s,

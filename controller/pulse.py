@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from wattmesh.controller.fleet import Snapshot
+from wattmesh.controller.fleet import GpusRead, Snapshot
 from wattmesh.controller.isolation import Isolation, NodeFaults
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.journal.tokens import NodeToken
@@ -114,7 +114,7 @@ class Pulse:
         claims: which run holds which GPU, as the newest turn of the cycle saw it; None before the
             first one, so that an outage is booked to whom it belongs and not as idle.
         nodes: the nodes' agents as the journal had them at the newest turn of the cycle.
-        gpu_coverage: (GPUs whose power was read lately, GPUs expected); (0, 0) when not known.
+        gpus: which are read, as the newest turn of the cycle saw it; None: not known.
         snapshot: nodes and runs as the newest turn that the journal answered saw them; None before.
         newest_status: the last screen that was built while the journal answered.
         budgets: where each budget stood when that was last looked at.
@@ -144,7 +144,7 @@ class Pulse:
     outage: Outage | None = None
     trusted: TrustedTime = field(init=False)
     nodes: tuple[NodeRow, ...] = ()
-    gpu_coverage: tuple[int, int] = (0, 0)
+    gpus: GpusRead | None = None
     snapshot: Snapshot | None = None
     newest_status: StatusView | None = None
     budgets: "tuple[PeriodLine, ...]" = ()
@@ -160,6 +160,11 @@ class Pulse:
     def __post_init__(self) -> None:
         """Begin to follow the clocks."""
         self.trusted = TrustedTime(self.clock, lambda: self.settings.journal.trust_clock)
+
+    @property
+    def gpu_coverage(self) -> tuple[int, int]:
+        """Count (GPUs whose power was read lately, GPUs that were ever read); (0, 0): not known."""
+        return self.gpus.site if self.gpus else (0, 0)
 
     def journal_failed(self, sentence: str) -> None:
         """Note that the journal did not answer; told to the log once per outage."""

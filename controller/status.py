@@ -116,7 +116,8 @@ def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunL
     catalogue = row.catalogue
     expected = expected_flags(pulse, row)
     trains = row.state == "live" and not row.stopped
-    said = decision.reason if decision and trains else ""
+    said = [decision.reason] if decision and trains and decision.reason else []
+    said += [_unread(pulse, row)] if trains else []
     return RunLine(
         name=row.name,
         run=row.run,
@@ -141,13 +142,25 @@ def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunL
         frozen=frozen,
         ordered_point=row.ordered_point,
         last_seen_s=max(0.0, (now - row.last_seen_at).total_seconds()),
-        sentence=marks.sentence(said, expected),
+        sentence=marks.sentence(" ".join(filter(None, said)), expected),
         simulated=catalogue.simulated if catalogue else (),
         flags=marks.point_flags(catalogue, point) if catalogue and point else (),
         phase=row.phase,
         last_step_s=last_step_s(row, now),
         waits_for=waits_for(row, now),
         trouble=row.trouble,
+    )
+
+
+def _unread(pulse: Pulse, row: RunRow) -> str:
+    """Say which GPUs a run uses that nobody ever read; "" when there are none."""
+    unread = pulse.gpus.unread(row) if pulse.gpus else []
+    if not unread:
+        return ""
+    more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
+    return (
+        f"Nobody reads {unread[0]}{more} of the GPUs that it registered; start `wattmesh agent` on "
+        "their nodes, or mend what the job says of its GPUs."
     )
 
 
@@ -178,6 +191,7 @@ def power_line(pulse: Pulse) -> PowerLine:
     answering = {each.gpu_uuid for each in sample.readings if is_gpu(each.gpu_uuid) and each.tells}
     missing = {each for each in sample.missing if is_gpu(each)}
     ordered, clocks = _clocks(pulse)
+    covered, to_cover = pulse.gpu_coverage
     return PowerLine(
         source=_power_source(pulse),
         total_w=_power_w(sample, gpus=True),
@@ -190,8 +204,8 @@ def power_line(pulse: Pulse) -> PowerLine:
         simulated=any(each.quality is Quality.SIMULATED for each in sample.readings),
         trouble=sample.trouble,
         hosts_w=_power_w(sample, gpus=False),
-        covered=pulse.gpu_coverage[0],
-        to_cover=pulse.gpu_coverage[1],
+        covered=covered,
+        to_cover=to_cover,
         clocks_as_ordered=ordered,
         clocks=clocks,
         flags=power_flags(pulse),

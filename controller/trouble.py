@@ -12,6 +12,7 @@ from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.trusted_time import UNREAD
 from wattmesh.controller.views import CarbonLine, RunLine, StatusView
 from wattmesh.reconfig.ranges import clean
+from wattmesh.telemetry.attribution import is_gpu
 from wattmesh.telemetry.readings import flags_of
 
 PLANS_FAILED = 3
@@ -19,6 +20,9 @@ PLANS_FAILED = 3
 
 FIRST_ANSWER_S = 120.0
 """So long after its start the daemon waits for a signal that it never heard."""
+
+NODES_NAMED = 5
+"""Of nodes whose GPUs do not answer; the others are counted."""
 
 LONG_SILENT_S = 2 * 3600.0
 """A provider that has not answered for so long is worth a look, even if nothing holds yet."""
@@ -113,11 +117,25 @@ def _sources(view: StatusView, pulse: Pulse) -> Iterator[str]:
     elif view.power.gpus < view.power.expected:
         missing = view.power.expected - view.power.gpus
         yield (
-            f"{missing} of {view.power.expected} GPUs do not answer; their energy is counted as "
-            f"unobserved: {_why(pulse) or 'check the node they are in'}."
+            f"{missing} of {view.power.expected} GPUs do not answer{_where(pulse)}; their energy "
+            f"is counted as unobserved: {_why(pulse) or 'check the node they are in'}."
         )
     elif why := _why(pulse):
         yield f"Power is read in part, or by a second-best source: {why}."
+
+
+def _where(pulse: Pulse) -> str:
+    """Name the nodes whose GPUs do not answer; "" where this daemon reads them itself."""
+    missing = {*pulse.sampled.sample.missing} if pulse.sampled else set[str]()
+    silent = {
+        clean(node.node): len(here)
+        for node in pulse.nodes
+        if (here := [each for each in missing.intersection(node.devices) if is_gpu(each)])
+    }
+    most = sorted(silent, key=lambda each: (-silent[each], each))
+    more = [f"and {len(most) - NODES_NAMED} more nodes"] if len(most) > NODES_NAMED else []
+    words = [f"{silent[each]} on {each}" for each in most[:NODES_NAMED]] + more
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _why(pulse: Pulse) -> str:
@@ -134,7 +152,7 @@ def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
     if power.covered < power.to_cover and power.gpus >= power.expected:
         yield (
             f"Coverage {power.covered} of {power.to_cover} GPUs: savings are estimated, the "
-            "others count at their most, and no clock is changed until all are read; see that "
+            "others count at their most, and runs on them are held until they are read; see that "
             "`wattmesh agent` runs on their nodes, or retire nodes that are gone (`wattmesh "
             "nodes retire NODE`)."
         )

@@ -156,7 +156,8 @@ class PowerLine:
         unobserved_share: of device-seconds since the daemon started that nobody measured, 0..1.
         source: name of the power source; "" when power is not read at all.
         hosts_w: processors and memory, where they are read; `total_w` is the GPUs alone.
-        covered: GPUs whose power was read lately. `to_cover`: those expected, 0 while not known.
+        covered: GPUs whose power was read lately. `to_cover`: those that nodes, or the
+            daemon's own sampler, ever read; 0 while not known.
         clocks_as_ordered: GPUs whose lock is what is wished. `clocks`: GPUs whose actuator is
             heard; 0 where there is none.
     """

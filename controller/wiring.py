@@ -272,9 +272,9 @@ class Parts:
         settings = self.pulse.settings
         timeout_s = settings.policy.switch_timeout_s
         trusted = self.pulse.trusted
-        coverage, controls = self._nodes()
+        controls = self._nodes()
         return CycleSettings(
-            coverage=coverage,
+            gpus=self.pulse.gpus,
             controls=controls,
             nodes=self.pulse.nodes,
             mode=settings.mode,
@@ -308,23 +308,20 @@ class Parts:
         """Make the next cycle due: a plan is new."""
         self.cycle.wake()
 
-    def _nodes(self) -> tuple[tuple[int, int], dict[str, GpuControl]]:
-        """Read how the nodes are: which of the GPUs are seen, and what holds their clocks.
+    def _nodes(self) -> dict[str, GpuControl]:
+        """Read how the nodes are: which GPUs they read, and what holds their clocks.
 
         Raises:
             JournalUnavailable: nobody knows; the cycle holds.
         """
         pulse, now = self.pulse, self.pulse.clock.now()
-        runs = pulse.snapshot.runs if pulse.snapshot else ()
         if pulse.settings.power.source != "agents":
-            pulse.gpu_coverage = (
-                fleet.own_coverage(pulse.sampled.sample, runs) if pulse.sampled else (0, 0)
-            )
-            return pulse.gpu_coverage, {}
+            pulse.gpus = fleet.own_gpus_read(pulse.sampled.sample) if pulse.sampled else None
+            return {}
         pulse.nodes = self.journal.nodes.all()
         pulse.tokens = self.journal.tokens.valid(now)
-        pulse.gpu_coverage = fleet.coverage(pulse.nodes, runs, now)
-        return pulse.gpu_coverage, fleet.controls(pulse.nodes, now)
+        pulse.gpus = fleet.gpus_read(pulse.nodes, now)
+        return fleet.controls(pulse.nodes, now)
 
     def _sampler(self) -> SampleDuty | FleetDuty | None:
         """Make the sampler; None when power is not read."""

@@ -23,7 +23,7 @@ from wattmesh.policies.words import clause, duration, figures, moment
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 COVERAGE_FLOOR = 0.9
-"""Share of the devices that must have been read lately for an act that is to save grams."""
+"""Share of a run's own GPUs that must have been read lately for an act that is to save grams."""
 
 
 def decide(observation: Observation) -> tuple[Decision, ...]:
@@ -229,12 +229,12 @@ def _blind(case: Case) -> Decision | None:
         )
     if wait := waits(carbon):
         return case.hold("signal_changed", wait)
-    seen, expected = case.seen.coverage
+    seen, expected = case.run.coverage
     if seen < COVERAGE_FLOOR * expected:
         return case.hold(
             "coverage",
-            f"the power of only {seen} of {expected} devices is seen, so nothing is done for "
-            "carbon's sake; `wattmesh doctor` checks the power source",
+            f"the power of only {seen} of {expected} GPUs is seen, so nothing is done for "
+            "carbon's sake; see that `wattmesh agent` runs on their nodes",
         )
     return None
 

@@ -233,6 +233,8 @@ class RunView:
         trained: (seconds ago, tokens by then), oldest first, over the window of the service level;
             empty: there is none, or it is not known.
         budget: its own; None: it has none, or one in grams of another signal than the decisions'.
+        coverage: (GPUs it uses whose power was read lately, GPUs it uses); the site's when it named
+            none, (0, 0) when not known.
         unreadable: why nothing can be decided about it, as a clause; "" when something can.
     """
 
@@ -274,6 +276,7 @@ class RunView:
     capped: str = ""
     trained: tuple[tuple[float, int], ...] = ()
     budget: BudgetView | None = None
+    coverage: tuple[int, int] = (0, 0)
     unreadable: str = ""
 
 
@@ -328,7 +331,6 @@ class Observation:
     """Everything one cycle saw.
 
     Attributes:
-        coverage: (devices whose power was read lately, devices expected); (0, 0) when not known.
         cycle_s: longest time until the next cycle looks; the deadline guard reckons with it.
         clock_lag_s: longest time from the wish for a higher clock, or for none, to the boards
             running at it, whoever dies meanwhile; the guard reckons with it too.
@@ -340,7 +342,6 @@ class Observation:
     runs: tuple[RunView, ...]
     carbon: CarbonView
     frozen: str = ""
-    coverage: tuple[int, int] = (0, 0)
     policy: PolicySettings = field(default_factory=PolicySettings)
     cycle_s: float = 0.0
     clock_lag_s: float = 0.0

@@ -1,7 +1,8 @@
 """The operator's power cap in one cycle: rows and nodes in, what each board is held at out. Pure.
 
 Invariant: a cap needs no carbon data, no mode and no thawed run: while it is in force every board
-that any node ever told of is counted, at what it may draw where nothing else is known.
+that any node ever told of is counted, at what it may draw where nothing else is known. What only a
+registration names takes no watts from others: it is told, and not counted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,11 +34,8 @@ def apply(
     """
     at = working(runs, seen.now)
     known = boards(nodes, seen.now)
-    told = {each.gpu_uuid for each in known}
-    # A run may name GPUs that no node told of: they draw all the same.
-    strange = sorted({gpu for gpus in at.values() for gpu in gpus} - told)
-    dark = (Board(gpu_uuid=gpu, limit_w=None, obeys=False) for gpu in strange)
-    plan = cap(row.cap_w, (*known, *dark), loads(seen, at))
+    plan = cap(row.cap_w, known, loads(seen, at))
+    named = {gpu for gpus in at.values() for gpu in gpus}
     slowed = {
         run.name: run.current.id
         for run in seen.runs
@@ -49,6 +47,7 @@ def apply(
         before=seen,
         slowed=slowed,
         obeying=sum(each.obeys for each in known),
+        unreported=tuple(sorted(named - {each.gpu_uuid for each in known})),
     )
     return under(seen, plan, row.until), now
 
@@ -56,11 +55,12 @@ def apply(
 def working(rows: Iterable[RunRow], now: datetime) -> dict[str, tuple[str, ...]]:
     """List the GPUs that each run trains on; those of parked ranks are not among them.
 
-    A run that fell silent a while ago may train on, unless another has its GPUs by now.
+    A run that fell silent a while ago may train on, unless another has its GPUs by now. Of two that
+    live and name one GPU the older has it: a newcomer's word takes nothing from others.
     """
     taken: set[str] = set()
     found: dict[str, tuple[str, ...]] = {}
-    for row in sorted(rows, key=lambda each: (each.state != "live", each.run)):
+    for row in sorted(rows, key=_claim):
         silent = row.state != "live"
         if row.state == "finished" or (silent and now - row.last_seen_at > LOST_HELD):
             continue
@@ -68,6 +68,11 @@ def working(rows: Iterable[RunRow], now: datetime) -> dict[str, tuple[str, ...]]
         found[row.run] = tuple(sorted(gpus - taken))
         taken |= gpus
     return found
+
+
+def _claim(row: RunRow) -> tuple[bool, datetime, str]:
+    """Order runs by whose claim on a GPU comes first."""
+    return row.state != "live", row.registered_at, row.run
 
 
 def boards(nodes: Iterable[NodeRow], now: datetime) -> tuple[Board, ...]:

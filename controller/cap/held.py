@@ -26,6 +26,7 @@ class CapNow:
         before: what the cycle saw, without the cap.
         slowed: point that each run gave up for it, by the run's name.
         obeying: boards that obey.
+        unreported: GPUs that runs name and no node reports: what they draw is not known, nor held.
     """
 
     row: CapRow
@@ -33,6 +34,7 @@ class CapNow:
     before: Observation
     slowed: Mapping[str, str] = field(default_factory=dict)
     obeying: int = 0
+    unreported: tuple[str, ...] = ()
 
 
 def obligations(now: CapNow | None, gpus: Iterable[str]) -> dict[str, Wish]:
@@ -55,7 +57,19 @@ def obligations(now: CapNow | None, gpus: Iterable[str]) -> dict[str, Wish]:
 
 
 def sentence(now: CapNow, at: datetime) -> str:
-    """Say how a cap is kept, or why it is not."""
+    """Say how a cap is kept, or why it is not, and what it does not know of."""
+    if not now.unreported:
+        return _kept(now, at)
+    count, first = len(now.unreported), now.unreported[0]
+    which = f"{first} and {count - 1} more GPUs" if count > 1 else first
+    return (
+        f"{_kept(now, at)} It does not know of {which}, which runs name and no node reports; start "
+        "`wattmesh agent` where they are, or see whether they exist."
+    )
+
+
+def _kept(now: CapNow, at: datetime) -> str:
+    """Say how the boards that nodes report are kept under a cap."""
     plan, row = now.plan, now.row
     until = moment(row.until, at)
     what = f"The power cap of {watts(row.cap_w)} until {until}"

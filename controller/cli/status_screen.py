@@ -174,7 +174,7 @@ def _covered(power: Mapping[str, Any]) -> list[str | tuple[str, str]]:
     if covered >= expected:
         return []
     seen = f" · coverage {covered} of {expected} GPUs"
-    return [(f"{seen}: savings are estimated, no clock is changed", WARN)]
+    return [(f"{seen}: savings are estimated, runs on the others are held", WARN)]
 
 
 def _clocks(power: Mapping[str, Any]) -> list[str | tuple[str, str]]:

@@ -58,7 +58,7 @@ def turn(site: Served) -> Any:
     """Do what a turn of the cycle and of the sampler does; give the screen."""
     site.pulse.nodes = site.journal.nodes.all()
     look(site)
-    fleet.coverage(site.pulse.nodes, (), site.clock.wall)
+    site.pulse.gpus = fleet.gpus_read(site.pulse.nodes, site.clock.wall)
     fleet.controls(site.pulse.nodes, site.clock.wall)
     fleet.limits_w(site.pulse.nodes, ())
     FleetDuty(site.pulse).turn()
@@ -119,6 +119,18 @@ def test_facts_that_no_device_has_are_refused_at_the_door(site: Served) -> None:
     assert site.post(N2, delivery()).status == 200
     assert not any(line.startswith("n2: ") for line in turn(site).trouble)
     assert turn(site).power.total_w == 800.0
+
+
+def test_boards_that_a_node_or_a_run_made_up_are_told_with_their_names(site: Served) -> None:
+    """A node's by the node, in one line; a run's in its own sentence, and in no count of ours."""
+    made_up = [f"GPU-bad-{n}" for n in range(50)]
+    assert site.post(N2, delivery() | {"missing": made_up}).status == 200
+    names = [f"GPU-none-{n}" for n in range(4)]
+    assert site.post(f"/v1/runs/{facts.RUN}/register", facts.register(gpus=names)).status == 200
+    shown = turn(site)
+    assert any(line.startswith("50 of 52 GPUs do not answer (50 on n2)") for line in shown.trouble)
+    assert (shown.power.covered, shown.power.to_cover) == (2, 52)
+    assert "Nobody reads GPU-none-0 and 3 more of the GPUs" in shown.runs[0].sentence
 
 
 def test_without_the_ranges_a_list_for_a_quality_ends_the_reading_of_its_node(

@@ -13,7 +13,7 @@ from sqlalchemy import update
 
 from tests.agent.ledgers import SLOT, T0, amounts, counter, row
 from wattmesh.controller.api.agents import laid
-from wattmesh.controller.fleet import controls, coverage, own_coverage, sample
+from wattmesh.controller.fleet import controls, gpus_read, own_gpus_read, sample
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.journal.tables import NODES
@@ -209,12 +209,12 @@ def test_coverage_counts_what_was_seen_lately_of_what_is_expected() -> None:
     told, old = {"at": T0.isoformat()}, {"at": (T0 - timedelta(minutes=5)).isoformat()}
     nodes = [node(), node("n2", 29.0, G1=told, G2=old), node("n3", 31.0, G3=told)]
     nodes.append(node("n4", 0.0, G4={"at": T0.isoformat(), "silent": True}, G5=told))
-    assert coverage(nodes, (), T0) == (3, 6)
+    assert gpus_read(nodes, T0).site == (3, 6)
     together = sample(nodes, T0)
     assert {each.gpu_uuid for each in together.readings} == {"G0", "cpu:n1:0", "G1", "G5"}
     assert set(together.missing) == {"G2", "G3", "G4"}
     assert "n3" in together.trouble
-    assert own_coverage(Sample(missing=("G7", "cpu:a:0")), ()) == (0, 1)
+    assert own_gpus_read(Sample(missing=("G7", "cpu:a:0"))).site == (0, 1)
 
 
 def test_clocks_of_a_node_that_is_not_heard_are_not_known() -> None:

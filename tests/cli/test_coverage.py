@@ -8,6 +8,7 @@ from tests.cli.test_screens import plain
 from tests.daemon.clocks import SteppedClock
 from tests.telemetry.world import World
 from wattmesh.controller.cli import budget_screen, status_screen
+from wattmesh.controller.fleet import GpusRead
 from wattmesh.controller.pulse import Pulse, Sampled
 from wattmesh.controller.settings.read import Settings
 from wattmesh.controller.status import power_line
@@ -31,9 +32,9 @@ def test_full_coverage_needs_no_word() -> None:
 
 
 def test_partial_coverage_is_said_with_what_follows_from_it() -> None:
-    """56 of 64: estimated savings and no clocks, in the very line."""
+    """56 of 64: estimated savings and runs that are held, in the very line."""
     line = power_words(covered=56, to_cover=64)
-    assert "coverage 56 of 64 GPUs: savings are estimated, no clock is changed" in line
+    assert "coverage 56 of 64 GPUs: savings are estimated, runs on the others are held" in line
 
 
 def test_clocks_and_hosts_are_shown_where_they_are_known() -> None:
@@ -62,7 +63,7 @@ def test_the_power_line_keeps_gpus_and_hosts_apart() -> None:
     host = replace(gpu, gpu_uuid=cpu, power_w=75.0, component=component_of(cpu))
     sample = Sample(readings=(gpu, host))
     pulse.sampled = Sampled(monotonic_s=clock.monotonic_s, sample=sample)
-    pulse.gpu_coverage = (1, 2)
+    pulse.gpus = GpusRead(known=frozenset({"G0", "G1"}), lately=frozenset({"G0"}))
     line = power_line(pulse)
     assert (line.total_w, line.hosts_w, line.gpus) == (100.0, 75.0, 1)
     assert (line.covered, line.to_cover, line.clocks) == (1, 2, 0)

@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 
 from tests.cycle.test_clocks import GPUS, journal, turn
-from tests.cycle.test_cycle import T0
+from tests.cycle.test_cycle import T0, A
 from wattmesh.controller.cap.capping import boards, working
 from wattmesh.controller.cap.held import HOLDER, CapNow, sentence
 from wattmesh.controller.clocks import desired
 from wattmesh.controller.cycle import CycleReport
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.nodes import NodeRow
+from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.errors import Fenced
 from wattmesh.policies.decision import Mode
+from wattmesh.reconfig.wire import Register
 from wattmesh.telemetry.desired import Applied, Desired, GpuControl, LeaseKind
 
 __all__ = ["journal"]
@@ -134,12 +136,23 @@ def test_what_is_not_heard_counts_in_full_and_is_wished_for_all_the_same(journal
     assert "cannot be kept" in sentence(cap_of(report), T0)
 
 
-def test_gpus_of_a_run_that_no_node_told_of_are_counted(journal: Journal) -> None:
-    """They draw all the same; unknown is never zero."""
+def test_what_only_a_registration_names_takes_no_watts_from_others(journal: Journal) -> None:
+    """It is told with the cap, by number: such boards may draw all the same."""
     order(journal, 1200.0)
-    plan = cap_of(turn(journal, nodes=(node(GPUS[:2]),))).plan
-    assert plan.untold == GPUS[2:]
-    assert plan.bound_w >= 1400.0
+    before = cap_of(turn(journal, nodes=(node(),)))
+    assert "does not know" not in sentence(before, T0)
+    named = (*(f"GPU-none-{n}" for n in range(3)), GPUS[0])
+    stranger = Register(
+        run="a", name="x", incarnation="i-a", attempt=1, layout=A, ranks=(0, 1, 2, 3), world_size=4
+    )
+    later = T0 + timedelta(seconds=1)
+    journal.runs.register(
+        replace(stranger, gpus=named), owner_uid=7, now=later, epoch=1, plan=RunPlan()
+    )
+    after = cap_of(turn(journal, at=later, nodes=(node(at=later),)))
+    assert (after.plan.boards, after.plan.bound_w) == (before.plan.boards, before.plan.bound_w)
+    assert after.unreported == named[:3]
+    assert "does not know of GPU-none-0 and 2 more GPUs, which runs name" in sentence(after, T0)
 
 
 def test_a_board_in_thermal_trouble_keeps_the_cap_that_it_has() -> None:

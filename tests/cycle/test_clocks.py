@@ -30,13 +30,15 @@ from wattmesh.controller.clocks import (
     trouble,
 )
 from wattmesh.controller.cycle import Cycle, CycleReport, CycleSettings
+from wattmesh.controller.fleet import GpusRead
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs import RunRow
+from wattmesh.controller.journal.runs import RunPlan, RunRow
 from wattmesh.controller.observe import SignalFacts
 from wattmesh.errors import Fenced
 from wattmesh.migrations.upgrade import upgrade
 from wattmesh.policies.decision import Action, Mode, PolicySettings
 from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import Register
 from wattmesh.telemetry.desired import Desired, GpuControl
 
 GPUS = tuple(f"GPU-{n}" for n in range(4))
@@ -58,6 +60,11 @@ def journal(journal_url: str) -> Iterator[Journal]:
     opened.close()
 
 
+def read(*lately: str, also: tuple[str, ...] = ()) -> GpusRead:
+    """The run's GPUs are known, and others too; so many were read lately."""
+    return GpusRead(known=frozenset((*GPUS, *also)), lately=frozenset(lately))
+
+
 def turn(journal: Journal, *, at: Any = T0, **changes: Any) -> CycleReport:
     """Run one cycle of a daemon that leads and hears all actuators."""
     epoch = journal.leadership.acquire("test", 60.0)
@@ -67,7 +74,7 @@ def turn(journal: Journal, *, at: Any = T0, **changes: Any) -> CycleReport:
         "facts": SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=7200.0),
         "switch_timeout_s": 600.0,
         "cycle_s": 5.0,
-        "coverage": (4, 4),
+        "gpus": read(*GPUS),
         "controls": CONTROLS,
         **changes,
     }
@@ -141,12 +148,51 @@ def test_one_gpu_that_cannot_be_held_frees_all(journal: Journal) -> None:
 
 def test_below_full_coverage_no_clock_is_set_but_one_that_stands_is_kept(journal: Journal) -> None:
     """Nobody could say what a new one does; taking one back would be an act as well."""
-    said = turn(journal, coverage=(63, 64))
+    said = turn(journal, gpus=read(*GPUS[:3]))
     assert row(journal).clock_mhz is None
-    assert "the power of only 63 of 64 GPUs is seen" in said.decisions[0].reason
+    assert "the power of only 3 of 4 GPUs is seen" in said.decisions[0].reason
     turn(journal)
-    turn(journal, coverage=(63, 64))
+    turn(journal, gpus=read(*GPUS[:3]))
     assert row(journal).clock_mhz == 1305
+
+
+def test_what_others_name_or_tell_holds_no_run(journal: Journal) -> None:
+    """A stranger's run names GPUs that nobody reads, a strange node told of 500 once: law 13."""
+    stranger = Register(
+        run="s",
+        name="stranger",
+        incarnation="i-s",
+        attempt=1,
+        layout=A,
+        ranks=(0, 1, 2, 3),
+        world_size=4,
+        gpus=tuple(f"GPU-none-{n}" for n in range(4)),
+    )
+    plan = RunPlan(catalogue=WITH_CLOCKS, deadline=T0 + timedelta(hours=5))
+    journal.runs.register(stranger, owner_uid=7, now=T0, epoch=1, plan=plan)
+    told = tuple(f"GPU-bad-{n}" for n in range(500))
+    said = {each.run: each for each in turn(journal, gpus=read(*GPUS, also=told)).decisions}
+    assert said["r"].action is Action.CLOCK
+    assert "the power of only 0 of 4 GPUs is seen" in said["s"].reason
+
+
+USED = [
+    (("G0", "G1"), (0, 1), (2, 2), []),
+    (("G0", "G2"), (0, 1), (1, 2), []),
+    (("G0", "none"), (0, 1), (1, 2), ["none"]),
+    (("G0", "none"), (0,), (1, 1), []),
+    (("G0", ""), (0, 1), (1, 1), []),
+    ((), (0, 1), (2, 3), []),
+    (("", ""), (0, 1), (2, 3), []),
+]
+
+
+def test_a_run_is_judged_by_the_gpus_that_its_own_ranks_use(journal: Journal) -> None:
+    """Read, silent, never read, parked, without a name; a run without any by the site's."""
+    known = GpusRead(known=frozenset({"G0", "G1", "G2"}), lately=frozenset({"G0", "G1"}))
+    for gpus, ranks, counted, unread in USED:
+        held = replace(row(journal), gpus=gpus, ranks=ranks)
+        assert (known.of(held), known.unread(held)) == (counted, unread), (gpus, ranks)
 
 
 def test_a_deadline_takes_the_clock_back_though_no_clock_can_be_set(journal: Journal) -> None:
@@ -155,7 +201,7 @@ def test_a_deadline_takes_the_clock_back_though_no_clock_can_be_set(journal: Jou
     assert row(journal).clock_mhz == 1305
     late = T0 + timedelta(seconds=7700)
     report(journal, step=2, at=late)
-    said = turn(journal, at=late, coverage=(63, 64))
+    said = turn(journal, at=late, gpus=read(*GPUS[:3]))
     assert (said.decisions[0].action, said.decisions[0].kind) == (Action.CLOCK, "deadline")
     assert row(journal).clock_mhz == 1980
 
@@ -212,4 +258,5 @@ def test_what_keeps_a_clock_from_being_set_is_said_in_order(journal: Journal) ->
     assert "for 4 of its 4 GPUs" in trouble(run, {}, (4, 4))
     idle = {gpu: GpuControl(gpu_uuid=gpu) for gpu in GPUS}
     assert "do not act" in trouble(run, idle, (4, 4))
+    assert "power of only 3 of its 4 GPUs is seen" in trouble(run, CONTROLS, (3, 4))
     assert not lapsed(run, {}, mode=Mode.OBSERVE, frozen="")

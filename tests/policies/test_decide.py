@@ -247,10 +247,10 @@ def test_too_little_slack_from_the_start_is_said() -> None:
 
 def test_power_that_is_not_seen_stops_acts_for_carbon_only() -> None:
     """Coverage below nine tenths holds; the deadline guard still works."""
-    assert one(observation(run(), coverage=(3, 4))).kind == "coverage"
-    assert one(observation(run(), coverage=(4, 4))).kind == "carbon"
-    late = run(current=B, layout=B.layout, deadline=NOW + timedelta(hours=10.25))
-    assert one(observation(late, coverage=(0, 4))).kind == "deadline"
+    assert one(observation(run(coverage=(3, 4)))).kind == "coverage"
+    assert one(observation(run(coverage=(4, 4)))).kind == "carbon"
+    late = run(current=B, layout=B.layout, deadline=NOW + timedelta(hours=10.25), coverage=(0, 4))
+    assert one(observation(late)).kind == "deadline"
 
 
 def test_the_dwell_and_the_day_limit_are_the_operator_s() -> None:

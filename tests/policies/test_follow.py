@@ -174,7 +174,7 @@ def test_a_sleeping_run_sleeps_on_while_the_plan_says_so() -> None:
             "stale_signal",
             "A",
         ),
-        (replace(asleep(plan("")), coverage=(1, 4)), "coverage", "A"),
+        (asleep(plan(""), coverage=(1, 4)), "coverage", "A"),
     ],
 )
 def test_a_sleeping_run_is_woken_in_every_other_case(
