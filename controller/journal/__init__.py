@@ -29,6 +29,7 @@ The map:
     sums.py              what the ledger adds up to, old slots added up once
     by_slot.py           the same slot by slot, for budgets and reports
     spent.py             what was spent of it, old slots read once
+    pues.py              grams of a slot by their PUE
     budgets.py           plans of budgets, months closed and reopened: all append-only
     leadership.py        who leads, and the epoch that fences everybody else
     identity.py          which journal this is: what epochs count in

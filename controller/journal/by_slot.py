@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, and_, case, func, or_, select
 
 from wattmesh.controller.journal.engine import Database
+from wattmesh.controller.journal.pues import PueGrams, by_pue
 from wattmesh.controller.journal.spent import ACTUAL, UNPRICED, SpentSlots
 from wattmesh.controller.journal.tables import EMISSIONS, ENERGY
 from wattmesh.controller.journal.values import from_us, to_us, with_moments
@@ -91,15 +92,6 @@ class SlotPower:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PueGrams:
-    """Grams that were priced with one PUE, in thousandths; `upper_ug`: the most beyond them."""
-
-    pue_milli: int
-    carbon_ug: int
-    upper_ug: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioSlot:
     """One slot of one run in one scenario, all devices together.
 
@@ -108,8 +100,8 @@ class ScenarioSlot:
         carbon_ug: None: some of its joules have no price. `upper_ug`: likewise of the most that
             was drawn unobserved.
         read: joules of some GPU were measured. `hosts`: meters of processors or memory that were.
-        signals: what its grams are accounted in. `qualities`: of intensity and joules.
-        by_pue: its grams by the PUE that they were priced with; a slot has one.
+        signals: what its grams are accounted in. `by_pue`: by the PUE that they were priced with.
+        qualities: of intensity and joules.
     """
 
     slot_start: datetime
@@ -131,8 +123,7 @@ class NobodysSlot:
 
     Attributes:
         line: idle | unattributed.
-        signal: what its grams are accounted in. `carbon_ug`: None without a price.
-        pue_milli: that it was priced with.
+        signal: what its grams are accounted in. `carbon_ug`: None without a price; of `pue_milli`.
         quality: of the intensity. `energy_quality`: of the joules.
     """
 
@@ -343,8 +334,7 @@ class BySlot:
     def gpu_s(self, start: datetime, end: datetime) -> dict[str, float]:
         """Give GPU seconds per run in slots that begin in [start, end), up to `end`.
 
-        A slot that a GPU spent for several runs or lines is split evenly between them: the ledger
-        keeps joules of each, not seconds.
+        A slot that a GPU spent for several runs or lines is split evenly: no seconds are kept.
         """
         table = ENERGY.c
         gpus = and_(*(table.gpu_uuid.not_like(each) for each in OTHER_COMPONENTS))
@@ -437,21 +427,7 @@ def _scenario_slot(start_us: int, scenario: str, rows: Sequence[Row[Any]]) -> Sc
             for row in rows
             for word in (row.quality, row.energy_quality, signal_quality(row.signal))
         ),
-        by_pue=_by_pue(rows),
-    )
-
-
-def _by_pue(rows: Sequence[Row[Any]]) -> tuple[PueGrams, ...]:
-    """Sum the grams of one slot by their PUE; rows without any say nothing of it."""
-    found: dict[int, tuple[int, int]] = {}
-    for row in rows:
-        grams = (int(row.carbon_ug), int(row.upper_ug))
-        if any(grams):
-            carbon_ug, upper_ug = found.get(row.pue_milli, (0, 0))
-            found[row.pue_milli] = (carbon_ug + grams[0], upper_ug + grams[1])
-    return tuple(
-        PueGrams(pue_milli=pue_milli, carbon_ug=carbon_ug, upper_ug=upper_ug)
-        for pue_milli, (carbon_ug, upper_ug) in sorted(found.items())
+        by_pue=by_pue(rows),
     )
 
 
