@@ -118,6 +118,7 @@ def test_what_is_dark_and_what_is_nobodys_has_one_pue_too(
         return site.saving(40 * S)
 
     found, one, other = told(1000, 1600), told(1000, 1000), told(1600, 1600)
+    assert (one.pue_note, other.pue_note) == ("", "")
     lows = sorted(each.saved_ug or 0 for each in (one, other))
     highs = sorted(each.high_ug or 0 for each in (one, other))
     assert found.saved_ug == pytest.approx(lows[0], abs=200)
