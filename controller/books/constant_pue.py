@@ -4,11 +4,11 @@ Another PUE is other knowledge, or another boundary: the run did nothing for it,
 saved by it. Invariant: what was spent is not rewritten; only the comparison is made once more.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from wattmesh.controller.books.unclaimed import Unclaimed
-from wattmesh.controller.journal.scenario_slots import PueGrams, ScenarioSlot
+from wattmesh.controller.journal.scenario_slots import ScenarioSlot
 from wattmesh.telemetry.ledger import Span
 
 
@@ -30,23 +30,14 @@ def unclaimed_at(beyond: Mapping[Span, Unclaimed], pue_milli: int) -> Mapping[Sp
 
 def _slot_at(slot: ScenarioSlot, pue_milli: int) -> ScenarioSlot:
     """Give one slot."""
-    carbon_ug, upper_ug = (
-        sum(_ug_at(grams, of, pue_milli) for of, grams in parts) for parts in _parts(slot.by_pue)
-    )
+    carbon_ug = sum(_ug_at(each.carbon_ug, each.pue_milli, pue_milli) for each in slot.by_pue)
+    upper_ug = sum(_ug_at(each.upper_ug, each.pue_milli, pue_milli) for each in slot.by_pue)
     return replace(
         slot,
         carbon_ug=None if slot.carbon_ug is None else carbon_ug,
         upper_ug=None if slot.upper_ug is None else upper_ug,
         spread_ug=sum(_ug_at(each.spread_ug, each.pue_milli, pue_milli) for each in slot.by_pue),
         rate=max((each.rate // each.pue_milli * pue_milli for each in slot.by_pue), default=0),
-    )
-
-
-def _parts(by_pue: Sequence[PueGrams]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Give (PUE, grams) of what was read, and of the most that was not."""
-    return (
-        [(each.pue_milli, each.carbon_ug) for each in by_pue],
-        [(each.pue_milli, each.upper_ug) for each in by_pue],
     )
 
 

@@ -97,8 +97,7 @@ class NobodysSlot:
 
     Attributes:
         line: idle | unattributed.
-        signal: what its grams are accounted in. `carbon_ug`: None without a price.
-        pue_milli: that it was priced with.
+        signal: what its grams are accounted in. `carbon_ug`: None without a price; of `pue_milli`.
         quality: of the intensity. `energy_quality`: of the joules.
     """
 
@@ -281,8 +280,7 @@ class BySlot:
     def gpu_s(self, start: datetime, end: datetime) -> dict[str, float]:
         """Give GPU seconds per run in slots that begin in [start, end), up to `end`.
 
-        A slot that a GPU spent for several runs or lines is split evenly between them: the ledger
-        keeps joules of each, not seconds.
+        A slot that a GPU spent for several runs or lines is split evenly: no seconds are kept.
         """
         table = ENERGY.c
         gpus = and_(*(table.gpu_uuid.not_like(each) for each in OTHER_COMPONENTS))
