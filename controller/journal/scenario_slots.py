@@ -77,7 +77,7 @@ def scenario_slots(connection: Connection, run: str) -> tuple[ScenarioSlot, ...]
     kind = case((table.scenario == ACTUAL, ""), else_=table.line)
     hosts = or_(*(table.gpu_uuid.like(each) for each in OTHER_COMPONENTS))
     spread = table.energy_quality.contains(SPREAD)
-    query = (
+    query: Any = (
         select(
             *key,
             func.coalesce(func.sum(case((spread, table.energy_mj))), 0).label("spread_mj"),
@@ -96,7 +96,7 @@ def scenario_slots(connection: Connection, run: str) -> tuple[ScenarioSlot, ...]
         .group_by(*key)
         .order_by(*place)
     )
-    rows: Any = connection.execute(query).all()
+    rows = connection.execute(query).all()
     together = groupby(rows, key=lambda row: (int(row[0]), int(row[1]), str(row[2])))
     return tuple(_scenario_slot(*each, list(group)) for each, group in together)
 

@@ -360,7 +360,7 @@ def at_pue(rows: list[Row], pue_milli: int) -> list[Row]:
         together[*place, row["pue_milli"], bare, spread].append(row)
     found: list[Row] = []
     for (_, _, of_milli, bare, _), group in together.items():
-        names = [name for name in ("carbon_ug", "upper_ug") if name in group[0]]
+        names: list[str] = [name for name in ("carbon_ug", "upper_ug") if name in group[0]]
         sums = {name: sum(row[name] or 0 for row in group) for name in names}
         scaled: dict[str, int] = {
             name: floor(Fraction(grams * pue_milli, of_milli) + Fraction(1, 2))
