@@ -151,9 +151,9 @@ def _uses_venv(recipe: str) -> bool:
     return "$(PYTHON)" in recipe or ".venv/bin/" in recipe
 
 
-def test_ci_runs_lint_and_test() -> None:
-    """CI calls `make lint` and `make test` at once, with skips made failures."""
+def test_ci_runs_lint_test_and_audit() -> None:
+    """CI calls `make lint` and `make test` at once, with skips made failures, and `make audit`."""
     script = REPOSITORY / ".ci" / "run"
     lines = script.read_text().splitlines()
-    assert lines[-2:] == ["export CI=1", "make -j2 lint test"]
+    assert lines[-2:] == ["export CI=1", "make -j2 lint test audit"]
     assert os.access(script, os.X_OK)
