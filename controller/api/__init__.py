@@ -12,6 +12,7 @@
     agents_server.py  the way in for agents of other nodes: TLS and a token
     reading.py    what anybody on the socket may read
     flagged.py    rows of the journal as JSON, with what their joules and grams are
+    workers.py    the threads that carry out calls, shared fairly between those who call
     openapi.py    the published description, from the same table of routes
     app.py        the table of routes
     server.py     the server in a thread of its own

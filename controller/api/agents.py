@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from wattmesh.controller import clocks
-from wattmesh.controller.api.calls import failure, read_call, success
+from wattmesh.controller.api.calls import failure, receive, success
 from wattmesh.controller.api.deliveries import read_delivery
 from wattmesh.controller.api.desk import Call, Conflict, Desk, NotFound
 from wattmesh.controller.api.waits import Waits
@@ -172,7 +172,7 @@ class WishBoard:
     async def answer(self, request: Request) -> Response:
         """Serve the call."""
         try:
-            call = await read_call(request)
+            call = (await receive(request)).call()
             call.as_agent(self._desk)
             wait_s = call.number("wait", default=0.0, lowest=0.0, highest=LONGEST_WAIT_S)
             with self._waits.place(call):

@@ -10,7 +10,6 @@ import hmac
 import logging
 import socket
 import ssl
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from wattmesh.controller.api.desk import Desk
 from wattmesh.controller.api.peers import NOBODY
 from wattmesh.controller.api.server import Serving, configured
 from wattmesh.controller.api.waits import Waits
+from wattmesh.controller.api.workers import Workers
 from wattmesh.controller.journal.run_nodes import ANY
 from wattmesh.controller.journal.tokens import digest_of
 from wattmesh.controller.settings.checks import listen_address
@@ -51,7 +51,7 @@ class AgentsServer:
         Raises:
             FixInput: the address is taken, or certificate and key do not fit.
         """
-        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="agents")
+        self._workers = Workers(WORKERS, "agents")
         self._socket = _bound(address)
         try:
             for each in (certificate, key):
@@ -89,7 +89,7 @@ class AgentsServer:
     def stop(self) -> bool:
         """End; False when it did not in time."""
         ended = self._serving.stop()
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._workers.close()
         self._socket.close()
         return ended
 
@@ -115,7 +115,7 @@ def agents_server(desk: Desk, api: ApiSection) -> AgentsServer | None:
     return AgentsServer(desk, address, api.tls_certificate, api.tls_key, token)
 
 
-def application(desk: Desk, workers: ThreadPoolExecutor, token: str = "") -> Starlette:
+def application(desk: Desk, workers: Workers, token: str = "") -> Starlette:
     """Make the application: the agents' own calls, and those of runs that they relay.
 
     Args:

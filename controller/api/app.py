@@ -4,7 +4,6 @@ Invariant: the served calls and the published description come from this one tab
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from wattmesh.controller.api.openapi import describe
 from wattmesh.controller.api.orders import order_endpoint, orders
 from wattmesh.controller.api.status_board import status_endpoint
 from wattmesh.controller.api.waits import Waits
+from wattmesh.controller.api.workers import Workers
 from wattmesh.controller.books.audit import Audit
 from wattmesh.controller.books.budget import BudgetView
 from wattmesh.controller.node_facts import Delivered
@@ -257,7 +257,7 @@ CALLS = (
 )
 
 
-def build(desk: Desk, workers: ThreadPoolExecutor) -> Starlette:
+def build(desk: Desk, workers: Workers) -> Starlette:
     """Make the application; `workers` run the handlers."""
     routes = [Route("/v1/openapi.json", _published, methods=["GET"])]
     waits = Waits(desk)
@@ -269,7 +269,7 @@ def build(desk: Desk, workers: ThreadPoolExecutor) -> Starlette:
     return Starlette(routes=routes, exception_handlers={HTTPException: no_such_page})
 
 
-def serving(desk: Desk, workers: ThreadPoolExecutor, call: CallSpec, waits: Waits) -> Endpoint:
+def serving(desk: Desk, workers: Workers, call: CallSpec, waits: Waits) -> Endpoint:
     """Make the endpoint of a call; `waits`: the one of its door."""
     if call.handler is orders:
         return order_endpoint(desk, workers, waits)

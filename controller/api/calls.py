@@ -8,7 +8,8 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -16,6 +17,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from wattmesh.controller.api.desk import Call, Conflict, Desk, NotFound
+from wattmesh.controller.api.peers import Peer
+from wattmesh.controller.api.workers import RETRY_AFTER_S, Caller, Crowded, Workers
 from wattmesh.controller.views import Problem, as_json
 from wattmesh.errors import Fenced, FixInput, JournalUnavailable, Refused, RetryLater, WattmeshError
 from wattmesh.reconfig.ranges import clean, shown
@@ -45,22 +48,28 @@ class BodyRefused(FixInput):
 
 
 def endpoint(
-    desk: Desk, workers: ThreadPoolExecutor, handler: Handler
+    desk: Desk, workers: Workers, handler: Handler
 ) -> Callable[[Request], Awaitable[Response]]:
     """Make a Starlette endpoint of a handler."""
 
     async def answer(request: Request) -> Response:
         try:
-            call = await read_call(request)
-            loop = asyncio.get_running_loop()
+            received = await receive(request)
             run = guarded if request.method == "POST" else plain
-            return success(await loop.run_in_executor(workers, run, desk, handler, call))
-        except ClientDisconnect:
-            return Response(status_code=400)
+            return await workers.do(
+                received.caller(desk), partial(_carried_out, desk, run, handler, received)
+            )
         except Exception as error:
             return failure(error, request.url.path)
 
     return answer
+
+
+def _carried_out(
+    desk: Desk, run: Callable[[Desk, Handler, Call], Any], handler: Handler, received: "Received"
+) -> Response:
+    """In a worker: read the body, answer the call, and write the answer."""
+    return success(run(desk, handler, received.call()))
 
 
 def guarded(desk: Desk, handler: Handler, call: Call) -> Any:
@@ -84,24 +93,53 @@ def plain(desk: Desk, handler: Handler, call: Call) -> Any:
     return handler(desk, call)
 
 
-async def read_call(request: Request) -> Call:
-    """Read the whole request.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """A request as it arrived. `content`: its body, not read yet; None: it has none.
+
+    Attributes:
+        listens: whether the sender is still there.
+    """
+
+    peer: Peer
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    content: bytes | None
+    listens: Callable[[], bool]
+
+    def caller(self, desk: Desk) -> Caller:
+        """Give whose share of the workers it takes."""
+        return Caller.of(desk, self.peer, self.listens)
+
+    def call(self) -> Call:
+        """Read it; a large body takes long, so this is for a worker.
+
+        Raises:
+            BodyRefused: no JSON object.
+        """
+        body = {} if self.content is None else parse_body(self.content)
+        return Call(peer=self.peer, path=self.path, query=self.query, body=body)
+
+
+async def receive(request: Request) -> Received:
+    """Take in the whole request.
 
     Raises:
-        BodyRefused: too large, too slow, or no JSON object.
+        BodyRefused: too large, or too slow.
     """
-    body: Any = {}
+    content = None
     if request.method == "POST":
         try:
             async with asyncio.timeout(BODY_LIMIT_S):
-                body = parse_body(await _read_body(request))
+                content = await _read_body(request)
         except TimeoutError:
             raise BodyRefused(f"the body did not arrive in {BODY_LIMIT_S:.0f} s", 408) from None
-    return Call(
+    return Received(
         peer=request.state.peer,
         path=_words(request.path_params),
         query=_words(request.query_params),
-        body=body,
+        content=content,
+        listens=request.state.listens,
     )
 
 
@@ -209,6 +247,8 @@ def success(answer: Any) -> Response:
 
 def failure(error: Exception, path: str) -> Response:
     """Write an error as JSON; log what nobody foresaw."""
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=400)
     status, kind = _status(error)
     sentence = clean(str(error))
     if not isinstance(error, WattmeshError):
@@ -221,7 +261,10 @@ def failure(error: Exception, path: str) -> Response:
             f"A bug in wattmesh ended this call ({type(error).__name__}); the daemon goes on. The "
             "log has the traceback: please report it."
         )
-    return JSONResponse(as_json(Problem(error=sentence, kind=kind)), status_code=status)
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, Crowded) else None
+    return JSONResponse(
+        as_json(Problem(error=sentence, kind=kind)), status_code=status, headers=headers
+    )
 
 
 def _status(error: Exception) -> tuple[int, str]:

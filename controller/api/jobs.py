@@ -6,20 +6,20 @@ costs nobody anything. An answer of success means the journal has it; but a hear
 in memory (`controller.journal.liveness`) and answered from there, whatever the journal does.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
-from wattmesh.controller.api.calls import failure, plain, read_call, success
+from wattmesh.controller.api.calls import failure, plain, receive, success
 from wattmesh.controller.api.desk import Call, Desk, NotFound
 from wattmesh.controller.api.speaking import speaking
+from wattmesh.controller.api.workers import Workers
 from wattmesh.controller.journal.run_nodes import ANY, HERE
 from wattmesh.controller.journal.runs import Forgotten
 from wattmesh.controller.journal.values import one_line
@@ -43,6 +43,9 @@ M = TypeVar("M", bound=Message)
 
 SERVED = (PROTOCOL - 1, PROTOCOL)
 """Hooks live for weeks: the version before is served too."""
+
+HEARTBEAT_BYTES = 4096
+"""A heartbeat has 200; what is larger is read by a worker, so that no other one waits for it."""
 
 LOGGED = 300
 """Characters of a run's own words that a line of the log repeats."""
@@ -91,24 +94,24 @@ def heartbeat(desk: Desk, call: Call) -> Beaten:
     return Beaten(heartbeat_s=desk.journal.runs.liveness.heartbeat_s)
 
 
-def heartbeat_endpoint(
-    desk: Desk, workers: ThreadPoolExecutor
-) -> Callable[[Request], Awaitable[Response]]:
+def heartbeat_endpoint(desk: Desk, workers: Workers) -> Callable[[Request], Awaitable[Response]]:
     """Make the endpoint: on the server's own thread where memory tells whose heartbeat it is."""
 
     async def answer(request: Request) -> Response:
         try:
-            call = await read_call(request)
+            received = await receive(request)
+            caller = received.caller(desk)
+            if received.content is None or len(received.content) > HEARTBEAT_BYTES:
+                call = await workers.do(caller, received.call)
+            else:
+                call = received.call()
             message, uid = _read(Heartbeat, call), call.peer.uid
             desk.lead()
             if _remembered(desk, call) and desk.journal.signs.hear_again(
                 message, message.phase, owner_uid=uid, now=desk.now
             ):
                 return success(Beaten(heartbeat_s=desk.journal.runs.liveness.heartbeat_s))
-            loop = asyncio.get_running_loop()
-            return success(await loop.run_in_executor(workers, plain, desk, heartbeat, call))
-        except ClientDisconnect:
-            return Response(status_code=400)
+            return success(await workers.do(caller, partial(plain, desk, heartbeat, call)))
         except Exception as error:
             return failure(error, request.url.path)
 

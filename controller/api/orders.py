@@ -6,19 +6,19 @@ and nothing else, read at that moment; while the journal does not answer there i
 run trains on.
 """
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from wattmesh.controller.api.calls import failure, plain, read_call, success
+from wattmesh.controller.api.calls import Received, failure, plain, receive, success
 from wattmesh.controller.api.desk import Call, Desk, NotFound
 from wattmesh.controller.api.speaking import SpeaksElsewhere, check
 from wattmesh.controller.api.waits import TooMany, Waits
+from wattmesh.controller.api.workers import Crowded, Workers
 from wattmesh.controller.journal import identity
 from wattmesh.controller.journal.run_nodes import ANY, HERE
 from wattmesh.errors import RetryLater
@@ -85,7 +85,7 @@ def find(desk: Desk, call: Call) -> Found:
 class OrderBoard:
     """Answers the order call, remembering which runs have none."""
 
-    def __init__(self, desk: Desk, workers: ThreadPoolExecutor, waits: Waits) -> None:
+    def __init__(self, desk: Desk, workers: Workers, waits: Waits) -> None:
         """Begin knowing of no run."""
         self._waits = waits
         self._desk = desk
@@ -95,14 +95,15 @@ class OrderBoard:
     async def answer(self, request: Request) -> Response:
         """Serve the long-polling call."""
         try:
-            call = await read_call(request)
+            received = await receive(request)
+            call = received.call()
             wait_s = call.number("wait", default=0.0, lowest=0.0, highest=LONGEST_WAIT_S)
             if call.peer.node not in (HERE, ANY):
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._workers, check, self._desk, call)
+                caller = received.caller(self._desk)
+                await self._workers.do(caller, partial(check, self._desk, call))
             with self._waits.place(call):
-                return success(self._stamped(await self._newest(call, wait_s)).to_json())
-        except (TooMany, SpeaksElsewhere) as error:
+                return success(self._stamped(await self._newest(received, call, wait_s)).to_json())
+        except (TooMany, Crowded, SpeaksElsewhere) as error:
             return failure(error, request.url.path)
         except RetryLater:
             return success(self._stamped(Orders(epoch=self._desk.pulse.epoch or 0)).to_json())
@@ -113,13 +114,13 @@ class OrderBoard:
         """Say with it whether the daemon acts, as its settings are at this moment."""
         return replace(found, mode=self._desk.pulse.settings.mode.value)
 
-    async def _newest(self, call: Call, wait_s: float) -> Orders:
+    async def _newest(self, received: Received, call: Call, wait_s: float) -> Orders:
         """Wait up to `wait_s` for an order that the caller does not know; give what there is."""
         bell, seen = self._desk.bell, call.query.get("plan", "")
         until_s = time.monotonic() + wait_s
         while True:
             rings = bell.rings
-            found = await self._look(call, rings)
+            found = await self._look(received, call, rings)
             call.as_owner(self._desk, found, READ)
             order, left_s = found.orders.order, until_s - time.monotonic()
             if left_s <= 0 or (order is not None and order.plan != seen):
@@ -127,14 +128,14 @@ class OrderBoard:
             if not await bell.heard_after(rings, left_s) or bell.closed:
                 return found.orders
 
-    async def _look(self, call: Call, rings: int) -> Found:
+    async def _look(self, received: Received, call: Call, rings: int) -> Found:
         """Give what is known of a run: from memory when it has no order and nothing has rung."""
         name, epoch = call.path["run"], self._desk.pulse.epoch
         quiet = self._quiet.get(name)
         if quiet is not None and quiet.rings == rings and quiet.found.orders.epoch == epoch:
             return quiet.found
-        loop = asyncio.get_running_loop()
-        found: Found = await loop.run_in_executor(self._workers, plain, self._desk, find, call)
+        caller = received.caller(self._desk)
+        found: Found = await self._workers.do(caller, partial(plain, self._desk, find, call))
         # A standby hears no bell of the leader's: it looks each time.
         if epoch is not None and found.orders.order is None:
             self._quiet[name] = Quiet(rings=rings, found=found)
@@ -144,7 +145,7 @@ class OrderBoard:
 
 
 def order_endpoint(
-    desk: Desk, workers: ThreadPoolExecutor, waits: Waits
+    desk: Desk, workers: Workers, waits: Waits
 ) -> Callable[[Request], Awaitable[Response]]:
     """Make the long-polling endpoint."""
     return OrderBoard(desk, workers, waits).answer

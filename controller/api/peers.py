@@ -107,7 +107,11 @@ class PeerProtocol(H11Protocol):
         super().connection_made(transport)
         connection = transport.get_extra_info("socket")
         self._peer = peer_of(connection)
-        self.app_state = {**self.app_state, "peer": self._peer}
+        self.app_state = {
+            **self.app_state,
+            "peer": self._peer,
+            "listens": lambda: not transport.is_closing(),
+        }
         self._start_limit()
         if self._greedy():
             self._turn_away()

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from starlette.applications import Starlette
@@ -18,6 +17,7 @@ from wattmesh.controller.api.app import build
 from wattmesh.controller.api.desk import Desk
 from wattmesh.controller.api.peers import PeerProtocol
 from wattmesh.controller.api.sockets import Listening
+from wattmesh.controller.api.workers import Workers
 from wattmesh.errors import CallHuman
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class ApiServer:
         """Prepare; nothing is served before `start`."""
         self._desk = desk
         self._listening = listening
-        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="api")
+        self._workers = Workers(WORKERS, "api")
         config = configured(build(desk, self._workers))
         self._serving = Serving("api", config, listening.socket)
 
@@ -107,7 +107,7 @@ class ApiServer:
         """Send everybody home and end; False when the thread did not end in time."""
         self._desk.bell.close()
         ended = self._serving.stop()
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._workers.close()
         self._listening.close()
         return ended
 

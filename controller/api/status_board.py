@@ -6,14 +6,15 @@ reading that hangs is kept, so they take no worker from anybody.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
-from wattmesh.controller.api.calls import failure, plain, read_call, success
-from wattmesh.controller.api.desk import Call, Desk
+from wattmesh.controller.api.calls import Received, failure, plain, receive, success
+from wattmesh.controller.api.desk import Desk
 from wattmesh.controller.api.reading import read_status
+from wattmesh.controller.api.workers import Workers
 from wattmesh.controller.status import last_known
 from wattmesh.controller.views import StatusView
 
@@ -26,7 +27,7 @@ LOOK_S = 0.1
 class StatusBoard:
     """Answers the call, remembering the reading that hangs."""
 
-    def __init__(self, desk: Desk, workers: ThreadPoolExecutor) -> None:
+    def __init__(self, desk: Desk, workers: Workers) -> None:
         """Begin with none."""
         self._desk = desk
         self._workers = workers
@@ -35,19 +36,19 @@ class StatusBoard:
     async def answer(self, request: Request) -> Response:
         """Serve the call."""
         try:
-            return success(await self._view(await read_call(request)))
-        except ClientDisconnect:
-            return Response(status_code=400)
+            return success(await self._view(await receive(request)))
         except Exception as error:
             return failure(error, request.url.path)
 
-    async def _view(self, call: Call) -> StatusView:
+    async def _view(self, received: Received) -> StatusView:
         """Read the whole screen, or give what is known when the journal hangs."""
         if self._hanging is not None and not self._hanging.done():
             return self._from_memory()
         loop, desk = asyncio.get_running_loop(), self._desk
         reading: asyncio.Future[StatusView] = asyncio.ensure_future(
-            loop.run_in_executor(self._workers, plain, desk, read_status, call)
+            self._workers.do(
+                received.caller(desk), partial(plain, desk, read_status, received.call())
+            )
         )
         asked_s = loop.time()
         while not reading.done():
@@ -63,8 +64,6 @@ class StatusBoard:
         return last_known(pulse, pulse.newest_status, self._desk.journal.database.unanswered_s())
 
 
-def status_endpoint(
-    desk: Desk, workers: ThreadPoolExecutor
-) -> Callable[[Request], Awaitable[Response]]:
+def status_endpoint(desk: Desk, workers: Workers) -> Callable[[Request], Awaitable[Response]]:
     """Make the endpoint."""
     return StatusBoard(desk, workers).answer

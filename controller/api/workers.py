@@ -1,0 +1,157 @@
+"""Threads that carry out calls, shared fairly between those who call.
+
+One user's calls take at most half of the threads at a time, all users' together leave one to
+operators and agents, and each user's calls wait in a queue of their own, which has a bound; the
+queues take turns. Invariant: a call whose sender has hung up is not carried out when its turn
+comes. Everything but the calls themselves happens on the server's own thread.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect
+
+from wattmesh.controller.api.desk import Desk
+from wattmesh.controller.api.peers import Peer, is_operator
+from wattmesh.errors import RetryLater
+
+T = TypeVar("T")
+
+MOST_WAITING = 100
+"""Calls of one user that wait; they answer one after the other, and a run needs two at a time."""
+
+RETRY_AFTER_S = 2
+
+
+class Crowded(RetryLater):
+    """One user has too many calls waiting; everybody else is served."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Whose share of the threads a call takes.
+
+    Attributes:
+        name: the kernel's uid, or that of an agent's word, or a node.
+        trusted: an operator, or a node's agent. `unbound`: an operator, who may take every thread.
+        listens: whether the sender is still there.
+    """
+
+    name: str
+    trusted: bool = False
+    unbound: bool = False
+    listens: Callable[[], bool] = lambda: True
+
+    @classmethod
+    def of(cls, desk: Desk, peer: Peer, listens: Callable[[], bool]) -> "Caller":
+        """Give the caller at the other end of a connection."""
+        operator = is_operator(peer, desk.pulse.settings.api.operators_group)
+        return cls(
+            name=f"uid {peer.uid}" if peer.uid >= 0 else f"node {peer.node}",
+            trusted=operator or peer.agent,
+            unbound=operator,
+            listens=listens,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waiting:
+    """A call that waits for a thread."""
+
+    caller: Caller
+    job: Callable[[], Any]
+    done: "asyncio.Future[Any]"
+
+    def is_wanted(self) -> bool:
+        """Whether anybody still waits for its answer; if not, whoever does is told."""
+        if not self.done.done() and not self.caller.listens():
+            self.done.set_exception(ClientDisconnect())
+        return not self.done.done()
+
+
+class Workers:
+    """A few threads, and a queue of each caller."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        """Prepare; a thread begins with the first call that needs it."""
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._queues: dict[str, deque[_Waiting]] = {}
+        self._running: Counter[str] = Counter()
+        self._untrusted = 0
+        self._closed = False
+
+    async def do(self, caller: Caller, job: Callable[[], T]) -> T:
+        """Carry out a call when its turn comes; give what it gives.
+
+        Raises:
+            Crowded: as many of the same caller wait already.
+            ClientDisconnect: the sender has hung up, and nothing was done.
+        """
+        queue = deque(each for each in self._queues.get(caller.name, ()) if each.is_wanted())
+        if len(queue) >= MOST_WAITING:
+            raise Crowded(
+                f"{MOST_WAITING} calls of {caller.name} wait already; ask again in "
+                f"{RETRY_AFTER_S} s, and fewer at a time"
+            )
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        queue.append(_Waiting(caller=caller, job=job, done=done))
+        self._queues[caller.name] = queue
+        self._start()
+        return await done
+
+    def close(self) -> None:
+        """Begin nothing any more; callable from any thread."""
+        self._closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _start(self) -> None:
+        """Begin what may begin."""
+        while not self._closed and self._running.total() < self._threads:
+            waiting = self._next()
+            if waiting is None:
+                return
+            self._running[waiting.caller.name] += 1
+            self._untrusted += not waiting.caller.trusted
+            running = asyncio.get_running_loop().run_in_executor(self._pool, waiting.job)
+            running.add_done_callback(partial(self._ended, waiting))
+
+    def _next(self) -> _Waiting | None:
+        """Take the next call whose caller has a share left; its queue goes to the end."""
+        for name, queue in list(self._queues.items()):
+            while queue and not queue[0].is_wanted():
+                queue.popleft()
+            if queue and not self._may(queue[0].caller):
+                continue
+            del self._queues[name]
+            if queue:
+                found = queue.popleft()
+                if queue:
+                    self._queues[name] = queue
+                return found
+        return None
+
+    def _may(self, caller: Caller) -> bool:
+        """Whether a thread that is free is for this caller."""
+        if not caller.unbound and self._running[caller.name] >= max(1, self._threads // 2):
+            return False
+        return caller.trusted or self._untrusted < max(1, self._threads - 1)
+
+    def _ended(self, waiting: _Waiting, ended: "asyncio.Future[Any]") -> None:
+        """Hand the answer over, and begin the next."""
+        self._running[waiting.caller.name] -= 1
+        self._running += Counter()  # forgets who has none
+        self._untrusted -= not waiting.caller.trusted
+        if ended.cancelled():
+            waiting.done.cancel()
+        elif (error := ended.exception()) is not None:
+            if not waiting.done.done():
+                waiting.done.set_exception(error)
+        elif not waiting.done.done():
+            waiting.done.set_result(ended.result())
+        self._start()
