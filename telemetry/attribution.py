@@ -56,7 +56,7 @@ class Holder:
     registered_at: datetime | None = None
 
     def on(self, gpus: Collection[str]) -> "Holder":
-        """Give what of it concerns a node with these GPUs: a job may have ten thousands elsewhere."""
+        """Give what of it concerns a node with these GPUs; it may have thousands elsewhere."""
         here = tuple(each for each in self.gpus if each in gpus)
         gave_back = tuple(each for each in self.released if each in gpus)
         return replace(self, gpus=here, released=gave_back)
