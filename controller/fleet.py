@@ -229,7 +229,8 @@ def holders(rows: Sequence[RunRow], now: datetime, *, seen: bool) -> tuple[Holde
 
 def holder(row: RunRow) -> Holder:
     """Give a run as an owner of GPUs."""
-    unused = [gpu for rank, gpu in enumerate(row.gpus) if gpu and rank not in row.ranks]
+    ranks = set(row.ranks)
+    unused = [gpu for rank, gpu in enumerate(row.gpus) if gpu and rank not in ranks]
     gives_back = row.catalogue is not None and row.catalogue.release is Release.RELEASED
     return Holder(
         run=row.run,

@@ -302,7 +302,8 @@ NEVER = INT4
 
 MOST_STEPS = 10**15
 MOST_TOKENS = 10**18
-MOST_RANKS = 2**20
+MOST_RANKS = 2**17
+"""Of one run. The largest jobs there are have some 100,000."""
 
 MOST_METERS = 512
 """Devices of one node that are told of within a day: GPUs, and meters of processors and memory."""

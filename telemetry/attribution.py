@@ -7,7 +7,7 @@ claims.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -54,6 +54,12 @@ class Holder:
     host: str = ""
     pid: int = 0
     registered_at: datetime | None = None
+
+    def on(self, gpus: Collection[str]) -> "Holder":
+        """Give what of it concerns a node with these GPUs; it may have thousands elsewhere."""
+        here = tuple(each for each in self.gpus if each in gpus)
+        gave_back = tuple(each for each in self.released if each in gpus)
+        return replace(self, gpus=here, released=gave_back)
 
     def to_json(self) -> dict[str, Any]:
         """Give the JSON object."""

@@ -21,7 +21,7 @@ UNOBSERVED = "unobserved"
 """The ledger line of this time, and the source of its rows: no meter, the controller itself."""
 
 UNKNOWN_GPU = "unknown:"
-"""How a rank's GPU is called that is not known; its run and a number follow."""
+"""How the GPUs of a run are called, all together, that are not known; its id follows."""
 
 PATIENCE = timedelta(seconds=60)
 """So long a device may lag before its newest seconds count as unread: six deliveries."""
@@ -39,7 +39,8 @@ class Holding:
     Attributes:
         run: "" of GPUs that a launch does without, because its run gave them back: nobody's, unless
             another run holds them.
-        gpus: UUIDs; ranks whose GPU is not known are left out, and counted in `unknown`.
+        gpus: UUIDs; ranks whose GPU is not known are left out, and counted in `unknown`: whatever
+            number a launch told, it is no list.
         end: when the launch ended or was last heard; now while it lives.
     """
 
@@ -51,15 +52,15 @@ class Holding:
     unknown: int = 0
 
     def found(self, read: Collection[str]) -> "Holding":
-        """Give the same with a device for each rank whose GPU is not known.
+        """Give the same with the GPUs by name that ranks did not tell, as far as they are known.
 
         Args:
             read: GPUs whose joules were booked to the run in this time: they are those of some such
-                ranks. The others have a name of their own, under which nothing is ever read.
+                ranks.
         """
         others = sorted({*read}.difference(self.gpus))
-        dark = [f"{UNKNOWN_GPU}{self.run}:{n}" for n in range(self.unknown - len(others))]
-        return replace(self, gpus=(*self.gpus, *others, *dark), unknown=0)
+        left = max(0, self.unknown - len(others))
+        return replace(self, gpus=(*self.gpus, *others), unknown=left)
 
 
 def unread(holding: Span, covered: Sequence[Span], now: datetime) -> list[Span]:
@@ -121,26 +122,30 @@ def rows(
 ) -> list[EnergyRow]:
     """Give the rows of all time that nobody booked, whole, one for each GPU, run and slot.
 
+    GPUs of a run that are not known have one row together: GPU seconds, and the most of them all.
     From below they are bounded by nothing: a board that nobody reads may be off.
     """
-    held_ms: Counter[tuple[str, Holding, Span]] = Counter()
-    for gpu, each, held in _apart(holdings):
+    held_ms: Counter[tuple[str, str, str, Span]] = Counter()
+    for gpu, count, each, held in _apart(holdings):
         for start, end in unread(held, covered.get(gpu, ()), now):
             for at, until in grid.parts(start, end):
-                held_ms[gpu, each, grid.slot(at)] += (until - at) // MILLISECOND
+                slot = grid.slot(at)
+                held_ms[gpu, each.run, each.incarnation, slot] += count * (
+                    (until - at) // MILLISECOND
+                )
     found: dict[tuple[str, str, datetime], EnergyRow] = {}
-    for (gpu, each, slot), added_ms in held_ms.items():
-        key = (gpu, each.run, slot[0])
+    for (gpu, run, incarnation, slot), added_ms in held_ms.items():
+        key = (gpu, run, slot[0])
         length_ms = added_ms + (found[key].unobserved_ms if key in found else 0)
         found[key] = EnergyRow(
             gpu_uuid=gpu,
-            run=each.run,
-            incarnation=each.incarnation,
+            run=run,
+            incarnation=incarnation,
             slot_start=slot[0],
             slot_end=slot[1],
             energy_mj=None,
             unobserved_ms=length_ms,
-            upper_mj=-(-round(1000 * limits.of(gpu, each.run, slot)) * length_ms // 1000),
+            upper_mj=-(-round(1000 * limits.of(gpu, run, slot)) * length_ms // 1000),
             source=UNOBSERVED,
             quality="estimated",
             line=UNOBSERVED,
@@ -148,8 +153,8 @@ def rows(
     return [row for row in found.values() if row.unobserved_ms]
 
 
-def _apart(holdings: Iterable[Holding]) -> Iterator[tuple[str, Holding, Span]]:
-    """Give who held each GPU when; nobody only where no run did, and once."""
+def _apart(holdings: Iterable[Holding]) -> Iterator[tuple[str, int, Holding, Span]]:
+    """Give how many GPUs of a name were held, by whom and when; nobody's only where no run's."""
     every = tuple(holdings)
     given_back = {gpu for each in every if not each.run for gpu in each.gpus}
     taken: dict[str, list[Span]] = {gpu: [] for gpu in given_back}
@@ -157,9 +162,11 @@ def _apart(holdings: Iterable[Holding]) -> Iterator[tuple[str, Holding, Span]]:
         for gpu in each.gpus:
             span = (each.start, each.end)
             for part in [span] if each.run else without(span, taken[gpu]):
-                yield gpu, each, part
+                yield gpu, 1, each, part
             if gpu in taken:
                 taken[gpu].append(span)
+        if each.unknown:
+            yield f"{UNKNOWN_GPU}{each.run}", each.unknown, each, (each.start, each.end)
 
 
 def without(span: Span, taken: Iterable[Span]) -> list[Span]:

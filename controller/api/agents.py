@@ -235,7 +235,8 @@ def _answer(desk: Desk, node: str, snapshot: Snapshot, epoch: int) -> dict[str, 
         cap=snapshot.cap,
         journal=desk.pulse.journal,
     )
-    owners = holders(runs, desk.now, seen=True)
+    here = row.devices if row else {}
+    owners = [each.on(here) for each in holders(runs, desk.now, seen=True)]
     grid = desk.grid()
     more = {
         "known": row is not None,

@@ -64,7 +64,8 @@ def working(rows: Iterable[RunRow], now: datetime) -> dict[str, tuple[str, ...]]
         silent = row.state != "live"
         if row.state == "finished" or (silent and now - row.last_seen_at > LOST_HELD):
             continue
-        gpus = {gpu for rank, gpu in enumerate(row.gpus) if gpu and rank in row.ranks}
+        ranks = set(row.ranks)
+        gpus = {gpu for rank, gpu in enumerate(row.gpus) if gpu and rank in ranks}
         found[row.run] = tuple(sorted(gpus - taken))
         taken |= gpus
     return found

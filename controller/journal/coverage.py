@@ -97,7 +97,7 @@ class CoverageStore:
                 end = from_us(row.ended_at)
             for run, named in ((row.run, row.gpus), ("", row.released)):
                 gpus = json.loads(named)
-                ranks = gpus or [""] * max(1, row.world_size)
+                unnamed = gpus.count("") if gpus else max(1, row.world_size)
                 found.append(
                     Holding(
                         run=run,
@@ -105,7 +105,7 @@ class CoverageStore:
                         gpus=tuple(sorted({*gpus} - {""})),
                         start=from_us(row.started_at),
                         end=end,
-                        unknown=ranks.count("") if run else 0,
+                        unknown=unnamed if run else 0,
                     )
                 )
         return found

@@ -167,6 +167,7 @@ def test_what_is_wished_is_waited_for_and_heard_again(served: Served) -> None:
         told = Told.from_json(waiting.result(20).body)
     assert [each.run for each in told.holders] == [facts.RUN]
     assert told.holders[0].owner_uid == os.geteuid()
+    assert told.holders[0].gpus == ("G0",)
 
 
 def test_wishes_that_are_old_are_not_told(served: Served) -> None:

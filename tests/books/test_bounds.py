@@ -1,6 +1,7 @@
 """How unread time is bounded: by limits that only rise, by what was measured, else at worst."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -16,8 +17,9 @@ from wattmesh.controller.books.spending import PeriodLine, spending
 from wattmesh.controller.books.unread import Unread
 from wattmesh.controller.fleet import limits_w
 from wattmesh.telemetry.delivery import Report, live
-from wattmesh.telemetry.ledger import CounterBaseline
+from wattmesh.telemetry.ledger import CounterBaseline, SlotGrid
 from wattmesh.telemetry.readings import PowerReading, Quality
+from wattmesh.telemetry.unobserved import Holding, Limits, rows
 
 S = story.SLOT_S
 DARK = Sight(since=None)
@@ -250,6 +252,8 @@ def test_ranks_whose_gpu_is_not_known_burn_budgets_by_what_boards_may_draw(
         assert line.urgency == "exhausted"
         assert line.unobserved_s == pytest.approx(4 * (4_211 - 37), abs=1)
         assert "estimated" in line.flags
+    dark = Counter(row.slot_start for row in site.journal.ledger.energy() if row.unobserved_ms)
+    assert {*dark.values()} == {len({*gpus} - {""}) + (gpus != story.GPUS)}
     view = budget(site.journal, moment(15 * S), str(SIGNAL))
     (run,) = view.runs
     assert (view.estimated, run.estimated) == (True, True)
@@ -266,9 +270,25 @@ def test_ranks_whose_gpus_are_found_by_their_joules_are_not_dark(
         assert line.spent_g == pytest.approx(float(story.KEPT.emitted_ug(15 * S)) / 1e6)
 
 
+def test_ranks_without_a_name_are_one_row_a_slot_however_many_they_are() -> None:
+    """GPU seconds and the most of them all: what a launch says of its size costs no row."""
+    held = Holding(
+        run="r", incarnation="i", gpus=("g0",), start=moment(0), end=moment(2 * S), unknown=2**17
+    )
+    grid = SlotGrid(origin=moment(0), interval_s=S)
+    found = rows([held], {}, grid, Limits(by_gpu={"g0": 700.0}), moment(9 * S))
+    told = {(row.gpu_uuid, row.slot_start): (row.unobserved_ms, row.upper_mj) for row in found}
+    many = (2**17 * S * 1000, 2**17 * S * 1_600_000)
+    assert told == {
+        (gpu, moment(at)): amounts
+        for at in (0, S)
+        for gpu, amounts in (("g0", (S * 1000, S * 700_000)), ("unknown:r", many))
+    }
+
+
 def test_ranks_that_are_forgotten_are_caught(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sabotaged twin: only GPUs that were named are held."""
-    monkeypatch.setattr(Unread, "_found", lambda _, holding: holding)
+    monkeypatch.setattr(Unread, "_found", lambda _, holding: replace(holding, unknown=0))
     for line in lines_of(kept(sites, DARK, ("", "", "", ""))):
         assert (line.upper_g, line.urgency) == (0, "")
 
