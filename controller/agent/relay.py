@@ -12,7 +12,6 @@ import re
 import socket
 import struct
 import threading
-from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +23,7 @@ from urllib.parse import urlsplit
 
 from wattmesh.controller.agent.link import Link, Reply
 from wattmesh.controller.api.sockets import listen
+from wattmesh.controller.places import Places
 from wattmesh.errors import SourceUnavailable
 
 log = logging.getLogger(__name__)
@@ -46,29 +46,6 @@ MOST_CONNECTIONS_PER_USER = 256
 """A job's ranks keep one or two each; what is open holds memory and a file, and no thread."""
 
 STOP_LIMIT_S = 2.0
-
-
-class Places:
-    """Calls that may be under way at the same time, in all and of one user."""
-
-    def __init__(self, most: int, of_one: int) -> None:
-        """Begin with none."""
-        self._most, self._of_one = most, of_one
-        self._taken: Counter[int] = Counter()
-        self._lock = threading.Lock()
-
-    def take(self, uid: int) -> bool:
-        """Take a place; False when there is none for this user."""
-        with self._lock:
-            free = self._taken.total() < self._most and self._taken[uid] < self._of_one
-            self._taken[uid] += free
-            return free
-
-    def give_back(self, uid: int) -> None:
-        """Give a place back."""
-        with self._lock:
-            self._taken[uid] -= 1
-            self._taken += Counter()
 
 
 class Relay:
