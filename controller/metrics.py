@@ -8,9 +8,8 @@ when a scrape asks, and while the journal does not answer the last known ones ar
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -25,6 +24,7 @@ from wattmesh.controller.loops import Loop
 from wattmesh.controller.planner.metrics import plan_metrics
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.scheduler import Jobs
+from wattmesh.controller.scrapes import ScrapeServer
 from wattmesh.controller.signals.metrics import carbon_metrics
 from wattmesh.errors import FixInput
 
@@ -202,8 +202,7 @@ class MetricsServer:
         self._refresh = Loop("figures", IDLE_S, self._read, pulse.clock)
         self._figures = Figures()
         self._fresh = threading.Event()
-        self._server: WSGIServer | None = None
-        self._thread: threading.Thread | None = None
+        self._server: ScrapeServer | None = None
 
     @property
     def port(self) -> int | None:
@@ -222,22 +221,21 @@ class MetricsServer:
         registry.register(self._collector)
         host, port = self._listen
         try:
-            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+            self._server = ScrapeServer((host, port), registry)
         except OSError as error:
             raise FixInput(
                 f"cannot serve metrics on {host}:{port} ({error.strerror}); change metrics.listen, "
                 'or set it to "" for none'
             ) from error
+        self._server.start()
         self._refresh.start()
         log.info("metrics on http://%s:%d/metrics", host, self.port)
 
     def stop(self) -> None:
         """Stop listening."""
         self._refresh.stop(1.0)
-        if self._server is not None and self._thread is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._thread.join(1.0)
+        if self._server is not None:
+            self._server.stop()
 
     def _newest(self) -> Figures:
         """Ask for fresh sums, wait a moment, and give what there is."""

@@ -5,9 +5,8 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
 from wattmesh.controller.agent.duties import Delivering, Hearing, Newest, Reading, facts
@@ -20,6 +19,7 @@ from wattmesh.controller.agent.relay import Relay
 from wattmesh.controller.life import boot_id
 from wattmesh.controller.loops import Clock, Loop
 from wattmesh.controller.power import power_source
+from wattmesh.controller.scrapes import ScrapeServer
 from wattmesh.controller.settings.checks import listen_address
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.settings.secrets import read_secret
@@ -100,7 +100,7 @@ class AgentParts:
         )
         self.hearing = Loop("hearing", ASK_AGAIN_S, hearing.turn, clock)
         self._relay = self._opened_relay(link)
-        self._metrics: WSGIServer | None = None
+        self._metrics: ScrapeServer | None = None
 
     @property
     def sentence(self) -> str:
@@ -142,8 +142,7 @@ class AgentParts:
             with suppress(WattmeshError, TimeoutError):
                 Worker("last-delivery").call(self._delivering.turn, LAST_DELIVERY_S)
         if self._metrics is not None:
-            self._metrics.shutdown()
-            self._metrics.server_close()
+            self._metrics.stop()
 
     def _opened_relay(self, link: Link) -> Relay | None:
         """Bind the relay's socket, if there is to be one."""
@@ -189,7 +188,7 @@ def _link(settings: Settings) -> Link:
     return Link(address, token=token, ca_file=agent.ca_file)
 
 
-def _served(address: tuple[str, int], *collectors: Collector) -> WSGIServer:
+def _served(address: tuple[str, int], *collectors: Collector) -> ScrapeServer:
     """Serve the metrics of the devices and of the agent itself.
 
     Raises:
@@ -200,11 +199,12 @@ def _served(address: tuple[str, int], *collectors: Collector) -> WSGIServer:
         registry.register(each)
     host, port = address
     try:
-        server, _ = start_http_server(port, addr=host, registry=registry)
+        server = ScrapeServer((host, port), registry)
     except OSError as error:
         raise FixInput(
             f"cannot serve metrics on {host}:{port} ({error.strerror}); change agent.metrics, or "
             'set it to "" for none'
         ) from error
+    server.start()
     log.info("metrics on http://%s:%d/metrics", host, server.server_port)
     return server

@@ -10,6 +10,7 @@
     agents.py     what a node's agent brings and asks
     attested.py   calls that an agent makes for somebody on its node
     agents_server.py  the way in for agents of other nodes: TLS and a token
+    handshakes.py how many may have connected there without TLS yet
     reading.py    what anybody on the socket may read
     flagged.py    rows of the journal as JSON, with what their joules and grams are
     workers.py    the threads that carry out calls, shared fairly between those who call

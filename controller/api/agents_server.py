@@ -6,6 +6,7 @@ where the settings name it. Who is at the other end on the node is the agent's w
 kernel); it can be the owner of a run, and never an operator.
 """
 
+import asyncio
 import hmac
 import logging
 import socket
@@ -22,7 +23,8 @@ from starlette.routing import Route
 from wattmesh.controller.api.app import CALLS, no_such_page, serving
 from wattmesh.controller.api.attested import ATTESTED_UID, Endpoint, attested_peer, problem
 from wattmesh.controller.api.desk import Desk
-from wattmesh.controller.api.peers import NOBODY
+from wattmesh.controller.api.handshakes import HandshakeListener
+from wattmesh.controller.api.peers import NOBODY, PeerProtocol
 from wattmesh.controller.api.server import Serving, configured
 from wattmesh.controller.api.waits import Waits
 from wattmesh.controller.api.workers import Workers
@@ -52,7 +54,15 @@ class AgentsServer:
             FixInput: the address is taken, or certificate and key do not fit.
         """
         self._workers = Workers(WORKERS, "agents")
-        self._socket = _bound(address)
+        self._socket = listener = HandshakeListener(_bound(address))
+
+        class Proven(PeerProtocol):
+            """Begins when the handshake is over."""
+
+            def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+                listener.proven(transport.get_extra_info("peername"))
+                super().connection_made(transport)
+
         try:
             for each in (certificate, key):
                 read_named(each, SECRET_BYTES)
@@ -68,6 +78,7 @@ class AgentsServer:
             ssl_certfile=str(certificate),
             ssl_keyfile=str(key),
         )
+        config.http = Proven
         self._serving = Serving("agents", config, self._socket)
 
     @property

@@ -10,7 +10,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from tests.api import facts
 from tests.api.conftest import Served, open_folder, served
 from tests.api.stranger import STRANGER, as_stranger, needs_root
 from tests.daemon.process import Answer
+from tests.daemon.waiting import wait_for
 from wattmesh.controller.agent.knowledge import Told
 from wattmesh.controller.agent.link import Link
 from wattmesh.controller.agent.relay import ATTESTED_UID, MOST_CONNECTIONS_PER_USER, Relay
-from wattmesh.controller.api import attested
+from wattmesh.controller.api import attested, handshakes
 from wattmesh.controller.api.agents_server import AgentsServer
 from wattmesh.controller.api.desk import Desk
 from wattmesh.controller.fleet import Snapshot
@@ -378,3 +379,35 @@ def _head(path: Path, target: str, header: str) -> bytes:
         connection.connect(str(path))
         connection.sendall(f"POST {target} HTTP/1.1\r\nHost: w\r\n{header}\r\n\r\n".encode())
         return connection.recv(64).split()[1]
+
+
+def test_who_connects_and_begins_no_tls_is_bounded_and_cut(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is too many is closed as it comes; whoever ended the handshake is counted no longer."""
+    monkeypatch.setattr(handshakes, "MOST_OF_ONE", 3)
+    with opened_to_agents(served, TOKEN) as remote, ExitStack() as held:
+        context = ssl.create_default_context(cafile=remote.certificate)
+
+        def connected() -> socket.socket:
+            return held.enter_context(socket.create_connection(remote.server.address, 30.0))
+
+        for _ in range(5):
+            held.enter_context(context.wrap_socket(connected(), server_hostname="localhost"))
+        for limit_s, first in ((600.0, 3), (0.3, 0)):
+            monkeypatch.setattr(handshakes, "LIMIT_S", limit_s)
+            silent = [connected() for _ in range(5)]
+            for client in silent[first:]:
+                with suppress(ConnectionResetError):
+                    assert client.recv(1) == b""
+            for client in silent:
+                client.close()
+            wait_for(lambda: reached(remote), "places to be free again")
+
+
+def reached(remote: Remote) -> bool:
+    """Whether an agent is served."""
+    try:
+        return remote.ask("GET", "/").status == 401
+    except (OSError, http.client.HTTPException):
+        return False

@@ -2,7 +2,9 @@
 
 import http.client
 import re
+import socket
 import time
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +28,7 @@ from tests.daemon.clocks import SteppedClock
 from tests.daemon.process import empty_journal
 from tests.daemon.waiting import wait_for
 from tests.journal.build import CATALOGUE
+from wattmesh.controller import scrapes
 from wattmesh.controller.books.saving import run_saving
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow
@@ -326,3 +329,35 @@ def test_an_address_in_use_is_a_sentence(journal: Journal, clock: SteppedClock) 
     assert off.port is None
     off.stop()
     journal.close()
+
+
+def test_who_connects_and_says_nothing_is_bounded_and_cut(
+    journal: Journal, clock: SteppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is too many is closed as it comes; the rest ends with its limit, and scrapes go on."""
+    served = server(journal, clock)
+    for limit_s, first in ((600.0, scrapes.MOST_OF_ONE), (0.3, 0)):
+        monkeypatch.setattr(scrapes, "LIMIT_S", limit_s)
+        with ExitStack() as held:
+            silent = [held.enter_context(half(served)) for _ in range(scrapes.MOST_OF_ONE + 4)]
+            for client in silent[first:]:
+                with suppress(ConnectionResetError):
+                    assert client.recv(1) == b""
+        wait_for(lambda: scraped(served), "places to be free again")
+    served.stop()
+
+
+def half(served: MetricsServer) -> socket.socket:
+    """Connect, and send half a request."""
+    client = socket.create_connection(("127.0.0.1", served.port or 0), 30.0)
+    with suppress(OSError):
+        client.sendall(b"GET /metr")
+    return client
+
+
+def scraped(served: MetricsServer) -> bool:
+    """Whether a scrape is answered."""
+    try:
+        return "wattmesh_" in text(served)
+    except (OSError, http.client.HTTPException):
+        return False
