@@ -6,7 +6,7 @@ PYTHON := .venv/bin/python
 WORKERS := $(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4)))
 PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-.PHONY: help setup demo test fuzz lint format peers bench gpu docs
+.PHONY: help setup demo test fuzz audit lint format peers bench gpu docs
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -24,6 +24,9 @@ test: setup ## all tests, in parallel; ARGS="tests/laws -k wheel" for some, "-n 
 
 fuzz: setup ## hostile input at every door, without end; ARGS="--door readers --seed 7"
 	$(PYTHON) -m benchmarks.hostile --forever $(ARGS)
+
+audit: setup ## known weaknesses of what constraints.txt pins, where the advisories can be had
+	@$(PYTHON) -m scripts.audit $(ARGS)
 
 lint: setup ## style, format and types
 	$(PYTHON) -m ruff check

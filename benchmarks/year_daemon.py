@@ -23,7 +23,7 @@ from benchmarks.year_world import (
     Job,
     Move,
     World,
-    looks,
+    all_looks,
 )
 from wattmesh.controller.books.period_roll import PeriodRoll
 from wattmesh.controller.duties import Housekeeping, PollDuty
@@ -272,7 +272,7 @@ class Simulated:
         self.parts.sampler.turn()
         for due in self.dues.values():
             due.turn(now)
-        if any(now in looks(move) for job in self.world.jobs for move in job.moves):
+        if any(now in all_looks(job) for job in self.world.jobs):
             self.dues["price"].work()
 
     def _reload(self) -> None:

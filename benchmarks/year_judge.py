@@ -20,7 +20,8 @@ from wattmesh.integrations.carbon.grid_server.grids import Grid
 BLIND_AFTER = timedelta(hours=72)
 """A forecast made of older values is none: nothing carbon-motivated is done."""
 
-BLIND_HOLDS = {"stale_signal", "signal_changed", "coverage"}
+BLIND_HOLDS = {"stale_signal", "signal_changed", "coverage", "switching"}
+"""Kinds of holds that ask nothing of a grid: what somebody ordered may be under way meanwhile."""
 
 
 def unexplained(

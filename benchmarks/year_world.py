@@ -205,7 +205,7 @@ class World:
         own |= {at for each in self.jobs if each.away for at in each.away}
         own |= {at for span in self.silent for at in span}
         own |= {at for _, *span in self.unread for at in span}
-        own |= {at for each in self.jobs for move in each.moves for at in looks(move)}
+        own |= {at for each in self.jobs for at in all_looks(each)}
         own |= {self.drift[0]} if self.drift else set()
         count = -((start - end) // step)
         steps = {start + i * step for i in range(count)} | {end}
@@ -298,6 +298,12 @@ def looks(move: Move) -> tuple[datetime, datetime, datetime]:
     """Give the moments of a switch at which everybody looks: its borders, the next whole hour."""
     after = move.until.replace(minute=0, second=0, microsecond=0) + HOUR
     return move.at, move.until, after
+
+
+def all_looks(job: Job) -> set[datetime]:
+    """Give those of a run that is moved, and the whole hour before its end: its last mark."""
+    found = {at for move in job.moves for at in looks(move)}
+    return found | {job.end.replace(minute=0, second=0, microsecond=0)} if found else found
 
 
 def at(text: str) -> datetime:

@@ -8,6 +8,7 @@ The daemon's life:
     duties.py            what each loop and job does in one turn
     lease.py             one daemon leads, the others stand by
     schema.py            a SQLite journal brought up to date in a child process
+    sqlite_url.py        a file as a database URL, and back
     trusted_time.py      may the wall clock be trusted now: who deletes, closes or settles asks
     wall_clock.py        noticing that it was stepped (pure)
     kernel_clock.py      whether the kernel calls it synchronised

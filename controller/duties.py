@@ -6,7 +6,7 @@ be killed at any instruction and done again by the next process; what matters is
 
 import logging
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from wattmesh.controller.bell import Bell
 from wattmesh.controller.books.closing_runs import close_runs
@@ -22,6 +22,7 @@ from wattmesh.controller.signals.poller import Poller
 from wattmesh.controller.status import status
 from wattmesh.errors import JournalUnavailable, RateLimited, SourceRefused, SourceUnavailable
 from wattmesh.telemetry.attribution import Claim, attribute
+from wattmesh.telemetry.ledger import SlotGrid
 from wattmesh.telemetry.node_claims import NodeClaims
 from wattmesh.telemetry.sampler import Sample, Sampler
 
@@ -124,10 +125,24 @@ class SampleDuty:
     """Read all GPUs, and book what they drew every `flush_s`."""
 
     def __init__(
-        self, sampler: Sampler, pulse: Pulse, flush_s: float, node: NodeClaims | None = None
+        self,
+        sampler: Sampler,
+        pulse: Pulse,
+        flush_s: float,
+        slots: Callable[[datetime], SlotGrid],
+        node: NodeClaims | None = None,
     ) -> None:
-        """Take the sampler, and who says whose each GPU is (default: whoever registered it)."""
+        """Take the sampler, and who knows slots and owners.
+
+        Args:
+            sampler: its power source, and where rows go.
+            pulse: what the daemon knows.
+            flush_s: how often rows are booked.
+            slots: gives the slots of the ledger at a moment; a reload may name another signal.
+            node: says whose each GPU is; default: whoever registered it.
+        """
         self._sampler = sampler
+        self._slots = slots
         self._pulse = pulse
         self._flush_s = flush_s
         self._node = node
@@ -142,11 +157,14 @@ class SampleDuty:
         """
         pulse = self._pulse
         monotonic_s = pulse.clock.monotonic()
-        sample = self._sampler.step(pulse.clock.now(), monotonic_s, self._claims())
+        now, due = pulse.clock.now(), monotonic_s - self._flushed_s >= self._flush_s
+        if due or pulse.sampled is None:  # it may ask the journal: not at every sample
+            self._sampler.regrid(self._slots(now))
+        sample = self._sampler.step(now, monotonic_s, self._claims())
         pulse.sampled = Sampled(monotonic_s=monotonic_s, sample=sample)
         pulse.exporter.observe(sample, self._sampler.totals())
         self._cover.add(monotonic_s, sample)
-        if monotonic_s - self._flushed_s >= self._flush_s:
+        if due:
             # Set first: while the journal is gone it is asked once per flush_s, not per sample.
             self._flushed_s = monotonic_s
             self._sampler.flush()

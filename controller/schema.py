@@ -6,30 +6,32 @@ never migrated unasked (`wattmesh db upgrade`), nor is a journal newer than this
 """
 
 import logging
-import signal
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 from wattmesh import migrations
+from wattmesh.controller.journal.engine import BUSY_TIMEOUT_S
+from wattmesh.controller.journal.failures import locked
+from wattmesh.controller.sqlite_url import sqlite_path
 from wattmesh.errors import FixInput, JournalUnavailable
 
 log = logging.getLogger(__name__)
 
 MIGRATION_LIMIT_S = 600.0
-SQLITE = "sqlite:///"
 
 
 def bring_up_to_date(url: str) -> None:
     """Create or upgrade the journal at a SQLite `url`; leave any other alone.
 
     Raises:
-        FixInput: the folder cannot be made. JournalUnavailable: the migration failed.
+        FixInput: the folder cannot be made, or the address is none.
+        Locked: another process has the journal. JournalUnavailable: the migration failed.
     """
-    if not url.startswith("sqlite"):
+    path = sqlite_path(url)
+    if path is None:
         return
-    path = Path(url.partition(":///")[2])
     found = revision(path)
     if found == migrations.HEAD or (found and found not in migrations.REVISIONS):
         return
@@ -48,38 +50,35 @@ def bring_up_to_date(url: str) -> None:
 
 
 def revision(path: Path) -> str:
-    """Read a SQLite journal's revision; "" when it has none or cannot be read."""
+    """Read a SQLite journal's revision; "" when it has none or cannot be read.
+
+    Raises:
+        Locked: another process keeps everybody from reading.
+    """
     if not path.exists():
         return ""
     try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S
+        )
         try:
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
         finally:
             connection.close()
-    except sqlite3.Error:
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise locked(f"the journal {path}", BUSY_TIMEOUT_S) from error
         return ""
     return str(row[0]) if row else ""
-
-
-def _take_signals() -> None:
-    """Let every signal through again, in the child."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _migrate(url: str) -> None:
     """Run the migration in a process of its own."""
     command = [sys.executable, "-m", "wattmesh.migrations", url]
     try:
-        # The child is ended by signals that the daemon itself keeps for later. (No thread runs
-        # yet, so code between fork and exec is safe.)
         done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=MIGRATION_LIMIT_S,
-            check=False,
-            preexec_fn=_take_signals,
+            command, capture_output=True, text=True, timeout=MIGRATION_LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise JournalUnavailable(

@@ -397,14 +397,21 @@ class TokenMade:
     done: str
 
 
-def as_json(value: object) -> Any:
-    """Turn a view, a journal row or a fact into plain JSON values."""
+DEEPEST = 32
+"""Objects and lists in each other; no view of ours has ten. What was stored deeper before it was
+refused at the door is shown as unknown."""
+
+
+def as_json(value: object, depth: int = 0) -> Any:
+    """Turn a view, a journal row or a fact into plain JSON values; `depth`: it lies so deep."""
+    if depth > DEEPEST:
+        return None
     if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: as_json(getattr(value, each.name)) for each in fields(value)}
+        return {each.name: as_json(getattr(value, each.name), depth + 1) for each in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): as_json(item) for key, item in value.items()}
+        return {str(key): as_json(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [as_json(item) for item in value]
+        return [as_json(item, depth + 1) for item in value]
     return _scalar(value)
 
 

@@ -34,6 +34,7 @@ from wattmesh.controller.duties import (
     remember,
 )
 from wattmesh.controller.journal.address import journal_url
+from wattmesh.controller.journal.failures import Locked
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.controller.lease import Lease, holder_name
@@ -336,7 +337,8 @@ class Parts:
         flush_s = min(settings.loops.cycle_s, slots.interval_s)
         pids = compute_pids(source)
         node = NodeClaims(pids, socket.gethostname()) if pids else None
-        return SampleDuty(sampler, self.pulse, flush_s, node)
+        newest = partial(self.journal.ledger_slots.known, lambda: self._grid.slots)
+        return SampleDuty(sampler, self.pulse, flush_s, newest, node)
 
     def _sample(self) -> None:
         """Take one sample, if power is read at all."""
@@ -413,19 +415,21 @@ class Parts:
 
 
 def _open_journal(settings: Settings, pulse: Pulse) -> Journal:
-    """Bring the schema up to date where we may, and open it; a server that is away is waited for.
+    """Bring the schema up to date where we may, and open it; what others have is waited for.
 
-    The daemon is then as it is when the server goes away a second later: it holds, and says so.
+    So is a server that is away. The daemon is then as it is when that happens a second later: it
+    holds, and says so.
     """
     url = journal_url(settings)
-    bring_up_to_date(url)
+    prepare = partial(bring_up_to_date, url)
     try:
+        prepare()
         return Journal.open(url, daemon=True)
     except JournalUnavailable as error:
-        if url.startswith("sqlite"):
+        if url.startswith("sqlite") and not isinstance(error, Locked):
             raise JournalUnavailable(f"{error}; the daemon was not started") from error
         pulse.journal_failed(str(error))
-        return Journal.later(url)
+        return Journal.later(url, prepare, str(error))
 
 
 def _hold_s(settings: Settings) -> float:

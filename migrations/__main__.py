@@ -1,5 +1,6 @@
 """`python -m wattmesh.migrations URL`: upgrade one journal, then say where it stands."""
 
+import signal
 import sys
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -9,6 +10,8 @@ from wattmesh.migrations.upgrade import current, upgrade
 
 def main() -> int:
     """Upgrade the database whose URL is the only argument."""
+    # A daemon that starts us keeps its own signals for later; ours are to end us.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if len(sys.argv) != 2:
         print("usage: python -m wattmesh.migrations URL", file=sys.stderr)
         return 2

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from wattmesh import durable
 from wattmesh.errors import InputInvalid, SettingsInvalid
+from wattmesh.named_file import read_named
 from wattmesh.reconfig.catalogue import (
     PAUSED,
     Catalogue,
@@ -49,12 +50,9 @@ def load(path: Path) -> Catalogue:
         SettingsInvalid: it has mistakes; all of them are named with their key path.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
+        data = read_named(path, _MAX_BYTES)
     except OSError as error:
         raise InputInvalid(f"catalogue {path} cannot be read: {error.strerror}") from error
-    if len(data) > _MAX_BYTES:
-        raise InputInvalid(f"catalogue {path} is larger than {_MAX_BYTES} bytes; is it the file?")
     return parse(data, str(path))
 
 

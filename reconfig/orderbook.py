@@ -1,7 +1,8 @@
 """The orders of one run: which was heard, which was begun, what must survive a crash.
 
 Invariant: that a plan was begun is on disk before anything is done for it, so no crash makes a run
-carry it out twice, and a launch that died in a switch leaves a note of which.
+carry it out twice, and a launch that died in a switch leaves a note of which. Epochs count within
+one journal (docs/decisions/0030): in each, none is older than one that was obeyed.
 """
 
 import logging
@@ -16,6 +17,9 @@ log = logging.getLogger(__name__)
 
 REMEMBERED = 100
 """Plans kept as done; the step window and the attempt number void older ones anyway."""
+
+JOURNALS = 16
+"""Journals whose epoch is kept: those that orders were begun of last."""
 
 
 class OrderBook:
@@ -53,7 +57,7 @@ class OrderBook:
                 launched=launched,
                 relaunched=relaunched,
                 seekable=seekable,
-                epoch=int(book["epoch"]),
+                epoch=int(book["epochs"].get(order.journal, 0)),
                 done=frozenset(book["done"]),
             ),
         )
@@ -68,9 +72,10 @@ class OrderBook:
         """Note durably that `order` is begun."""
         book = self._read()
         done = [*book["done"], order.plan][-REMEMBERED:]
-        write_json(
-            self._folder.orders_file, {"epoch": max(int(book["epoch"]), order.epoch), "done": done}
-        )
+        epochs = dict(book["epochs"])
+        epochs[order.journal] = max(int(epochs.pop(order.journal, 0)), order.epoch)
+        newest = list(epochs.items())[-JOURNALS:]
+        write_json(self._folder.orders_file, {"epochs": newest, "done": done})
         write_json(
             self._folder.switch_file,
             {"plan": order.plan, "epoch": order.epoch, "step": step, "attempt": attempt},
@@ -81,4 +86,7 @@ class OrderBook:
         self._folder.switch_file.unlink(missing_ok=True)
 
     def _read(self) -> dict[str, Any]:
-        return {"epoch": 0, "done": [], **(read_json(self._folder.orders_file) or {})}
+        """Read the book; one from before identities has a single epoch, of no journal."""
+        found = read_json(self._folder.orders_file) or {}
+        epochs = dict(found.get("epochs", [["", found.get("epoch", 0)]]))
+        return {"done": [], **found, "epochs": epochs}

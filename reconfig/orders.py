@@ -1,7 +1,7 @@
 """Whether an order may be taken at this boundary. Pure.
 
 Invariant: an order acts at most once, inside its window, for this run and this launch, and never
-from an epoch older than one already seen.
+from an epoch older than one already seen of the same journal.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Standing:
         launched: how many ranks the launcher started; orders name some of 0 .. launched - 1.
         relaunched: whether this job is launched again when it leaves to restart.
         seekable: whether the data can be divided among another number of data parallel ranks.
-        epoch: the highest epoch seen. `done`: plans already begun.
+        epoch: the highest epoch seen of the order's journal. `done`: plans already begun.
     """
 
     run: str

@@ -174,7 +174,77 @@ class Moment:
 
 _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d(:?\d\d)?)$")
 
-Range = Whole | Real | Word | Sentence | Many | Moment
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """An object whose values are not foretold: numbers, texts, and lists and objects of these.
+
+    Attributes:
+        names: entries of the object itself. `values`: all that it holds, however deep.
+        deepest: lists and objects in each other, itself included.
+        longest: characters that are kept of a text.
+    """
+
+    names: int
+    values: int
+    deepest: int
+    longest: int
+
+    def read(self, value: Any, where: str) -> Any:
+        """Give the object back; a number that is not finite is not known.
+
+        Raises:
+            InputInvalid: too many, too deep, a number of more than 64 bits, or an odd name.
+        """
+        Many(self.names).read(value, where)
+        taken, held = self._taken(value, where, 1)
+        if held > self.values:
+            raise InputInvalid(
+                f"{where}: it holds {held} values in all; send at most {self.values}"
+            )
+        return taken
+
+    def _taken(self, value: Any, where: str, depth: int) -> tuple[Any, int]:
+        """Give what is kept of one value, and how many it holds."""
+        if isinstance(value, dict | list | tuple):
+            if depth > self.deepest:
+                raise InputInvalid(
+                    f"{where}: lists and objects lie more than {self.deepest} deep in each other; "
+                    "send them flat"
+                )
+            names = value if isinstance(value, dict) else range(len(value))
+            found = {
+                PRINTABLE.read(str(name), f"{where}, a name"): self._taken(
+                    value[name], where, depth + 1
+                )
+                for name in names
+            }
+            held = len(found) + sum(inner for _, inner in found.values())
+            kept = {name: each for name, (each, _) in found.items()}
+            return (kept if isinstance(value, dict) else list(kept.values())), held
+        if isinstance(value, str):
+            return Sentence(self.longest).read(value, where), 0
+        if isinstance(value, float):
+            return (value if isfinite(value) else None), 0
+        if value is None or isinstance(value, bool):
+            return value, 0
+        if isinstance(value, int):
+            return Whole(-(2**63), 2**63 - 1, "of any unit").read(value, where), 0
+        raise InputInvalid(f"{where}: {shown(value)} is no number, text, list or object")
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The bounds as JSON Schema has them."""
+        return {
+            "maxItems": self.names,
+            "description": (
+                f"at most {self.values} values in all, {self.deepest} deep; the first "
+                f"{self.longest} characters of a text are kept"
+            ),
+        }
+
+
+Range = Whole | Real | Word | Sentence | Many | Moment | Open
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Categories of characters that move, hide or turn text around: C0, C1, bidi controls, lone halves

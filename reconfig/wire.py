@@ -26,7 +26,7 @@ PROTOCOL = 2
 RankList = Annotated[tuple[ranges.Rank, ...], ranges.Many(ranges.MOST_RANKS)]
 Devices = Annotated[tuple[ranges.Device, ...], ranges.Many(ranges.MOST_RANKS)]
 Capabilities = Annotated[tuple[ranges.Label, ...], ranges.Many(64)]
-Evidence = Annotated[dict[str, Any], ranges.Many(64)]
+Evidence = Annotated[dict[str, Any], ranges.Open(names=64, values=256, deepest=4, longest=1000)]
 
 HEARTBEAT_S = 5.0
 """Between two heartbeats, where the daemon does not say."""
@@ -187,7 +187,10 @@ class Progress(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order(Message):
-    """What the daemon asks of a run. Void outside [not_before_step, valid_until_step]."""
+    """What the daemon asks of a run. Void outside [not_before_step, valid_until_step].
+
+    `journal`: identity of the journal that `epoch` counts in; "": an older daemon's.
+    """
 
     plan: ranges.Token
     epoch: ranges.Epoch
@@ -200,6 +203,7 @@ class Order(Message):
     valid_until_step: ranges.LaterStep
     mode: SwitchMode = SwitchMode.IN_PLACE
     reason: str = ""
+    journal: ranges.Token = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +303,7 @@ def _either(kinds: tuple[Any, ...], value: object, where: str) -> Any:
 
 
 def _table(kinds: tuple[Any, Any], value: Mapping[Any, Any], where: str) -> dict[Any, Any]:
-    """Read an object whose keys are names; values of a known type are read as well."""
+    """Read an object whose keys are names; values of any type are left to its range."""
     if kinds[1] is Any:
         return dict(value)
     names = {read_value(kinds[0], name, f"{where}, a name"): each for name, each in value.items()}

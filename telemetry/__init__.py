@@ -9,6 +9,8 @@ The map:
     meter.py             from two looks at a GPU to joules: the rules (pure)
     desired.py           clocks and caps that are wished for a node's GPUs, with leases (pure)
     attribution.py       which run a GPU works for (pure)
+    peer_credentials.py  who is at the other end of a Unix socket
+    places.py            so many at once, and so many of one user
     node_view.py         who computes on a node's GPUs, as its process table shows
     node_claims.py       both together, look after look
     delivery.py          what an agent hands to the controller (pure)

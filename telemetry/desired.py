@@ -322,9 +322,15 @@ def _object(data: object, what: str) -> Mapping[str, Any]:
 
 def _text(fields: Mapping[str, Any], key: str) -> str:
     value = fields.get(key)
-    if not isinstance(value, str) or not value or len(value) > 200:
-        raise InputInvalid(f"{key} must be text of 1 to 200 letters, got {value!r}"[:300])
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise InputInvalid(
+            f"{key} must be 1 to 200 letters, digits, or any of _ . : / @ + -, got {value!r}"[:300]
+        )
     return value
+
+
+_NAME = re.compile("[A-Za-z0-9_.:/@+-]{1,200}")
+"""Of GPUs, holders, nodes: what a log may show, and what 1,024 wishes of it fit a record with."""
 
 
 def _whole(fields: Mapping[str, Any], key: str) -> int | None:
@@ -340,9 +346,13 @@ def _number(fields: Mapping[str, Any], key: str) -> float | None:
     value = fields.get(key)
     if value is None:
         return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    try:
+        number = math.nan if isinstance(value, bool | str) else float(value)
+    except (TypeError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
         raise InputInvalid(f"{key} must be a number, got {value!r}"[:300])
-    return float(value)
+    return number
 
 
 def _moment(fields: Mapping[str, Any], key: str) -> datetime | None:

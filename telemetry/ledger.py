@@ -5,11 +5,15 @@ split at slot borders; what nobody observed is None with its seconds beside it, 
 come from the monotonic clock; the wall clock only says in which slot an interval lies.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from wattmesh.telemetry.slots import border, index_at, local_day
+
+Span = tuple[datetime, datetime]
+"""Half-open."""
 
 NO_COUNTER = -1
 """Stands in a `CounterBaseline` of a device that has no energy counter."""
@@ -100,14 +104,44 @@ class SlotGrid:
         origin, interval_s: an interval of the signal begins here; how long each is.
         timezone: the site's. Its midnights cut the slot they fall into, so that no row lies in two
             days, months or years of the site; an interval prices each slot that lies within it.
+        earlier: slots that joules were booked in while slots were cut otherwise, in time order and
+            apart: they stay what they are, and ours end where one of them begins.
     """
 
     origin: datetime
     interval_s: float
     timezone: str = "UTC"
+    earlier: tuple[Span, ...] = ()
 
-    def slot(self, at: datetime) -> tuple[datetime, datetime]:
+    def slot(self, at: datetime) -> Span:
         """Give the slot that holds `at`, half-open."""
+        following = bisect_right(self.earlier, at, key=lambda each: each[0])
+        begins, ends = self._cut(at)
+        if following:
+            before = self.earlier[following - 1]
+            if at < before[1]:
+                return before
+            begins = max(begins, before[1])
+        if following < len(self.earlier):
+            ends = min(ends, self.earlier[following][0])
+        return begins, ends
+
+    def beside(self, booked: Iterable[Span]) -> "SlotGrid":
+        """Give the same slots, but for those that are booked already, whoever cut them.
+
+        Args:
+            booked: slots that there are. Those that overlap are one from now on.
+        """
+        joined: list[Span] = []
+        for start, end in sorted(booked):
+            if joined and start < joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+            else:
+                joined.append((start, end))
+        return replace(self, earlier=tuple(each for each in joined if self._cut(each[0]) != each))
+
+    def _cut(self, at: datetime) -> Span:
+        """Give the slot that holds a moment where nothing was booked otherwise."""
         index = index_at(self.origin, self.interval_s, at)
         begins, ends = local_day(at, self.timezone)
         return (
@@ -115,7 +149,7 @@ class SlotGrid:
             min(border(self.origin, self.interval_s, index + 1), ends),
         )
 
-    def parts(self, start: datetime, end: datetime) -> Iterator[tuple[datetime, datetime]]:
+    def parts(self, start: datetime, end: datetime) -> Iterator[Span]:
         """Cut [start, end) at slot borders; an empty interval lies whole in its slot."""
         at = start
         while True:

@@ -11,9 +11,12 @@ from datetime import datetime, timedelta
 from wattmesh.telemetry.attribution import Claim
 from wattmesh.telemetry.ledger import EnergyRow, SlotGrid, share
 from wattmesh.telemetry.meter import Piece
-from wattmesh.telemetry.readings import merged_quality
+from wattmesh.telemetry.readings import SPREAD, merged_quality
 
 MICROSECOND = timedelta(microseconds=1)
+
+LONG_US = 10_000_000
+"""What was read at once of so much time was not drawn evenly in it."""
 
 Key = tuple[str, str, datetime, str]
 """GPU, run, slot start, line."""
@@ -29,6 +32,11 @@ class Cell:
     length_us: int
     unobserved_ms: int = 0
     upper_mj: int = 0
+
+    @property
+    def most(self) -> bool:
+        """Whether it is most of its slot."""
+        return 2 * self.length_us > (self.slot_end - self.key[2]) // MICROSECOND
 
     def joined(self, other: "Cell") -> "Cell | None":
         """Give both as one, when they are of the same row."""
@@ -104,6 +112,8 @@ class Pending:
         """
         places = list(where)
         energies = share(piece.energy_mj or 0, [each.length_us for each in places])
+        long = sum(each.length_us for each in places) > LONG_US
+        several = long and len({each.key for each in places}) > 1
         for index, (cell, energy_mj) in enumerate(zip(places, energies, strict=True)):
             amount = self._amounts.setdefault(
                 cell.key, Amount(claim=cell.claim, slot_end=cell.slot_end)
@@ -115,6 +125,8 @@ class Pending:
                 amount.energy_mj = (amount.energy_mj or 0) + energy_mj
             amount.source = piece.source or amount.source
             amount.qualities.add(str(piece.quality))
+            if several and piece.energy_mj is not None and cell.most:
+                amount.qualities.add(SPREAD)
             amount.claim = cell.claim
 
     def unread(self) -> tuple[datetime, datetime] | None:

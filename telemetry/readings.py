@@ -28,6 +28,11 @@ FLAGS = (Quality.ESTIMATED, Quality.PROVISIONAL, Quality.SIMULATED)
 """What a number may be beside measured; several may hold, and none takes another's place."""
 
 
+SPREAD = "spread"
+"""Beside its flags, of an estimated amount: it is right over a longer time, over whose slots it was
+laid evenly, so it tells of none of them alone what was drawn in it. No screen shows the word."""
+
+
 def merged_quality(words: Iterable[str]) -> str:
     """Give the quality of a sum: every flag that any part has, as `estimated+simulated`.
 
@@ -36,15 +41,16 @@ def merged_quality(words: Iterable[str]) -> str:
             estimate, "" says nothing.
     """
     known = {each for word in words for each in word.split("+")}
-    if str(Quality.STATIC) in known:
+    if known & {str(Quality.STATIC), SPREAD}:
         known.add(str(Quality.ESTIMATED))
-    return "+".join(str(each) for each in FLAGS if str(each) in known) or str(Quality.MEASURED)
+    told = (*FLAGS, SPREAD)
+    return "+".join(str(each) for each in told if str(each) in known) or str(Quality.MEASURED)
 
 
 def flags_of(*words: str) -> tuple[str, ...]:
     """Give the flags that any of these qualities has, each once."""
-    merged = merged_quality(words)
-    return () if merged == Quality.MEASURED else tuple(merged.split("+"))
+    merged = merged_quality(words).split("+")
+    return tuple(each for each in merged if each in FLAGS)
 
 
 class Component(StrEnum):

@@ -11,7 +11,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 
-from benchmarks.hostile import agents, answers, calls, readers, settings
+from benchmarks.hostile import actuator, agents, answers, calls, readers, relay, settings
 from benchmarks.hostile.tried import Tried
 from benchmarks.report import Goal, Report, run
 from wattmesh.errors import InputInvalid
@@ -19,6 +19,8 @@ from wattmesh.errors import InputInvalid
 DOORS: Mapping[str, Callable[[int, int], Tried]] = {
     "calls": calls.measure,
     "agents": agents.measure,
+    "relay": relay.measure,
+    "actuator": actuator.measure,
     "answers": answers.measure,
     "settings": settings.measure,
     "readers": readers.measure,

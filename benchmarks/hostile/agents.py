@@ -7,17 +7,15 @@ refusal with a sentence, an end or a bug of the daemon, or a loop that stands st
 
 import copy
 import json
-import os
 import random
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from benchmarks.hostile.tried import MIB, Cost, Tried
+from benchmarks.hostile.tried import Cost, Tried, used
 from tests.daemon.process import Answer, DaemonProcess, ask, daemon
 from tests.daemon.waiting import wait_for
 from wattmesh.telemetry.delivery import MOST_ROWS, Batch, Report
@@ -75,13 +73,13 @@ class _Door:
         """Make one hostile call."""
         method, target, body = hostile(number)
         text = "" if body is None else json.dumps(body)
-        before = self._used()
+        before = used(self._running.process.pid)
         try:
             answer = ask(self._running.socket, method, target, body)
         except OSError as error:
             self.crashes.append(f"{number}: {type(error).__name__}: {error}; {text[:300]}")
             return
-        after = self._used()
+        after = used(self._running.process.pid)
         if not _fine(answer):
             self.crashes.append(f"{number}: {answer.status} {answer.body}; {text[:300]}")
         cpu_s, mib = (max(0.0, one - other) for one, other in zip(after, before, strict=True))
@@ -110,14 +108,6 @@ class _Door:
             if self._running.get(target).status != 200:
                 self.crashes.append(f"{target} does not answer")
         self.crashes += [line for line in self._running.log.splitlines() if "bug in watt" in line]
-
-    def _used(self) -> tuple[float, float]:
-        """Give the daemon's seconds of processor time, and its MiB in memory."""
-        pid = self._running.process.pid
-        # clock_getcpuclockid(3), which Python has no name for: the clock of another process.
-        cpu_s = time.clock_gettime((~pid << 3) | 2)
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        return cpu_s, pages * os.sysconf("SC_PAGESIZE") / MIB
 
 
 def _fine(answer: Answer) -> bool:

@@ -14,10 +14,10 @@ import json
 import random
 import socket
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
 
 from benchmarks.daemon import usage
+from benchmarks.hostile.others import training
 from benchmarks.hostile.strange import replaced, written
 from benchmarks.hostile.tried import Cost, Tried, merged
 from tests import postgresql
@@ -108,7 +109,8 @@ def _tried(seed: int, count: int, url: str) -> Tried:
         text = SETTINGS.format(folder=folder, url=url, group=GROUP)
         running = stack.enter_context(daemon(folder, text=text, migrated=kind == "sqlite"))
         parts: list[Tried] = []
-        with _owner(running.socket) as refused:
+        owner = partial(ask, running.socket, timeout_s=PATIENCE_S)
+        with training(owner, "/v1/status") as refused:
             for uid in (STRANGER, 0):
                 with connecting(running.socket, uid) as connect:
                     client = _Client(connect, seed + uid, count // 2, running.process.pid)
@@ -130,41 +132,6 @@ def _tried(seed: int, count: int, url: str) -> Tried:
         ),
         others_refused=len(refused),
     )
-
-
-@contextmanager
-def _owner(path: Path) -> Iterator[list[str]]:
-    """Be an ordinary job and an ordinary person until the block ends; lists what was refused."""
-    refused: list[str] = []
-    over = threading.Event()
-    answer = ask(path, "POST", f"/v1/runs/{facts.RUN}/register", facts.register())
-    assert answer.status == 200, answer.body
-
-    def live() -> None:
-        seq = 0
-        while not over.wait(0.05):
-            seq += 1
-            calls = (
-                ("POST", f"/v1/runs/{facts.RUN}/progress", facts.progress(seq=seq, step=seq)),
-                ("POST", f"/v1/runs/{facts.RUN}/heartbeat", facts.heartbeat()),
-                ("GET", "/v1/status", None),
-            )
-            for method, target, body in calls:
-                try:
-                    found = ask(path, method, target, body, timeout_s=PATIENCE_S)
-                except OSError as error:
-                    refused.append(f"{target}: {error}")
-                    continue
-                if found.status != 200:
-                    refused.append(f"{target}: {found.body}")
-
-    thread = threading.Thread(target=live)
-    thread.start()
-    try:
-        yield refused
-    finally:
-        over.set()
-        thread.join()
 
 
 @dataclass(slots=True)

@@ -15,10 +15,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from wattmesh.errors import FixInput, SourceUnavailable
+from wattmesh.named_file import read_named
 from wattmesh.reconfig.link import UnixConnection, cut
 
 LONGEST_ANSWER = 4 << 20
 DEFAULT_PORT = 9465
+
+AUTHORITIES_BYTES = 8 << 20
+"""Twenty times what all public authorities take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,8 @@ class Link:
         self._context: ssl.SSLContext | None = None
         if parts.scheme == "https" and self._host:
             try:
+                if ca_file is not None:
+                    read_named(ca_file, AUTHORITIES_BYTES)
                 self._context = ssl.create_default_context(cafile=ca_file)
             except (OSError, ssl.SSLError) as error:
                 raise FixInput(f"agent.ca_file {ca_file} cannot be used ({error})") from error

@@ -9,10 +9,7 @@ import asyncio
 import json
 import logging
 import re
-import socket
-import struct
 import threading
-from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,12 +22,15 @@ from urllib.parse import urlsplit
 from wattmesh.controller.agent.link import Link, Reply
 from wattmesh.controller.api.sockets import listen
 from wattmesh.errors import SourceUnavailable
+from wattmesh.telemetry.peer_credentials import credentials
+from wattmesh.telemetry.places import Places
 
 log = logging.getLogger(__name__)
 
 ATTESTED_UID = "Wattmesh-Attested-Uid"
 
 PASSED = re.compile(r"/v1/runs/[^/]{1,200}/(register|progress|heartbeat|transitions|finish|order)")
+TARGET = re.compile(r"/[!-~]*")
 HEAD_LIMIT_BYTES = 32 << 10
 BODY_LIMIT_BYTES = 1 << 20
 CALL_LIMIT_S = 10.0
@@ -46,29 +46,6 @@ MOST_CONNECTIONS_PER_USER = 256
 """A job's ranks keep one or two each; what is open holds memory and a file, and no thread."""
 
 STOP_LIMIT_S = 2.0
-
-
-class Places:
-    """Calls that may be under way at the same time, in all and of one user."""
-
-    def __init__(self, most: int, of_one: int) -> None:
-        """Begin with none."""
-        self._most, self._of_one = most, of_one
-        self._taken: Counter[int] = Counter()
-        self._lock = threading.Lock()
-
-    def take(self, uid: int) -> bool:
-        """Take a place; False when there is none for this user."""
-        with self._lock:
-            free = self._taken.total() < self._most and self._taken[uid] < self._of_one
-            self._taken[uid] += free
-            return free
-
-    def give_back(self, uid: int) -> None:
-        """Give a place back."""
-        with self._lock:
-            self._taken[uid] -= 1
-            self._taken += Counter()
 
 
 class Relay:
@@ -123,7 +100,7 @@ class Relay:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until it ends, is idle for long, or breaks off."""
-        uid = peer_uid(writer.get_extra_info("socket"))
+        uid = credentials(writer.get_extra_info("socket")).uid
         if not self._connections.take(uid):
             writer.close()
             return
@@ -145,9 +122,16 @@ class Relay:
         """Wait for one request and answer it; say whether another may follow."""
         async with asyncio.timeout(IDLE_S):
             first = await reader.readexactly(1)
-        async with asyncio.timeout(REQUEST_LIMIT_S):
-            head = _Head.read(first + await reader.readuntil(b"\r\n\r\n"))
-        refusal = head.refusal
+        try:
+            async with asyncio.timeout(REQUEST_LIMIT_S):
+                head = _Head.read(first + await reader.readuntil(b"\r\n\r\n"))
+            refusal = head.refusal
+        except asyncio.LimitOverrunError:
+            refusal = _problem(
+                431, f"the head of the request has more than {HEAD_LIMIT_BYTES} bytes", "invalid"
+            )
+        except ValueError:
+            refusal = _problem(400, "this is no request of HTTP/1.1: send one", "invalid")
         if refusal is not None:
             # Its body was not read, so nothing that follows could be understood.
             await _write(writer, refusal, closing=True)
@@ -207,6 +191,8 @@ class _Head:
         """
         line, *rest = head.decode("latin-1").split("\r\n")
         method, target, _ = line.split(" ")
+        if not TARGET.fullmatch(target):
+            raise ValueError(f"{target!r} is no address")
         pairs = (each.partition(":") for each in rest if each)
         return cls(
             method=method,
@@ -249,14 +235,6 @@ async def _write(writer: asyncio.StreamWriter, reply: Reply, *, closing: bool) -
     writer.write(head.encode() + reply.content)
     async with asyncio.timeout(REQUEST_LIMIT_S):
         await writer.drain()
-
-
-def peer_uid(connection: socket.socket) -> int:
-    """Ask the kernel who is at the other end."""
-    size = struct.calcsize("3i")
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    uid: int = struct.unpack("3i", credentials)[1]
-    return uid
 
 
 def _problem(status: int, sentence: str, kind: str) -> Reply:

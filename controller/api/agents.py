@@ -27,6 +27,7 @@ from wattmesh.errors import InputInvalid, RetryLater
 from wattmesh.reconfig.ranges import NODE
 from wattmesh.telemetry.delivery import Report
 from wattmesh.telemetry.ledger import EnergyRow, SlotGrid, share
+from wattmesh.telemetry.readings import SPREAD, merged_quality
 
 LONGEST_WAIT_S = 60.0
 
@@ -69,7 +70,8 @@ def _deliver(desk: Desk, node: str, report: Report) -> bool:
     batch = report.batch
     if batch is not None and batch.node != node:
         raise InputInvalid(f"the address names node {node!r}, the batch names {batch.node!r}")
-    rows = laid(batch.rows, desk.grid(), batch.at) if batch else []
+    slots = desk.journal.ledger_slots.on(desk.grid(), desk.now)
+    rows = laid(batch.rows, slots, batch.at) if batch else []
     try:
         return desk.journal.nodes.deliver(node, report, rows, desk.now)
     except InputInvalid:
@@ -113,6 +115,8 @@ def retire(desk: Desk, call: Call) -> Done:
 def laid(rows: Iterable[EnergyRow], grid: SlotGrid, until: datetime) -> list[EnergyRow]:
     """Lay changes over our own slots, in proportion to time; the sums stay whole.
 
+    What one of them gets of a longer row is no measurement of that slot, and marked as such.
+
     Args:
         rows: changes of a node's slots, which may be longer, or begin elsewhere.
         grid: our slots.
@@ -151,6 +155,7 @@ def _split(row: EnergyRow, grid: SlotGrid, until: datetime) -> list[EnergyRow]:
                 energy_mj=None if row.energy_mj is None else energy_mj,
                 unobserved_ms=unobserved_ms,
                 upper_mj=upper_mj,
+                quality=merged_quality((row.quality, SPREAD)) if len(parts) > 1 else row.quality,
             )
         )
     return made

@@ -32,6 +32,7 @@ from wattmesh.controller.settings.checks import listen_address
 from wattmesh.controller.settings.model import ApiSection
 from wattmesh.controller.settings.secrets import read_secret
 from wattmesh.errors import CallHuman, FixInput
+from wattmesh.named_file import SECRET_BYTES, read_named
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ class AgentsServer:
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="agents")
         self._socket = _bound(address)
         try:
+            for each in (certificate, key):
+                read_named(each, SECRET_BYTES)
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as error:
             self._socket.close()

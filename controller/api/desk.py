@@ -16,7 +16,7 @@ from wattmesh.controller.journal.run_nodes import ANY
 from wattmesh.controller.journal.runs import RunPlan, RunRow
 from wattmesh.controller.pulse import Pulse
 from wattmesh.errors import FixInput, InputInvalid, Refused, RetryLater
-from wattmesh.reconfig.ranges import clean
+from wattmesh.reconfig.ranges import clean, shown
 from wattmesh.telemetry.ledger import SlotGrid
 
 LONGEST_TEXT = 500
@@ -216,7 +216,7 @@ class Call:
         if value is None and default is not None:
             value = default
         if not isinstance(value, str) or not value.strip():
-            raise InputInvalid(f'the field "{key}" must be text, got {value!r}')
+            raise InputInvalid(f'the field "{key}" must be text, got {shown(value)}')
         # It ends in sentences on other people's screens.
         said = clean(value.strip())
         if len(said) > LONGEST_TEXT:

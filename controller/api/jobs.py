@@ -1,8 +1,9 @@
 """What a training run reports: register, progress, transitions, finish.
 
 Thin: read the wire type, let the journal decide (owner, fence, idempotence), wake who waits.
-Invariant: an answer of success means the journal has it; but a heartbeat, which is kept in memory
-(`controller.journal.liveness`) and answered from there, whatever the journal does.
+Invariant: only what the journal took for the first time is logged and wakes the cycle: a repeat
+costs nobody anything. An answer of success means the journal has it; but a heartbeat, which is kept
+in memory (`controller.journal.liveness`) and answered from there, whatever the journal does.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from wattmesh.controller.api.desk import Call, Desk, NotFound
 from wattmesh.controller.api.speaking import speaking
 from wattmesh.controller.journal.run_nodes import ANY, HERE
 from wattmesh.controller.journal.runs import Forgotten
+from wattmesh.controller.journal.values import one_line
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import FINAL
 from wattmesh.reconfig.wire import (
@@ -42,6 +44,9 @@ M = TypeVar("M", bound=Message)
 SERVED = (PROTOCOL - 1, PROTOCOL)
 """Hooks live for weeks: the version before is served too."""
 
+LOGGED = 300
+"""Characters of a run's own words that a line of the log repeats."""
+
 
 def register(desk: Desk, call: Call) -> dict[str, Any]:
     """Introduce one incarnation of a run; the first one binds the run to its owner."""
@@ -53,22 +58,24 @@ def register(desk: Desk, call: Call) -> dict[str, Any]:
         )
     epoch = desk.lead()
     with speaking(desk, call, registers=True):
-        answer = desk.journal.runs.register(
+        answer, taken = desk.journal.runs.register(
             message,
             owner_uid=call.peer.uid,
             now=desk.now,
             epoch=epoch,
             plan=desk.plan_for(message.name),
             most=desk.pulse.settings.api.runs_per_user,
+            node=call.peer.node,
         )
-    log.info(
-        "%s: incarnation %d registered at step %d by uid %d",
-        message.name,
-        message.attempt,
-        message.step,
-        call.peer.uid,
-    )
-    desk.wake()
+    if taken:
+        log.info(
+            "%s: incarnation %d registered at step %d by uid %d",
+            message.name,
+            message.attempt,
+            message.step,
+            call.peer.uid,
+        )
+        desk.wake()
     mode = desk.pulse.settings.mode
     every_s = desk.journal.runs.liveness.heartbeat_s
     welcome: dict[str, Any] = replace(answer, mode=mode.value, heartbeat_s=every_s).to_json()
@@ -130,11 +137,12 @@ def transition(desk: Desk, call: Call) -> dict[str, Any]:
     message = _read(Transition, call)
     desk.lead()
     with _known(desk, message.run), speaking(desk, call):
-        row = desk.journal.switches.record(message, owner_uid=call.peer.uid, now=desk.now)
+        row, taken = desk.journal.switches.record(message, owner_uid=call.peer.uid, now=desk.now)
         phase = RunPhase.SWITCHING.value
         desk.journal.signs.hear(message, phase, owner_uid=call.peer.uid, now=desk.now)
-    log.info("switch %s: %s at step %d", message.plan[:8], message.state.value, message.step)
-    if row.state in FINAL:
+    if taken:
+        log.info("switch %s: %s at step %d", message.plan[:8], message.state.value, message.step)
+    if taken and row.state in FINAL:
         desk.wake()
     return {"ok": True, "state": row.state.value}
 
@@ -144,9 +152,11 @@ def finish(desk: Desk, call: Call) -> dict[str, Any]:
     message = _read(Finish, call)
     desk.lead()
     with _known(desk, message.run), speaking(desk, call):
-        desk.journal.runs.finish(message, owner_uid=call.peer.uid, now=desk.now)
-    log.info("run %s: incarnation %d ended: %s", message.run, message.attempt, message.reason)
-    desk.wake()
+        taken = desk.journal.runs.finish(message, owner_uid=call.peer.uid, now=desk.now)
+    if taken:
+        reason = one_line(message.reason, LOGGED)
+        log.info("run %s: incarnation %d ended: %s", message.run, message.attempt, reason)
+        desk.wake()
     return {"ok": True}
 
 

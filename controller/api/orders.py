@@ -19,6 +19,7 @@ from wattmesh.controller.api.calls import failure, plain, read_call, success
 from wattmesh.controller.api.desk import Call, Desk, NotFound
 from wattmesh.controller.api.speaking import SpeaksElsewhere, check
 from wattmesh.controller.api.waits import TooMany, Waits
+from wattmesh.controller.journal import identity
 from wattmesh.controller.journal.run_nodes import ANY, HERE
 from wattmesh.errors import RetryLater
 from wattmesh.reconfig.wire import Orders
@@ -65,12 +66,16 @@ def find(desk: Desk, call: Call) -> Found:
     if row is None:
         raise NotFound(f"There is no run {call.path['run']!r}; register it first.")
     switch = desk.journal.switches.open(row.run)
+    order = None
+    if switch is not None:
+        # From the journal: a standby answers too, and it does not know whose epoch it is.
+        order = replace(switch.order, journal=identity.read(desk.journal.database).journal)
     return Found(
         run=row.run,
         name=row.name,
         owner_uid=row.owner_uid,
         orders=Orders(
-            order=switch.order if switch else None,
+            order=order,
             epoch=desk.pulse.epoch or 0,
             frozen=bool(row.frozen or desk.journal.runs.frozen_all()),
         ),

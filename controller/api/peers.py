@@ -9,7 +9,6 @@ import json
 import os
 import pwd
 import socket
-import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +16,10 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from wattmesh.controller.api.sockets import group_id
+from wattmesh.telemetry.peer_credentials import credentials, supplementary_groups
 
 REQUEST_LIMIT_S = 10.0
 """Time for one whole request, head and body."""
-
-SO_PEERGROUPS = 59
-"""socket(7), Linux 4.13; Python names no constant for it."""
-
-GROUPS_BYTES = 1024
-"""The most that Python's getsockopt takes: 256 groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +48,9 @@ NOBODY = Peer(uid=-1, gid=-1, pid=0, groups=frozenset())
 
 def peer_of(connection: socket.socket) -> Peer:
     """Ask the kernel who connected."""
-    size = struct.calcsize("3i")
-    pid, uid, gid = struct.unpack(
-        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    )
-    groups = frozenset({gid, *_more_groups(connection, uid, gid)})
-    return Peer(uid=uid, gid=gid, pid=pid, groups=groups)
+    who = credentials(connection)
+    groups = frozenset({who.gid, *_more_groups(connection, who.uid, who.gid)})
+    return Peer(uid=who.uid, gid=who.gid, pid=who.pid, groups=groups)
 
 
 def is_operator(peer: Peer, group: str) -> bool:
@@ -82,8 +73,7 @@ def is_root_or_us(peer: Peer) -> bool:
 def _more_groups(connection: socket.socket, uid: int, gid: int) -> tuple[int, ...]:
     """List the supplementary groups, as the kernel or else as the user database has them."""
     try:
-        raw = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, GROUPS_BYTES)
-        return struct.unpack(f"{len(raw) // 4}i", raw)
+        return supplementary_groups(connection)
     except OSError:
         # An old kernel, or a user in more groups than fit.
         pass

@@ -49,5 +49,6 @@ class Waits:
 def _who(call: Call) -> str:
     """Name whose places a call takes: the kernel's uid, or that of an agent's word, or a node."""
     if call.peer.uid >= 0:
-        return f"uid {call.peer.uid}"
+        through = f" through {call.peer.node}" if call.peer.node else ""
+        return f"uid {call.peer.uid}{through}"
     return f"node {call.path.get('node', '')}"

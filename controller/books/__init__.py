@@ -17,6 +17,7 @@ The map:
     scopes.py          what meters and catalogue contain: GPUs alone, or more of the node
     slot_prices.py     what a ledger slot is priced with
     spending.py        where each budget of the settings stands in its running period
+    spread.py          joules that were laid over several slots by time
     unclaimed.py       joules of held GPUs that were booked to nobody
     unread.py          time of held GPUs that nobody read
 """

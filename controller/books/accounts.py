@@ -70,7 +70,7 @@ class Accounts:
         Args:
             journal: both ledgers, and the intensities.
             signal: what rows are priced in from now on.
-            grid: its slots.
+            grid: its slots, for those that the ledger does not have yet.
             pue_milli: joules of the facility for 1000 measured ones, for rows priced from now on;
                 1000 where the energy boundary is the machines themselves.
             tariff: its fallbacks, and how its series is cut; default none, and as the slots.
@@ -90,7 +90,7 @@ class Accounts:
         self._prices: SlotPrices | None = None
         self._used: dict[Slot, Intensity | None] = {}
         self._settled: dict[str, tuple[datetime | None, int]] = {}
-        self._unread = Unread(journal, grid, limits)
+        self._unread = Unread(journal, limits)
 
     def price(self, now: datetime, *, settling: bool = True) -> None:
         """Bring both ledgers up to `now`.
@@ -103,7 +103,8 @@ class Accounts:
             JournalUnavailable: the next turn brings them up to date.
         """
         priced_to, self._priced_to = self._priced_to, None
-        self._unread.book(now)
+        self._grid = self._journal.ledger_slots.on(self._grid, now, afresh=priced_to is None)
+        self._unread.book(now, self._grid)
         since = None
         if priced_to is not None:
             since = self._grid.slot(min(now, priced_to) - LATE)[0]
@@ -119,7 +120,7 @@ class Accounts:
             if run.run in closed:
                 continue
             try:
-                self._reckon(reckoner, run, now)
+                self._reckon(reckoner, run, now, anew=since is None)
             except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
                 error.add_note(f"while the baseline of run {run.run} ({run.name}) was reckoned")
                 failed.append(error)
@@ -127,11 +128,11 @@ class Accounts:
         if failed:  # one run's history must not stop the books of the others; it must be heard of
             raise failed[0]
 
-    def _reckon(self, reckoner: Reckoner, run: RunRow, now: datetime) -> None:
+    def _reckon(self, reckoner: Reckoner, run: RunRow, now: datetime, *, anew: bool) -> None:
         """Bring a run's other scenarios up to `now`."""
         if self._settled.get(run.run) == (run.finished_at, run.tokens):
             return
-        if not reckoner.reckon(run, now):
+        if not reckoner.reckon(run, now, anew=anew):
             self._settled[run.run] = (run.finished_at, run.tokens)
 
     def _stale_slots(self, now: datetime, *, everything: bool) -> set[datetime]:

@@ -4,12 +4,12 @@ Another PUE is other knowledge, or another boundary: the run did nothing for it,
 saved by it. Invariant: what was spent is not rewritten; only the comparison is made once more.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
 
 from wattmesh.controller.books.unclaimed import Unclaimed
-from wattmesh.controller.journal.by_slot import PueGrams, ScenarioSlot
+from wattmesh.controller.journal.scenario_slots import ScenarioSlot
+from wattmesh.telemetry.ledger import Span
 
 
 def pues(slots: Iterable[ScenarioSlot], beyond: Iterable[Unclaimed]) -> tuple[int, ...]:
@@ -23,30 +23,21 @@ def slots_at(slots: Iterable[ScenarioSlot], pue_milli: int) -> tuple[ScenarioSlo
     return tuple(_slot_at(slot, pue_milli) for slot in slots)
 
 
-def unclaimed_at(
-    beyond: Mapping[datetime, Unclaimed], pue_milli: int
-) -> Mapping[datetime, Unclaimed]:
+def unclaimed_at(beyond: Mapping[Span, Unclaimed], pue_milli: int) -> Mapping[Span, Unclaimed]:
     """Give what nobody was charged for with the grams that it had with this PUE."""
-    return {start: _unclaimed_at(each, pue_milli) for start, each in beyond.items()}
+    return {slot: _unclaimed_at(each, pue_milli) for slot, each in beyond.items()}
 
 
 def _slot_at(slot: ScenarioSlot, pue_milli: int) -> ScenarioSlot:
     """Give one slot."""
-    carbon_ug, upper_ug = (
-        sum(_ug_at(grams, of, pue_milli) for of, grams in parts) for parts in _parts(slot.by_pue)
-    )
+    carbon_ug = sum(_ug_at(each.carbon_ug, each.pue_milli, pue_milli) for each in slot.by_pue)
+    upper_ug = sum(_ug_at(each.upper_ug, each.pue_milli, pue_milli) for each in slot.by_pue)
     return replace(
         slot,
         carbon_ug=None if slot.carbon_ug is None else carbon_ug,
         upper_ug=None if slot.upper_ug is None else upper_ug,
-    )
-
-
-def _parts(by_pue: Sequence[PueGrams]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Give (PUE, grams) of what was read, and of the most that was not."""
-    return (
-        [(each.pue_milli, each.carbon_ug) for each in by_pue],
-        [(each.pue_milli, each.upper_ug) for each in by_pue],
+        spread_ug=sum(_ug_at(each.spread_ug, each.pue_milli, pue_milli) for each in slot.by_pue),
+        rate=max((each.rate // each.pue_milli * pue_milli for each in slot.by_pue), default=0),
     )
 
 

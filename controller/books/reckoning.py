@@ -67,8 +67,14 @@ class Reckoner:
         self._signal = signal
         self._price_row = price_row
 
-    def reckon(self, run: RunRow, now: datetime) -> bool:
+    def reckon(self, run: RunRow, now: datetime, *, anew: bool = False) -> bool:
         """Bring a run's other scenarios up to when it was last seen, and on while they are behind.
+
+        Args:
+            run: whose.
+            now: the wall clock.
+            anew: slots may be cut otherwise than when its rows were made; from the first such on
+                they are made anew.
 
         Returns:
             Whether there may be more to do at a later turn.
@@ -78,12 +84,12 @@ class Reckoner:
         """
         if run.catalogue is None or not run.baseline:
             return False
-        turn = self._turn(run, run.catalogue, now)
+        turn = self._turn(run, run.catalogue, now, anew=anew)
         if turn is None:
             return True
         marks = list(self._reached(turn))
         held = {
-            (each.scenario, each.slot_start): each
+            (each.scenario, each.slot_start, each.slot_end): each
             for each in self._journal.ledger.emissions(run.run, turn.since)
             if each.scenario in (BASELINE, BEST_SINGLE)
         }
@@ -94,13 +100,18 @@ class Reckoner:
                 rows += [self._row(turn, scenario, each) for each in made]
                 behind = behind or left > 0
                 behind = behind or any(each.kind == Kind.ASSUMED for each in made)
-        priced = [self._price_row(row, held.get((row.scenario, row.slot_start))) for row in rows]
+        priced = [
+            self._price_row(row, held.get((row.scenario, row.slot_start, row.slot_end)))
+            for row in rows
+        ]
         self._journal.ledger.mark(run.run, marks, turn.since, priced)
         # A further mark may make a whole slot of what could not be measured in this turn.
         further = any(each not in turn.marks for each in marks)
         return run.finished_at is None or behind or further
 
-    def _turn(self, run: RunRow, catalogue: Catalogue, now: datetime) -> _Turn | None:
+    def _turn(
+        self, run: RunRow, catalogue: Catalogue, now: datetime, *, anew: bool
+    ) -> _Turn | None:
         """Read what a turn needs; None where nothing can be told now."""
         ledger = self._journal.ledger
         marks = ledger.newest_marks(run.run, 2)
@@ -115,8 +126,14 @@ class Reckoner:
         horizon = max(until, self._horizon(run, now))
         history = RunHistory(self._journal, run, catalogue, self._grid, until=horizon, heard=until)
         assumed = ledger.first_slot_of_kind(run.run, Kind.ASSUMED)
+        starts = [since]
         if assumed is not None and assumed < since and history.measured(run.baseline):
-            since, marks = assumed, ledger.token_marks(run.run)
+            starts.append(self._grid.slot(assumed)[0])
+        if anew:
+            cut = (each for each in ledger.reckoned(run.run) if self._grid.slot(each[0]) != each)
+            starts += [self._grid.slot(start)[0] for start, _ in cut]
+        if min(starts) < since:
+            since, marks = min(starts), ledger.token_marks(run.run)
         return _Turn(
             run=run,
             catalogue=catalogue,
@@ -151,7 +168,7 @@ class Reckoner:
 
         A slot in which it was not looked at takes its share of what was trained around it, by time.
         """
-        looked = {mark.slot_start: mark for mark in turn.marks}
+        looked = {(mark.slot_start, mark.slot_end): mark for mark in turn.marks}
         begin = max(turn.since, turn.first.at)
         last = self._slot_before(turn.until, turn.first.at)[0]
         known = [(mark.at, mark.tokens) for mark in turn.marks]
@@ -159,7 +176,7 @@ class Reckoner:
         known += turn.history.told(begin, turn.until)
         for _, end in self._grid.parts(begin, max(begin, turn.until)):
             slot_start, slot_end = self._slot_before(end, turn.first.at)
-            mark, at = looked.get(slot_start), end
+            mark, at = looked.get((slot_start, slot_end)), end
             if slot_start == last:
                 tokens, at = turn.run.tokens, turn.until
             elif mark is not None:
@@ -201,7 +218,7 @@ class Reckoner:
         begin = max(turn.since, turn.first.at)
         tokens = {mark.slot_start: mark.tokens for mark in marks}
         before = max(
-            (each for each in turn.marks if each.slot_start < turn.since or each == turn.first),
+            (each for each in turn.marks if each.slot_end <= turn.since or each == turn.first),
             key=lambda each: each.at,
             default=turn.first,
         ).tokens

@@ -24,7 +24,10 @@ from wattmesh.policies.baseline import (
 )
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.telemetry.ledger import SlotGrid
+from wattmesh.telemetry.readings import SPREAD
 from wattmesh.telemetry.unobserved import PATIENCE
+
+MICROSECOND = timedelta(microseconds=1)
 
 MOST_STRETCHES = 12
 """Drift is followed over so many stays at most, the newest: each costs a look at the ledger."""
@@ -153,18 +156,21 @@ class RunHistory:
         chosen = [*whole[:EDGE_SLOTS], *whole[EDGE_SLOTS:][-RECENT_SLOTS:]]
         if not chosen:
             return
-        powers: dict[datetime, SlotPower] = {}
+        powers: dict[Span, SlotPower] = {}
         for part in (chosen[:EDGE_SLOTS], chosen[EDGE_SLOTS:]):
             if part:
                 powers |= self._journal.by_slot.powers(self._run.run, part[0][0], part[-1][1])
-        told = self._journal.ledger.token_marks(
-            self._run.run, chosen[0][0] - 2 * timedelta(seconds=self._grid.interval_s)
-        )
-        marks = {after.slot_start: (before, after) for before, after in pairwise(told)}
+        two_before = self._before(self._before(chosen[0][0]))
+        told = self._journal.ledger.token_marks(self._run.run, two_before)
+        marks = {
+            (after.slot_start, after.slot_end): (before, after) for before, after in pairwise(told)
+        }
         for start, until in chosen:
-            power, mark = powers.get(start), marks.get(start)
+            power, mark = powers.get((start, until)), marks.get((start, until))
             if power is None or mark is None or power.gpus < self._gpus_at(start):
                 continue
+            if SPREAD in power.quality:
+                continue  # laid over it by time: some of its joules are of other points
             before, after = mark
             if before.at < stretch.start:
                 continue  # tokens of another point are among them
@@ -180,6 +186,10 @@ class RunHistory:
                 upper_w=(power.energy_mj + power.upper_mj) / 1000 / seconds,
                 quality=power.quality,
             )
+
+    def _before(self, slot_start: datetime) -> datetime:
+        """Give where the slot before one begins."""
+        return self._grid.slot(slot_start - MICROSECOND)[0]
 
     def _booked(self) -> datetime:
         """Give up to when the joules of all its GPUs are here; late devices are not waited for."""

@@ -14,11 +14,12 @@ from typing import Any
 
 from wattmesh.controller.books.accounts import ACTUAL, BASELINE, BEST_SINGLE
 from wattmesh.controller.books.constant_pue import pues, slots_at, unclaimed_at
-from wattmesh.controller.books.scopes import gpus_read
+from wattmesh.controller.books.scopes import MIXED, gpus_read, mixed_launches
+from wattmesh.controller.books.spread import Laid, bounded
 from wattmesh.controller.books.unclaimed import Unclaimed, unclaimed_ug
-from wattmesh.controller.journal.by_slot import ScenarioSlot
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
+from wattmesh.controller.journal.scenario_slots import ScenarioSlot
 from wattmesh.controller.journal.stays import LaunchRow
 from wattmesh.policies.baseline import (
     BEHIND,
@@ -30,13 +31,15 @@ from wattmesh.policies.baseline import (
     Slot,
     difference,
 )
+from wattmesh.telemetry.ledger import Span
 from wattmesh.telemetry.readings import flags_of
 
 MOST_LOOKS = 5
 NOTHING_READ = "none of its GPUs was ever read"
 UNKNOWN_GPUS = "which GPUs its ranks use is not known"
-EARLIER_VERSION = "its baseline was kept by an earlier version, which did not note where it was"
+EARLIER_VERSION = "it began under an earlier version, which did not note where it was"
 NO_BASELINE = "it has no catalogue, so no baseline"
+OVERLAP = "the length of slots was changed in the midst of one, and not all of that is comparable"
 SPLIT_DARK = "some of what it is parted by was not read"
 SPLIT_PUES = "the PUE of the settings was changed within it"
 SINGLE_BEHIND = "the best single point has not trained as many tokens yet"
@@ -118,10 +121,15 @@ def run_saving(
     beyond = unclaimed_ug(journal, launches)
     known = _all_known(journal, run, launches)
     starts = [each.start for each in launches]
+    doubt = _not_from_the_first(journal, run)
+    if not doubt and any(each.hosts for each in slots):
+        doubt = mixed_launches(journal, run, launches)
 
-    def told(slots: Sequence[ScenarioSlot], beyond: Mapping[datetime, Unclaimed]) -> Saving:
+    def told(slots: Sequence[ScenarioSlot], beyond: Mapping[Span, Unclaimed]) -> Saving:
         slots = _with_unclaimed(slots, beyond)
-        return saving(slots, tokens, baseline=run.baseline, known=known, launches=starts)
+        return saving(
+            slots, tokens, baseline=run.baseline, known=known, launches=starts, doubt=doubt
+        )
 
     found, several = told(slots, beyond), pues(slots, beyond.values())
     if len(several) < 2 or not found.settled:
@@ -129,6 +137,13 @@ def run_saving(
     return least(
         found, {pue: told(slots_at(slots, pue), unclaimed_at(beyond, pue)) for pue in several}
     )
+
+
+def _not_from_the_first(journal: Journal, run: RunRow) -> str:
+    """Say that it is not known where a run was at first; "" when it is."""
+    first, stays = journal.ledger.first_mark(run.run), journal.stays.of(run.run)
+    noted = first is not None and stays and stays[0].at <= first.at
+    return "" if noted else EARLIER_VERSION
 
 
 def least(found: Saving, by_pue: Mapping[int, Saving]) -> Saving:
@@ -168,15 +183,16 @@ def _all_known(journal: Journal, run: RunRow, launches: Sequence[LaunchRow]) -> 
 
 
 def _with_unclaimed(
-    slots: Sequence[ScenarioSlot], beyond: Mapping[datetime, Unclaimed]
+    slots: Sequence[ScenarioSlot], beyond: Mapping[Span, Unclaimed]
 ) -> tuple[ScenarioSlot, ...]:
     """Raise the most a run emitted by what nobody was charged for of its GPUs' joules."""
     if not beyond:
         return tuple(slots)
-    there = {each.slot_start for each in slots if each.scenario == ACTUAL}
+    there = {_span(each) for each in slots if each.scenario == ACTUAL}
     missing = [
         ScenarioSlot(
             slot_start=start,
+            slot_end=end,
             scenario=ACTUAL,
             kind="",
             tokens=0,
@@ -187,11 +203,11 @@ def _with_unclaimed(
             signals=frozenset(),
             qualities=frozenset(),
         )
-        for start in beyond.keys() - there
+        for start, end in beyond.keys() - there
     ]
     found = []
-    for each in sorted((*slots, *missing), key=lambda slot: (slot.slot_start, slot.scenario)):
-        nobodys = beyond.get(each.slot_start) if each.scenario == ACTUAL else None
+    for each in sorted((*slots, *missing), key=lambda slot: (*_span(slot), slot.scenario)):
+        nobodys = beyond.get(_span(each)) if each.scenario == ACTUAL else None
         more_ug = nobodys.carbon_ug if nobodys else 0
         known = each.upper_ug is not None and more_ug is not None
         upper_ug = (each.upper_ug or 0) + (more_ug or 0) if known else None
@@ -217,6 +233,7 @@ def saving(
     baseline: str,
     known: bool,
     launches: Sequence[datetime] = (),
+    doubt: str = "",
 ) -> Saving:
     """Compute a saving. Pure.
 
@@ -226,6 +243,7 @@ def saving(
         baseline: its submitted point; "" for none.
         known: the GPUs of all its ranks are known.
         launches: when each of its launches began, in time order.
+        doubt: why none is told, which these slots do not show; "" where they show all.
     """
     own = [each for each in slots if each.scenario == ACTUAL]
     spent = Saving(
@@ -235,7 +253,8 @@ def saving(
         signals=tuple(sorted({name for each in slots for name in each.signals})),
         flags=flags_of(*(word for each in slots for word in each.qualities)),
     )
-    why = _untold(own, spent.signals, baseline=baseline, known=known) or _mixed(own, launches)
+    why = _untold(own, spent.signals, baseline=baseline, known=known)
+    why = why or doubt or _mixed(own, launches) or _overlaps(slots)
     kinds = {each.kind for each in slots if each.scenario == BASELINE}
     if not why and not kinds <= {Kind.AS_RUN, Kind.MODELLED, Kind.ASSUMED}:
         why = EARLIER_VERSION
@@ -268,6 +287,36 @@ def _untold(
     return ""
 
 
+def _span(slot: ScenarioSlot) -> Span:
+    """Give when a slot begins and ends."""
+    return slot.slot_start, slot.slot_end
+
+
+def _together(slots: Sequence[ScenarioSlot]) -> list[list[ScenarioSlot]]:
+    """Part slots of all scenarios where one ends and none goes on; they are in time order.
+
+    Slots of one length are each by itself. Where the length was changed within a slot, what was
+    booked of that time is compared as a whole.
+    """
+    found: list[list[ScenarioSlot]] = []
+    until = None
+    for each in slots:
+        if until is None or each.slot_start >= until:
+            found.append([])
+        found[-1].append(each)
+        until = max(until or each.slot_end, each.slot_end)
+    return found
+
+
+def _overlaps(slots: Sequence[ScenarioSlot]) -> str:
+    """Say that slots of other kinds lie upon each other in a scenario; "" where none do."""
+    for group in _together(slots):
+        kinds = {(each.scenario, each.kind) for each in group}
+        if len(kinds) > len({scenario for scenario, _ in kinds}):
+            return OVERLAP
+    return ""
+
+
 def _mixed(own: Sequence[ScenarioSlot], launches: Sequence[datetime]) -> str:
     """Say that processors were read in some slots and not in others; "" where they were not.
 
@@ -281,7 +330,7 @@ def _mixed(own: Sequence[ScenarioSlot], launches: Sequence[datetime]) -> str:
         slots = list(group)
         fewer = fewer or len({each.hosts for each in (slots[:-1] or slots)}) > 1
     if fewer:
-        return "processors and memory were not read on the same nodes throughout"
+        return MIXED
     if 0 < with_host < len(read):
         return (
             f"processors and memory were read in {with_host} of its {len(read)} slots only, so its "
@@ -320,20 +369,27 @@ def _sum(parts: Any) -> int | None:
 
 def _beside(slots: Sequence[ScenarioSlot], scenario: str) -> list[Slot]:
     """Put a scenario's slots beside the run's own, in time order."""
-    found = []
-    for _, group in groupby(slots, key=lambda each: each.slot_start):
-        by_scenario = {each.scenario: each for each in group}
-        own, other = by_scenario.get(ACTUAL), by_scenario.get(scenario)
-        as_run = other is not None and other.kind == Kind.AS_RUN
+    found, laid = list[Slot](), list[Laid]()
+    for group in _together(slots):
+        own = [each for each in group if each.scenario == ACTUAL]
+        other = [each for each in group if each.scenario == scenario]
+        kinds = {each.kind for each in other}
         found.append(
             Slot(
-                tokens=other.tokens if other else 0,
-                carbon_ug=other.carbon_ug if other else 0,
-                upper_ug=other.upper_ug if other else 0,
-                own_ug=own.carbon_ug if own else 0,
-                own_upper_ug=own.upper_ug if own else 0,
-                as_run=as_run,
-                settled=other is None or other.kind != Kind.ASSUMED,
+                tokens=sum(each.tokens for each in other),
+                carbon_ug=_sum(each.carbon_ug for each in other),
+                upper_ug=_sum(each.upper_ug for each in other),
+                own_ug=_sum(each.carbon_ug for each in own),
+                own_upper_ug=_sum(each.upper_ug for each in own),
+                as_run=kinds == {Kind.AS_RUN},
+                settled=Kind.ASSUMED not in kinds,
             )
         )
-    return found
+        laid.append(
+            Laid(
+                energy_mj=sum(each.spread_mj for each in own),
+                carbon_ug=sum(each.spread_ug for each in own),
+                rates=tuple(each.rate for each in own if each.spread_mj),
+            )
+        )
+    return bounded(found, laid)

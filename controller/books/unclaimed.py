@@ -31,11 +31,12 @@ class Unclaimed:
     """
 
     slot_start: datetime
+    slot_end: datetime
     carbon_ug: int | None
     pue_milli: int = 1000
 
 
-def unclaimed_ug(journal: Journal, launches: Sequence[LaunchRow]) -> Mapping[datetime, Unclaimed]:
+def unclaimed_ug(journal: Journal, launches: Sequence[LaunchRow]) -> Mapping[Span, Unclaimed]:
     """Give the most a run drew of nobody's joules, by slot.
 
     Args:
@@ -45,12 +46,14 @@ def unclaimed_ug(journal: Journal, launches: Sequence[LaunchRow]) -> Mapping[dat
     Raises:
         JournalUnavailable: the journal does not answer.
     """
-    found: dict[datetime, Unclaimed] = {}
+    found: dict[Span, Unclaimed] = {}
     for row in unclaimed(journal, launches):
-        before_ug = found[row.slot_start].carbon_ug if row.slot_start in found else 0
+        slot = (row.slot_start, row.slot_end)
+        before_ug = found[slot].carbon_ug if slot in found else 0
         known = before_ug is not None and row.carbon_ug is not None
-        found[row.slot_start] = Unclaimed(
+        found[slot] = Unclaimed(
             slot_start=row.slot_start,
+            slot_end=row.slot_end,
             carbon_ug=(before_ug or 0) + (row.carbon_ug or 0) if known else None,
             pue_milli=row.pue_milli,
         )

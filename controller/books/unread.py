@@ -30,15 +30,18 @@ BoardLimits = Callable[[], Mapping[str, float]]
 class Unread:
     """Keeps the rows of unread time as they should be."""
 
-    def __init__(self, journal: Journal, grid: SlotGrid, limits: BoardLimits) -> None:
-        """Keep the journal, its slots, and who knows the boards' limits."""
+    def __init__(self, journal: Journal, limits: BoardLimits) -> None:
+        """Keep the journal, and who knows the boards' limits."""
         self._journal = journal
-        self._grid = grid
         self._limits = limits
         self._since = NEVER
 
-    def book(self, now: datetime) -> None:
+    def book(self, now: datetime, grid: SlotGrid) -> None:
         """Bring the rows of unread time up to `now`.
+
+        Args:
+            now: the wall clock.
+            grid: slots of the ledger.
 
         Raises:
             JournalUnavailable: the next turn does it.
@@ -51,10 +54,10 @@ class Unread:
         holdings = [self._found(each) for each in coverage.holdings(self._since, now, heard)]
         held = coverage.unread(holdings)
         covered, limits = coverage.covered(), Limits(by_gpu=self._limits())
-        found = rows(holdings, covered, self._grid, limits, now)
+        found = rows(holdings, covered, grid, limits, now)
         if found and not limits.by_gpu:
             limits = Limits(by_gpu={}, by_run=self._drawn({row.run for row in found}, holdings))
-            found = rows(holdings, covered, self._grid, limits, now)
+            found = rows(holdings, covered, grid, limits, now)
         wanted = {(row.gpu_uuid, row.run, row.slot_start): row for row in found}
         wanted = {
             key: raised(row, held.get(key), measured=not limits.by_gpu)

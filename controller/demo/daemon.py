@@ -16,6 +16,7 @@ from wattmesh import durable
 from wattmesh.controller.cli.client import Daemon, DaemonUnreachable, segment
 from wattmesh.controller.demo.plan import TRACE, ZONE, DemoPlan
 from wattmesh.controller.demo.process import Child, Children, DemoFailed, wait_for
+from wattmesh.controller.sqlite_url import sqlite_url
 from wattmesh.errors import JournalUnavailable
 from wattmesh.telemetry.fake_nvml import LIBRARY
 
@@ -55,7 +56,7 @@ def settings_text(plan: DemoPlan, places: Places, *, mode: str, plays_at: dateti
 mode = "{mode}"
 
 [journal]
-url = "sqlite:///{places.journal}"
+url = {json.dumps(sqlite_url(places.journal))}
 trust_clock = true
 
 [api]

@@ -19,6 +19,7 @@ from wattmesh.controller.demo.record import Beginning, Found, RunFacts, SwitchFa
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.switches import SwitchRow
+from wattmesh.controller.sqlite_url import sqlite_url
 from wattmesh.integrations.carbon.trace import load
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.reconfig.catalogue import Catalogue
@@ -105,7 +106,7 @@ def read(
 
 def _journal(places: Places) -> Journal:
     """Open the journal of one run of the demo."""
-    return Journal.open(f"sqlite:///{places.journal}")
+    return Journal.open(sqlite_url(places.journal))
 
 
 def _budget(journal: Journal) -> budget.BudgetView:

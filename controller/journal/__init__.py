@@ -21,12 +21,15 @@ The map:
     caps.py              power caps that operators ordered: append-only
     stays.py             where each run was when, and its launches
     coverage.py          which time of each GPU is booked, and who held it
+    read_once.py         what two readers of one device booked of the same time, cut
     outages.py           how much of its time a run stood in outages nobody ordered
     forecasts.py         forecasts as they were issued, and the skill of their sources
     carbon.py            what was observed of the grid, append-only, and how its polls went
     ledger.py            joules and grams per slot
+    ledger_slots.py      where its slots begin and end, over every change of the settings
     sums.py              what the ledger adds up to, old slots added up once
     by_slot.py           the same slot by slot, for budgets and reports
+    scenario_slots.py    the same of one run in every scenario
     spent.py             what was spent of it, old slots read once
     budgets.py           plans of budgets, months closed and reopened: all append-only
     leadership.py        who leads, and the epoch that fences everybody else

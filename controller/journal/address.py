@@ -8,7 +8,9 @@ from wattmesh.controller.settings.secrets import read_secret
 
 def journal_url(settings: Settings) -> str:
     """Give the database's full address, the password taken from its file."""
-    url, secret = make_url(settings.journal.url), settings.journal.password_file
-    if secret is not None:
-        url = url.set(password=read_secret("journal.password_file", secret))
+    secret = settings.journal.password_file
+    if secret is None:
+        return settings.journal.url
+    password = read_secret("journal.password_file", secret)
+    url = make_url(settings.journal.url).set(password=password)
     return url.render_as_string(hide_password=False)

@@ -9,27 +9,44 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, case, func, select, update
 
 from wattmesh.controller.journal.frozen_catalogue import to_stored
 from wattmesh.controller.journal.introduced import incarnation_row, registered
 from wattmesh.controller.journal.liveness import Known, Liveness
+from wattmesh.controller.journal.run_nodes import HERE
 from wattmesh.controller.journal.run_row import RunPlan
 from wattmesh.controller.journal.stays import RESTART
-from wattmesh.controller.journal.tables import INCARNATIONS, RUNS
+from wattmesh.controller.journal.tables import INCARNATIONS, RUN_NODES, RUNS
 from wattmesh.controller.journal.values import to_text, to_us, upsert
-from wattmesh.errors import Fenced, InputInvalid, Refused
+from wattmesh.errors import Fenced, InputInvalid, Refused, RetryLater
 from wattmesh.policies.best_single import best_single
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.reconfig.wire import Register
 
 _HELD = select(RUNS).where(RUNS.c.run == bindparam("which")).with_for_update()
 _CHANGE = update(RUNS).where(RUNS.c.run == bindparam("which"))
-_THEIRS = select(RUNS).where(RUNS.c.owner_uid == bindparam("uid"), RUNS.c.finished_at.is_(None))
-_NEW = select(func.count()).where(
-    RUNS.c.owner_uid == bindparam("uid"),
-    RUNS.c.registered_at >= bindparam("since_us"),
-    RUNS.c.run != bindparam("which"),
+_BOUND = RUNS.outerjoin(RUN_NODES, RUN_NODES.c.run == RUNS.c.run)
+_VOUCHED = and_(
+    RUNS.c.owner_uid == bindparam("uid"), func.coalesce(RUN_NODES.c.node, HERE) == bindparam("node")
+)
+_THEIRS = select(RUNS).select_from(_BOUND).where(_VOUCHED, RUNS.c.finished_at.is_(None))
+_NEW = (
+    select(func.count())
+    .select_from(_BOUND)
+    .where(
+        _VOUCHED, RUNS.c.registered_at >= bindparam("since_us"), RUNS.c.run != bindparam("which")
+    )
+)
+_LAUNCHES = (
+    select(
+        func.count(case((INCARNATIONS.c.run == bindparam("which"), 1))),
+        func.coalesce(
+            func.sum(func.length(INCARNATIONS.c.gpus) + func.length(INCARNATIONS.c.released)), 0
+        ),
+    )
+    .select_from(_BOUND.join(INCARNATIONS, INCARNATIONS.c.run == RUNS.c.run))
+    .where(_VOUCHED, INCARNATIONS.c.started_at >= bindparam("since_us"))
 )
 _NAMED_FIRST = (
     select(RUNS.c.owner_uid)
@@ -48,6 +65,13 @@ MOST_RUNS = 100_000
 
 NEW_RUNS_FACTOR, NEW_RUNS_TIME = 2, timedelta(hours=1)
 """A user begins at most so many times the quota of new runs in so long."""
+
+
+MOST_LAUNCHES = 240
+"""Of one run in an hour: one that crashes at once and is started again every 15 s."""
+
+MOST_NAMED = 16 << 20
+"""Letters of GPU names that the launches of one user may tell in an hour: 250,000 GPUs."""
 
 
 class Forgotten(InputInvalid):
@@ -134,15 +158,19 @@ def make_room(
     *,
     now: datetime,
     most: int,
+    node: str = HERE,
 ) -> None:
     """End the longest silent run of a user who has as many as may be.
+
+    Counted by the node that vouches for the uid: what a node makes up uses up no room elsewhere.
 
     Raises:
         Refused: all of them report.
     """
-    rows = connection.execute(_THEIRS, {"uid": uid}).all()
+    whose = {"uid": uid, "node": node}
+    rows = connection.execute(_THEIRS, whose).all()
     others = [row for row in rows if row.run != message.run]
-    begun = {"uid": uid, "since_us": to_us(now - NEW_RUNS_TIME), "which": message.run}
+    begun = {**whose, "since_us": to_us(now - NEW_RUNS_TIME), "which": message.run}
     new = connection.execute(_NEW, begun).scalar_one()
     if new >= NEW_RUNS_FACTOR * most and len(others) == len(rows):
         raise Refused(
@@ -161,6 +189,28 @@ def make_room(
     for row in oldest[: len(others) - most + 1]:
         end_run(connection, row, f"{EXPIRED}made room for a newer run of uid {uid}", now)
         liveness.forget(row.run)
+
+
+def check_launches(
+    connection: Connection, message: Register, uid: int, *, now: datetime, node: str = HERE
+) -> None:
+    """Let nobody fill the journal by launching again and again: every launch is kept.
+
+    Raises:
+        RetryLater: so many were launched, or so much was told of GPUs, within an hour.
+    """
+    asked = {"uid": uid, "node": node, "since_us": to_us(now - NEW_RUNS_TIME), "which": message.run}
+    launches, letters = connection.execute(_LAUNCHES, asked).one()
+    if launches >= MOST_LAUNCHES:
+        raise RetryLater(
+            f"run {message.run} was launched {launches} times within an hour, and no more are "
+            "kept: see why it ends; it trains on, and is let in again as the hour passes"
+        )
+    if letters and letters + len(to_text(message.gpus)) > MOST_NAMED:
+        raise RetryLater(
+            f"launches of uid {uid} named GPUs with {letters} letters within an hour, and no more "
+            f"than {MOST_NAMED} are kept: launch less often; it is let in as the hour passes"
+        )
 
 
 def check_newer(

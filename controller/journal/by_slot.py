@@ -7,18 +7,22 @@ gives of it, days that were rolled up included where a method says so.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, permutations
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, case, func, select
 
 from wattmesh.controller.journal.engine import Database
-from wattmesh.controller.journal.spent import ACTUAL, UNPRICED, SpentSlots
+from wattmesh.controller.journal.scenario_slots import (
+    OTHER_COMPONENTS,
+    ScenarioSlot,
+    scenario_slots,
+)
+from wattmesh.controller.journal.spent import ACTUAL, SpentSlots
 from wattmesh.controller.journal.tables import EMISSIONS, ENERGY
 from wattmesh.controller.journal.values import from_us, to_us, with_moments
 from wattmesh.policies.budget import Spent
-from wattmesh.telemetry.attribution import HOST_DEVICES
-from wattmesh.telemetry.carbon import signal_quality
+from wattmesh.telemetry.ledger import Span
 from wattmesh.telemetry.readings import Component, Quality, component_of, merged_quality
 from wattmesh.telemetry.unobserved import UNOBSERVED
 
@@ -28,9 +32,6 @@ DAY_US = 86_400_000_000
 
 NOBODYS = ("idle", "unattributed")
 """Lines of joules that no run is charged for."""
-
-OTHER_COMPONENTS = tuple(f"{each}%" for each in HOST_DEVICES)
-"""Devices that are no GPUs, by how their names begin."""
 
 _SUMMED = (
     "slot_start",
@@ -91,48 +92,12 @@ class SlotPower:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PueGrams:
-    """Grams that were priced with one PUE, in thousandths; `upper_ug`: the most beyond them."""
-
-    pue_milli: int
-    carbon_ug: int
-    upper_ug: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScenarioSlot:
-    """One slot of one run in one scenario, all devices together.
-
-    Attributes:
-        kind: of a scenario that is not the run itself: as_run, modelled, assumed; "" of the run.
-        carbon_ug: None: some of its joules have no price. `upper_ug`: likewise of the most that
-            was drawn unobserved.
-        read: joules of some GPU were measured. `hosts`: meters of processors or memory that were.
-        signals: what its grams are accounted in. `qualities`: of intensity and joules.
-        by_pue: its grams by the PUE that they were priced with; a slot has one.
-    """
-
-    slot_start: datetime
-    scenario: str
-    kind: str
-    tokens: int
-    carbon_ug: int | None
-    upper_ug: int | None
-    read: bool
-    hosts: int
-    signals: frozenset[str]
-    qualities: frozenset[str]
-    by_pue: tuple[PueGrams, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NobodysSlot:
     """What one GPU drew in one slot while nobody could be charged for it.
 
     Attributes:
         line: idle | unattributed.
-        signal: what its grams are accounted in. `carbon_ug`: None without a price.
-        pue_milli: that it was priced with.
+        signal: what its grams are accounted in. `carbon_ug`: None without a price; of `pue_milli`.
         quality: of the intensity. `energy_quality`: of the joules.
     """
 
@@ -258,67 +223,39 @@ class BySlot:
         with self._database.reading() as connection:
             return int(connection.execute(query).scalar() or 0) / 1000
 
-    def powers(self, run: str, start: datetime, end: datetime) -> dict[datetime, SlotPower]:
-        """Give what a run drew in slots that begin in [start, end), by their start."""
+    def powers(self, run: str, start: datetime, end: datetime) -> dict[Span, SlotPower]:
+        """Give what a run drew in slots that begin in [start, end) and that no other overlaps."""
         table = ENERGY.c
+        amounts = (table.gpu_uuid, table.energy_mj, table.upper_mj, table.quality)
         query = (
-            select(table.slot_start, table.gpu_uuid, table.energy_mj, table.upper_mj, table.quality)
+            select(*(table[name] for name in _TIMES), *amounts)
             .where(table.run == run, table.slot_start.between(to_us(start), to_us(end) - 1))
-            .order_by(table.slot_start)
+            .order_by(table.slot_start, table.slot_end)
         )
-        found: dict[datetime, SlotPower] = {}
+        found: dict[Span, SlotPower] = {}
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
             shared = {
                 (int(row.slot_start), row.gpu_uuid): int(row.energy_mj)
                 for row in connection.execute(_not_of(run, start, end))
             }
-        for start_us, group in groupby(rows, key=lambda row: int(row.slot_start)):
+        for (start_us, end_us), group in groupby(rows, key=lambda row: (*map(int, row[:2]),)):
             parts = list(group)
             gpus = {row.gpu_uuid for row in parts if component_of(row.gpu_uuid) is Component.GPU}
-            found[from_us(start_us)] = SlotPower(
+            found[from_us(start_us), from_us(end_us)] = SlotPower(
                 energy_mj=sum(row.energy_mj or 0 for row in parts),
                 upper_mj=sum(row.upper_mj for row in parts)
                 + sum(shared.get((start_us, gpu), 0) for gpu in gpus),
                 gpus=len(gpus),
                 quality=merged_quality(row.quality for row in parts if row.energy_mj is not None),
             )
-        return found
+        upon = {one for one, two in permutations(found, 2) if one[0] < two[1] and two[0] < one[1]}
+        return {span: each for span, each in found.items() if span not in upon}
 
     def scenarios(self, run: str) -> tuple[ScenarioSlot, ...]:
         """Give a run's slots in every scenario, in time order."""
-        table = EMISSIONS.c
-        priced = table.g_milli_per_kwh.is_not(None)
-        key = (
-            table.slot_start,
-            table.scenario,
-            table.signal,
-            table.quality,
-            table.energy_quality,
-            table.pue_milli,
-        )
-        kind = case((table.scenario == ACTUAL, ""), else_=table.line)
-        hosts = or_(*(table.gpu_uuid.like(each) for each in OTHER_COMPONENTS))
-        query = (
-            select(
-                *key,
-                func.max(kind).label("kind"),
-                func.sum(table.tokens).label("tokens"),
-                func.count(case((hosts, None), else_=table.energy_mj)).label("read"),
-                func.count(case((hosts, table.energy_mj))).label("hosts"),
-                func.coalesce(func.sum(table.carbon_ug), 0).label("carbon_ug"),
-                func.coalesce(func.sum(table.upper_ug), 0).label("upper_ug"),
-                func.sum(case((priced, 0), else_=func.coalesce(table.energy_mj, 0))).label("bare"),
-                func.sum(case((priced, 0), else_=table.upper_mj)).label("bare_upper"),
-            )
-            .where(table.run == run)
-            .group_by(*key)
-            .order_by(table.slot_start, table.scenario)
-        )
         with self._database.reading() as connection:
-            rows = connection.execute(query).all()
-        together = groupby(rows, key=lambda row: (int(row.slot_start), row.scenario))
-        return tuple(_scenario_slot(*place, list(group)) for place, group in together)
+            return scenario_slots(connection, run)
 
     def changed(self, slot_starts_us: Iterable[int]) -> None:
         """Hear that rows of these slots were written by this process."""
@@ -343,8 +280,7 @@ class BySlot:
     def gpu_s(self, start: datetime, end: datetime) -> dict[str, float]:
         """Give GPU seconds per run in slots that begin in [start, end), up to `end`.
 
-        A slot that a GPU spent for several runs or lines is split evenly between them: the ledger
-        keeps joules of each, not seconds.
+        A slot that a GPU spent for several runs or lines is split evenly: no seconds are kept.
         """
         table = ENERGY.c
         gpus = and_(*(table.gpu_uuid.not_like(each) for each in OTHER_COMPONENTS))
@@ -412,46 +348,6 @@ def _not_of(run: str, start: datetime, end: datetime) -> Select[Any]:
         .where(table.slot_start.between(to_us(start), to_us(end) - 1), table.run != run)
         .where(table.energy_mj > 0, own)
         .group_by(table.slot_start, table.gpu_uuid)
-    )
-
-
-_GRAMS = ("carbon_ug", "upper_ug")
-
-
-def _scenario_slot(start_us: int, scenario: str, rows: Sequence[Row[Any]]) -> ScenarioSlot:
-    """Put the sums of one slot together."""
-    parts = [row._mapping for row in rows]
-    carbon_ug, upper_ug = (sum(int(row[name]) for row in parts) for name in _GRAMS)
-    return ScenarioSlot(
-        slot_start=from_us(start_us),
-        scenario=scenario,
-        kind=max(row.kind for row in rows),
-        tokens=sum(int(row.tokens) for row in rows),
-        carbon_ug=None if any(row.bare for row in rows) else carbon_ug,
-        upper_ug=None if any(row.bare_upper for row in rows) else upper_ug,
-        read=any(row.read for row in rows),
-        hosts=sum(row.hosts for row in rows),
-        signals=frozenset(row.signal for row in rows if row.quality not in ("", UNPRICED)),
-        qualities=frozenset(
-            word
-            for row in rows
-            for word in (row.quality, row.energy_quality, signal_quality(row.signal))
-        ),
-        by_pue=_by_pue(rows),
-    )
-
-
-def _by_pue(rows: Sequence[Row[Any]]) -> tuple[PueGrams, ...]:
-    """Sum the grams of one slot by their PUE; rows without any say nothing of it."""
-    found: dict[int, tuple[int, int]] = {}
-    for row in rows:
-        grams = (int(row.carbon_ug), int(row.upper_ug))
-        if any(grams):
-            carbon_ug, upper_ug = found.get(row.pue_milli, (0, 0))
-            found[row.pue_milli] = (carbon_ug + grams[0], upper_ug + grams[1])
-    return tuple(
-        PueGrams(pue_milli=pue_milli, carbon_ug=carbon_ug, upper_ug=upper_ug)
-        for pue_milli, (carbon_ug, upper_ug) in sorted(found.items())
     )
 
 

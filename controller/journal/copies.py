@@ -22,7 +22,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from wattmesh import durable, migrations
 from wattmesh.controller.journal import identity
 from wattmesh.controller.journal.engine import Database
+from wattmesh.controller.journal.failures import Locked
 from wattmesh.controller.journal.identity import Identity
+from wattmesh.controller.sqlite_url import sqlite_url
 from wattmesh.errors import CallHuman, InputInvalid, JournalUnavailable, Refused, RetryLater
 
 T = TypeVar("T")
@@ -69,7 +71,7 @@ def in_use(database: Database) -> int | None:
     """Hold a SQLite journal's lock together with other daemons; give it. None for PostgreSQL.
 
     Raises:
-        JournalUnavailable: it is being restored.
+        Locked: it is being restored. JournalUnavailable: the lock cannot be had at all.
     """
     path = _file(database)
     if path is None:
@@ -77,9 +79,7 @@ def in_use(database: Database) -> int | None:
     try:
         return durable.hold(path, shared=True)
     except durable.Held as error:
-        raise JournalUnavailable(
-            f"the journal {path} is being restored by process {error.holder}"
-        ) from error
+        raise Locked(f"the journal {path} is being restored by process {error.holder}") from error
     except OSError as error:
         raise JournalUnavailable(
             f"{path}.lock cannot be opened ({error.strerror}): it must belong to the daemon's user"
@@ -133,7 +133,7 @@ def restore(
                 f"{standing[0]} stands there: --replace moves it aside (it is not deleted)"
             )
         if _copy(source, stage, live=False) != migrations.HEAD:
-            upgrade(f"sqlite:///{stage}")
+            upgrade(sqlite_url(stage))
         made = _in(stage, identity.make_another)
         os.chown(stage, *owner)
         stage.chmod(MODE)
@@ -311,7 +311,7 @@ def _in(stage: Path, work: Callable[[Connection], T]) -> T:
     Raises:
         RetryLater: the disk does not take it.
     """
-    engine = create_engine(f"sqlite:///{stage}", poolclass=NullPool)
+    engine = create_engine(sqlite_url(stage), poolclass=NullPool)
     try:
         with engine.begin() as connection:
             return work(connection)

@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select
 
-from wattmesh.controller.journal.by_slot import OTHER_COMPONENTS
 from wattmesh.controller.journal.engine import Database
+from wattmesh.controller.journal.scenario_slots import OTHER_COMPONENTS
 from wattmesh.controller.journal.tables import (
     CLOSED_RUNS,
     COVERAGE,
@@ -24,6 +24,7 @@ from wattmesh.controller.journal.tables import (
 )
 from wattmesh.controller.journal.values import columns, from_us, to_us, upsert, with_moments
 from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
+from wattmesh.telemetry.readings import SPREAD
 from wattmesh.telemetry.unobserved import PATIENCE, UNOBSERVED, Holding, Span
 
 RUN = "run"
@@ -141,7 +142,7 @@ class CoverageStore:
     def largest_w(self, run: str) -> dict[Span, float]:
         """Give by slot the largest mean draw, in watts, of any GPU that a run held all through it.
 
-        Only GPUs of which all of that slot was read, and that had no other row in it.
+        Only GPUs of which all of that slot was read by itself, and that had no other row in it.
         """
         table, other = ENERGY.c, ENERGY.alias()
         alone = not_(
@@ -156,6 +157,7 @@ class CoverageStore:
             select(table.slot_start, table.slot_end, draw_w.label("power_w"))
             .join(COVERAGE, COVERAGE.c.gpu_uuid == table.gpu_uuid)
             .where(table.run == run, table.line == RUN, table.unobserved_ms == 0, alone)
+            .where(table.quality.not_like(f"%{SPREAD}%"))
             .where(and_(*(table.gpu_uuid.not_like(each) for each in OTHER_COMPONENTS)))
             .where(table.slot_start >= COVERAGE.c.from_at, table.slot_end <= COVERAGE.c.until_at)
             .group_by(table.slot_start, table.slot_end)

@@ -10,6 +10,7 @@ outage: `InputInvalid`.
 
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,8 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DataError, DisconnectionError, IntegrityError, SQLAlchemyError
 
-from wattmesh.controller.journal.failures import in_words
+from wattmesh.controller.journal.failures import unavailable
+from wattmesh.controller.sqlite_url import sqlite_path
 from wattmesh.errors import FixInput, InputInvalid, JournalUnavailable
 from wattmesh.reconfig.ranges import clean
 
@@ -44,9 +46,13 @@ class Database:
         Raises:
             InputInvalid: the URL is neither SQLite nor PostgreSQL, or the file is on a network.
         """
+        sqlite_path(url)
         self.url = make_url(url)
         self.name = self.url.render_as_string(hide_password=True)
         self._check: Callable[[Connection], None] | None = None
+        self._away = ""
+        self._trying = threading.Lock()
+        self._trying_since_s: float | None = None
         self._unanswered_s: Callable[[], float] = lambda: 0.0
         self.engine = _engine(url)
         if not self.is_sqlite:
@@ -63,17 +69,23 @@ class Database:
         """Whether the database is a file of ours."""
         return self.engine.dialect.name == "sqlite"
 
-    def admit_by(self, check: Callable[[Connection], None]) -> None:
+    def admit_by(self, check: Callable[[Connection], None], away: str) -> None:
         """Let nobody in before `check`, made once when the database answers, has found it right.
 
         Args:
             check: raises FixInput where the database is not as it must be.
+            away: why it does not answer yet; told to whoever asks while another one tries.
         """
-        self._check = check
+        self._check, self._away = check, away
 
     def unanswered_s(self) -> float:
-        """Give how long the oldest question to the server has waited; 0 of a file."""
-        return self._unanswered_s()
+        """Give how long the oldest question to the server, or who waits to be let in, has waited.
+
+        Of a file that is open: 0.
+        """
+        since_s = self._trying_since_s
+        trying_s = 0.0 if since_s is None else time.monotonic() - since_s
+        return max(trying_s, self._unanswered_s())
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -107,20 +119,36 @@ class Database:
             self._admit()
             yield
         except SQLAlchemyError as error:
-            sentence = in_words(error, f"the journal {self.name}", BUSY_TIMEOUT_S)
-            raise JournalUnavailable(sentence) from error
+            raise self._unavailable(error) from error
 
     def _admit(self) -> None:
-        """Make the check that waits for a database that answers."""
+        """Make the check that waits for a database that answers; one caller tries at a time.
+
+        Raises:
+            JournalUnavailable: it does not answer, is not as it must be, or somebody tries now.
+        """
         check = self._check
         if check is None:
             return
-        with self._reader.connect() as connection:
-            try:
+        if not self._trying.acquire(blocking=False):
+            raise JournalUnavailable(self._away)
+        try:
+            self._trying_since_s = time.monotonic()
+            with self._reader.connect() as connection:
                 check(connection)
-            except FixInput as error:
-                raise JournalUnavailable(str(error)) from error
-        self._check = None
+            self._check = None
+        except SQLAlchemyError as error:
+            self._away = str(made := self._unavailable(error))
+            raise made from error
+        except (FixInput, JournalUnavailable) as error:
+            self._away = str(error)
+            raise JournalUnavailable(self._away) from error
+        finally:
+            self._trying_since_s = None
+            self._trying.release()
+
+    def _unavailable(self, error: SQLAlchemyError) -> JournalUnavailable:
+        return unavailable(error, f"the journal {self.name}", BUSY_TIMEOUT_S)
 
     def _still_there(self) -> None:
         """Refuse to create an empty database in the place of one that was taken away."""

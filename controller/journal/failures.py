@@ -7,6 +7,8 @@ to do; never a traceback.
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from wattmesh.errors import JournalUnavailable
+
 _LOCKED = ("database is locked", "lock timeout", "database table is locked", "deadlock detected")
 _FULL = ("database or disk is full", "No space left", "could not extend")
 _CLOSED = ("readonly database", "unable to open", "permission denied", "read-only transaction")
@@ -29,6 +31,21 @@ _AWAY = (
 )
 
 
+class Locked(JournalUnavailable):
+    """Another process has it for now: it is waited for, also at the start."""
+
+
+def unavailable(error: SQLAlchemyError, where: str, waited_s: float) -> JournalUnavailable:
+    """Make the error that a caller is told; see `in_words`."""
+    kind = Locked if any(sign in _cause(error) for sign in _LOCKED) else JournalUnavailable
+    return kind(in_words(error, where, waited_s))
+
+
+def locked(where: str, waited_s: float) -> Locked:
+    """Say that somebody else has the database `where`."""
+    return Locked(f"{where} {_locked(waited_s)}")
+
+
 def in_words(error: SQLAlchemyError, where: str, waited_s: float) -> str:
     """Say what is wrong with the database `where` and what to do.
 
@@ -42,7 +59,7 @@ def in_words(error: SQLAlchemyError, where: str, waited_s: float) -> str:
             f"{where} is too slow: every connection was busy for more than {waited_s:.0f} s; look "
             "at its disk, nothing acknowledged is lost"
         )
-    cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+    cause = _cause(error)
     for signs, sentence in (
         (_LOCKED, _locked(waited_s)),
         (_FULL, "cannot grow, its disk is full; free some space there"),
@@ -56,6 +73,11 @@ def in_words(error: SQLAlchemyError, where: str, waited_s: float) -> str:
         if any(sign in cause for sign in signs):
             return f"{where} {sentence}"
     return f"{where} does not answer ({cause}); check the database and its disk"
+
+
+def _cause(error: SQLAlchemyError) -> str:
+    """Give the driver's own words."""
+    return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
 
 
 def _locked(waited_s: float) -> str:

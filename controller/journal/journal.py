@@ -1,6 +1,7 @@
 """The journal: everything wattmesh remembers, as one object with a store per idea."""
 
 import os
+from collections.abc import Callable
 
 from sqlalchemy import Connection, inspect, text
 
@@ -18,6 +19,7 @@ from wattmesh.controller.journal.events import EventStore
 from wattmesh.controller.journal.forecasts import ForecastStore
 from wattmesh.controller.journal.leadership import Leadership
 from wattmesh.controller.journal.ledger import LedgerStore
+from wattmesh.controller.journal.ledger_slots import LedgerSlots
 from wattmesh.controller.journal.nodes import NodeStore
 from wattmesh.controller.journal.outages import OutageStore
 from wattmesh.controller.journal.retention import Retention
@@ -45,6 +47,7 @@ class Journal:
         self.carbon = CarbonStore(database, self.forecasts)
         self.by_slot = BySlot(database)
         self.ledger = LedgerStore(database, self.by_slot.changed)
+        self.ledger_slots = LedgerSlots(database)
         self.coverage = CoverageStore(database, self.ledger.added)
         self.stays = StayStore(database)
         self.budgets = BudgetStore(database)
@@ -67,7 +70,7 @@ class Journal:
             daemon: nobody may put another file in its place before `close`.
 
         Raises:
-            JournalUnavailable: the database does not answer, or is being restored.
+            JournalUnavailable: the database does not answer (`Locked`: another process has it).
             FixInput: it is at another revision; the message names the command.
         """
         database = Database(url)
@@ -80,10 +83,23 @@ class Journal:
         return journal
 
     @classmethod
-    def later(cls, url: str) -> "Journal":
-        """Make a journal whose database does not answer yet; its schema is checked when it does."""
+    def later(cls, url: str, prepare: Callable[[], None], away: str) -> "Journal":
+        """Make a daemon's journal whose database does not answer yet; it is checked when it does.
+
+        Args:
+            url: of its database.
+            prepare: brings its schema up to date where that may be done unasked; may be repeated.
+            away: why it does not answer yet.
+        """
         journal = cls(Database(url))
-        journal.database.admit_by(lambda connection: _check(journal.database.name, connection))
+
+        def check(connection: Connection) -> None:
+            if journal._lock is None:
+                journal._lock = in_use(journal.database)
+            prepare()
+            _check(journal.database.name, connection)
+
+        journal.database.admit_by(check, away)
         return journal
 
     def check_revision(self) -> None:

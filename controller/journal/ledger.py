@@ -11,7 +11,7 @@ from datetime import datetime
 from threading import Lock
 from typing import Any
 
-from sqlalchemy import Row, delete, func, or_, select
+from sqlalchemy import Row, delete, exists, func, not_, or_, select
 
 from wattmesh.controller.journal.coverage import extend
 from wattmesh.controller.journal.engine import Database
@@ -21,6 +21,7 @@ from wattmesh.controller.journal.tables import (
     COUNTERS,
     EMISSIONS,
     ENERGY,
+    NODE_COUNTERS,
     TOKEN_MARKS,
 )
 from wattmesh.controller.journal.values import (
@@ -31,7 +32,7 @@ from wattmesh.controller.journal.values import (
     upsert,
     with_moments,
 )
-from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
+from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow, Span
 
 __all__ = ["EmissionRow", "Intensity", "LedgerStore", "TokenMark", "TotalRow"]
 
@@ -133,9 +134,15 @@ class LedgerStore:
         self._booked(row["slot_start"] for row in energy)
 
     def baselines(self) -> dict[str, CounterBaseline]:
-        """Give the counters that were booked up to, by GPU."""
+        """Give the counters that were booked up to, by GPU.
+
+        Not those of devices that an agent has read since: what was drawn meanwhile is booked.
+        """
+        later = exists().where(
+            NODE_COUNTERS.c.gpu_uuid == COUNTERS.c.gpu_uuid, NODE_COUNTERS.c.at > COUNTERS.c.at
+        )
         with self._database.reading() as connection:
-            rows = connection.execute(select(COUNTERS)).all()
+            rows = connection.execute(select(COUNTERS).where(not_(later))).all()
         return {
             row.gpu_uuid: CounterBaseline(**{**row._mapping, "at": from_us(row.at)}) for row in rows
         }
@@ -246,14 +253,27 @@ class LedgerStore:
         with self._database.reading() as connection:
             return from_us(connection.execute(query).scalar())
 
+    def reckoned(self, run: str) -> tuple[Span, ...]:
+        """List the slots that a run's other scenarios have, in time order."""
+        table = EMISSIONS.c
+        query = (
+            select(table.slot_start, table.slot_end)
+            .where(table.run == run, table.scenario != ACTUAL)
+            .distinct()
+            .order_by(table.slot_start)
+        )
+        with self._database.reading() as connection:
+            return tuple((from_us(start), from_us(end)) for start, end in connection.execute(query))
+
     def unemitted(self, since: datetime | None, scenario: str) -> tuple[EnergyRow, ...]:
-        """List energy rows of slots from `since` whose emission row lacks or has other joules."""
+        """List energy rows of slots from `since` that their emission row does not tell as is."""
         query = (
             select(ENERGY)
             .outerjoin(EMISSIONS, same_slot(scenario))
             .where(
                 or_(
                     EMISSIONS.c.run.is_(None),
+                    EMISSIONS.c.slot_end != ENERGY.c.slot_end,
                     EMISSIONS.c.energy_mj.is_distinct_from(ENERGY.c.energy_mj),
                     EMISSIONS.c.upper_mj != ENERGY.c.upper_mj,
                     EMISSIONS.c.energy_quality != ENERGY.c.quality,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -33,6 +34,7 @@ from wattmesh.controller.journal import node_devices
 from wattmesh.controller.journal.coverage import extend
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.identity import copied_until_us
+from wattmesh.controller.journal.read_once import once
 from wattmesh.controller.journal.tables import (
     DELIVERIES,
     ENERGY,
@@ -53,7 +55,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.ranges import HIGHEST_W, MOST_METERS
 from wattmesh.telemetry.delivery import Batch, Report
 from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
-from wattmesh.telemetry.readings import Quality, merged_quality
+from wattmesh.telemetry.readings import SPREAD, Quality, merged_quality
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +125,7 @@ class NodeStore:
             new = batch is not None and _moved(connection, batch, known.forgotten_at, now)
             if batch is not None and new:
                 _check_own(connection, node, batch, now)
+                values = [_values(row) for row in once(connection, node, batch, _merged(rows))]
                 _add(connection, values)
                 _check_sums(connection, values)
                 _count(connection, node, batch, now)
@@ -325,6 +328,7 @@ def _both(one: EnergyRow, other: EnergyRow) -> EnergyRow:
         energy_mj=sum(amounts) if amounts else None,
         unobserved_ms=one.unobserved_ms + other.unobserved_ms,
         upper_mj=one.upper_mj + other.upper_mj,
+        quality=merged_quality((one.quality, other.quality)),
     )
 
 
@@ -344,14 +348,14 @@ def _addition(dialect: str) -> Any:
     """Make the statement that adds a change to a row (once: that takes longer than to run it)."""
     statement = (sqlite_insert if dialect == "sqlite" else postgresql_insert)(ENERGY)
     old, new = ENERGY.c, statement.excluded
-    simulated, estimated = (
-        or_(old.quality.contains(word), new.quality.contains(word))
-        for word in (str(Quality.SIMULATED), str(Quality.ESTIMATED))
-    )
+    any_has = {
+        word: or_(old.quality.contains(word), new.quality.contains(word))
+        for word in (str(Quality.SIMULATED), SPREAD, str(Quality.ESTIMATED))
+    }
     either = [
-        (and_(simulated, estimated), merged_quality((Quality.SIMULATED, Quality.ESTIMATED))),
-        (simulated, str(Quality.SIMULATED)),
-        (estimated, str(Quality.ESTIMATED)),
+        (and_(*(any_has[word] for word in words)), merged_quality(words))
+        for count in (3, 2, 1)
+        for words in combinations(any_has, count)
     ]
     total_mj = func.coalesce(old.energy_mj, 0) + func.coalesce(new.energy_mj, 0)
     unknown = and_(old.energy_mj.is_(None), new.energy_mj.is_(None))

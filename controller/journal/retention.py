@@ -37,6 +37,7 @@ from wattmesh.controller.journal.tables import (
     EMISSIONS,
     ENERGY,
     EVENTS,
+    INCARNATIONS,
     NODES,
     ROLLUPS,
     RUNS,
@@ -89,6 +90,13 @@ class Retention:
             (DECISIONS, DECISIONS.c.last_at < limit),
             (TRANSITIONS, TRANSITIONS.c.at < limit),
             (EVENTS, EVENTS.c.at < limit),
+            (
+                INCARNATIONS,
+                # Until a run is closed its launches say on which GPUs it was.
+                (INCARNATIONS.c.ended_at < limit)
+                & INCARNATIONS.c.run.in_(closed)
+                & INCARNATIONS.c.incarnation.not_in(select(RUNS.c.incarnation)),
+            ),
             (
                 TOKEN_MARKS,
                 # A run's first mark says what it had trained before us; its saving needs that, and

@@ -16,6 +16,7 @@ from wattmesh.controller.journal.admission import (
     RETIRED,
     Forgotten,
     change_run,
+    check_launches,
     check_name,
     check_newer,
     end_run,
@@ -32,6 +33,7 @@ from wattmesh.controller.journal.frozen_catalogue import point_rows
 from wattmesh.controller.journal.introduced import first_mark, incarnation_row
 from wattmesh.controller.journal.leadership import check_epoch
 from wattmesh.controller.journal.liveness import Known, Liveness, Sign
+from wattmesh.controller.journal.run_nodes import HERE
 from wattmesh.controller.journal.run_row import RunPlan, RunRow, read_run
 from wattmesh.controller.journal.stays import note_stay
 from wattmesh.controller.journal.tables import (
@@ -106,8 +108,9 @@ class RunStore:
         epoch: int,
         plan: RunPlan,
         most: int = MOST_RUNS,
-    ) -> Registered:
-        """Take in one incarnation of a run; a repeat changes nothing.
+        node: str = HERE,
+    ) -> tuple[Registered, bool]:
+        """Take in one incarnation of a run; say whether it was new, or went on after an end.
 
         Args:
             message: what the run says of itself.
@@ -116,15 +119,19 @@ class RunStore:
             epoch: of who leads.
             plan: what the settings say of that name.
             most: runs of one user that have not ended; one more ends the longest silent of them.
+            node: the node whose agent vouches for the owner.
 
         Raises:
             Refused: the run, or its name, belongs to another user, or the user has too many.
             Fenced: a newer attempt is known, or another incarnation is still alive.
+            RetryLater: it was launched too often within an hour.
         """
+        taken = True
         with self._database.writing() as connection:
             check_name(connection, message, owner_uid, plan)
-            make_room(connection, self.liveness, message, owner_uid, now=now, most=most)
+            make_room(connection, self.liveness, message, owner_uid, now=now, most=most, node=node)
             if insert_new(connection, RUNS, first_row(message, owner_uid, now, plan)):
+                check_launches(connection, message, owner_uid, now=now, node=node)
                 upsert(connection, TOKEN_MARKS, [first_mark(message, now)])
                 if plan.catalogue is not None:
                     upsert(connection, POINTS, point_rows(message.run, plan.catalogue))
@@ -134,17 +141,22 @@ class RunStore:
                 assert row is not None  # it could not be inserted
                 check_newer(row, self.liveness, message, owner_uid, now)
                 if row.incarnation != message.incarnation:
+                    check_launches(connection, message, owner_uid, now=now, node=node)
                     seen_at, _ = self.liveness.seen(Known.of(row))
                     succeed(connection, row, message, now, to_us(seen_at))
                 elif not row.finish_reason or row.finish_reason.startswith(EXPIRED):
+                    taken = bool(row.finish_reason)
                     go_on(connection, row)
                     change_run(connection, message.run, attempt=max(row.attempt, message.attempt))
                     _seen(connection, message, now)
+                else:
+                    taken = False
             note_stay(connection, message.run, now)
         self.liveness.hear(message.run, Sign.of(message, owner_uid, now, "registered"))
-        return Registered(
+        answer = Registered(
             run=message.run, incarnation=message.incarnation, attempt=message.attempt, epoch=epoch
         )
+        return answer, taken
 
     def progress(self, message: Progress, *, owner_uid: int, now: datetime) -> None:
         """Take in what a run reports; one older than the newest, or after the end, is ignored.
@@ -182,15 +194,17 @@ class RunStore:
                 note_stay(connection, message.run, now)
         self.liveness.hear(message.run, Sign.of(message, owner_uid, now, message.phase))
 
-    def finish(self, message: Finish, *, owner_uid: int, now: datetime) -> None:
+    def finish(self, message: Finish, *, owner_uid: int, now: datetime) -> bool:
         """Take in the end of a run ("done") or of one incarnation (anything else); once.
+
+        False: it had ended, and nothing was taken.
 
         Raises:
             InputInvalid: no such run. Refused: another owner. Fenced: an older incarnation.
         """
         with self._database.writing() as connection:
             if speaker(connection, message, owner_uid).finish_reason:
-                return
+                return False
             values: dict[str, Any] = {
                 "step": message.step,
                 "tokens": message.tokens,
@@ -208,6 +222,7 @@ class RunStore:
             )
             note_stay(connection, message.run, now)
         self.liveness.forget(message.run)
+        return True
 
     def end(self, run: str, reason: str, *, now: datetime, epoch: int) -> None:
         """End a run in nobody's name but ours; its rows stay. Once; a finished one stays as it is.

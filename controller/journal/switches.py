@@ -21,7 +21,7 @@ from wattmesh.controller.journal.leadership import check_epoch
 from wattmesh.controller.journal.runs import speaker
 from wattmesh.controller.journal.stays import note_stay
 from wattmesh.controller.journal.tables import RUNS, SWITCHES, TRANSITIONS
-from wattmesh.controller.journal.values import from_us, insert_new, to_text, to_us
+from wattmesh.controller.journal.values import from_us, insert_new, to_evidence, to_text, to_us
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import AT_PACE, FINAL, SwitchState, advance, position
 from wattmesh.reconfig.wire import Order, Transition
@@ -151,14 +151,18 @@ class SwitchStore:
                     step=row.step,
                     elapsed_s=row.elapsed_s,
                     detail=row.detail,
-                    evidence=json.loads(row.evidence),
+                    evidence=to_evidence(row.evidence),
                 )
                 for row in connection.execute(query)
             )
             return tuple(sorted(rows, key=lambda each: position(each.state)))
 
-    def record(self, transition: Transition, *, owner_uid: int, now: datetime) -> SwitchRow:
+    def record(
+        self, transition: Transition, *, owner_uid: int, now: datetime
+    ) -> tuple[SwitchRow, bool]:
         """Take in one reported step; a repeat or a late one changes nothing.
+
+        Gives the switch, and whether the step was reported for the first time.
 
         Raises:
             InputInvalid: no such run or switch. Refused: another owner. Fenced: superseded.
@@ -168,9 +172,9 @@ class SwitchStore:
             row = _hold(connection, transition.plan)
             if row is None or row.run != transition.run:
                 raise InputInvalid(f"run {transition.run} has no switch {transition.plan}")
-            insert_new(connection, TRANSITIONS, _transition_values(transition, now))
+            taken = insert_new(connection, TRANSITIONS, _transition_values(transition, now))
             if advance(SwitchState(row.state), transition.state):
-                evidence = {**json.loads(row.evidence), **transition.evidence}
+                evidence = {**to_evidence(row.evidence), **transition.evidence}
                 values = {
                     "detail": transition.detail or row.detail,
                     "evidence": to_text(evidence),
@@ -180,9 +184,9 @@ class SwitchStore:
                 _follow(connection, transition)
                 note_stay(connection, transition.run, now)
             elif _adds_pace(row, transition):
-                evidence = {**json.loads(row.evidence), AT_PACE: transition.evidence[AT_PACE]}
+                evidence = {**to_evidence(row.evidence), AT_PACE: transition.evidence[AT_PACE]}
                 _update(connection, transition.plan, {"evidence": to_text(evidence)})
-            return _row(connection.execute(_one(transition.plan)).one())
+            return _row(connection.execute(_one(transition.plan)).one()), taken
 
     def close(
         self, plan: str, state: SwitchState, *, detail: str, now: datetime, epoch: int
@@ -309,5 +313,5 @@ def _row(row: Row[Any]) -> SwitchRow:
         created_at=from_us(row.created_at),
         updated_at=from_us(row.updated_at),
         detail=row.detail,
-        evidence=json.loads(row.evidence),
+        evidence=to_evidence(row.evidence),
     )

@@ -24,7 +24,7 @@ RUNS = Table(
     METADATA,
     Column("run", String(64), primary_key=True),
     Column("name", String(200), nullable=False),
-    Column("owner_uid", Integer, nullable=False),
+    Column("owner_uid", BigInteger, nullable=False),
     Column("incarnation", String(64), nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("seq", Integer, nullable=False, default=0),

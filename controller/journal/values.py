@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.ranges import clean
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -52,6 +53,15 @@ def clock_us(connection: Connection) -> int:
 def to_text(value: object) -> str:
     """Write a structure as JSON text, always the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def to_evidence(text: str) -> dict[str, Any]:
+    """Read what a run reported of a switch; nothing where it nests deeper than JSON can be read."""
+    try:
+        evidence: dict[str, Any] = json.loads(text)
+    except RecursionError:
+        return {}
+    return evidence
 
 
 def columns(fact: object) -> dict[str, Any]:
@@ -102,4 +112,4 @@ def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> 
 
 def one_line(text: str, length: int) -> str:
     """What somebody else wrote, as one line that a screen bears, of at most `length` characters."""
-    return "".join(each if each.isprintable() else " " for each in text[:length])
+    return clean(text[:length])

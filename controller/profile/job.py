@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattmesh.errors import InputInvalid, SettingsInvalid
+from wattmesh.named_file import SETTINGS_BYTES, read_named
 from wattmesh.reconfig.catalogue import Release
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.tables import Table
@@ -92,7 +93,7 @@ def read_job(path: Path) -> ProfileJob:
         SettingsInvalid: it has mistakes; all of them are named.
     """
     try:
-        document = read_toml(path.read_text())
+        document = read_toml(read_named(path, SETTINGS_BYTES).decode())
     except OSError as error:
         raise InputInvalid(f"job file {path} cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -17,6 +17,8 @@ from typing import Protocol
 
 from wattmesh.controller.replay.grid import Grid, cut
 from wattmesh.errors import InputInvalid
+from wattmesh.integrations.carbon.trace import MOST_BYTES
+from wattmesh.named_file import read_named
 from wattmesh.policies.decision import IntensitySlot, UsualDay
 from wattmesh.policies.forecast.far import Past, lengthened, usual_day
 from wattmesh.policies.forecast.predict import Lessons, predict, teach
@@ -161,10 +163,12 @@ def from_file(path: Path, grid: Grid) -> Issued:
         InputInvalid: not such a file; named with the line.
     """
     try:
-        data = path.read_bytes()
+        data = read_named(path, MOST_BYTES)
         if data[:2] == b"\x1f\x8b":
             with gzip.open(io.BytesIO(data)) as file:
-                data = file.read()
+                data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise InputInvalid(f"{path} is larger than {MOST_BYTES >> 20} MiB; cut it")
         text = data.decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise InputInvalid(f"{path} cannot be read as forecasts: {error}") from error

@@ -21,6 +21,7 @@ from wattmesh.controller.settings.model import (
 )
 from wattmesh.controller.settings.secrets import secret_mistakes, token_mistakes
 from wattmesh.controller.settings.words import Mistake, quoted
+from wattmesh.controller.sqlite_url import OPTIONS
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.ranges import NAME
@@ -100,6 +101,8 @@ def _journal(journal: JournalSection) -> Iterator[Mistake]:
             f"{quoted(journal.url)} is not a database; write sqlite:////path/journal.db or "
             "postgresql+psycopg://user@host/name",
         )
+    elif scheme.startswith("sqlite") and "?" in rest:
+        yield ("journal.url", f"{quoted(journal.url)} {OPTIONS}")
     elif scheme.startswith("postgresql") and ":" in rest.rpartition("@")[0]:
         yield (
             "journal.url",

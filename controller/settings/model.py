@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from wattmesh.controller.settings.carbon import CarbonSection
 from wattmesh.controller.settings.section import File, Section, Time
+from wattmesh.controller.sqlite_url import sqlite_url
 from wattmesh.policies.decision import Mode, PolicySettings
 from wattmesh.reconfig.catalogue import Equivalence
 from wattmesh.telemetry.actuator.settings import MOST_DAYS, OPERATORS
@@ -32,9 +33,9 @@ def runtime_folder() -> Path:
 class JournalSection(Section):
     """Where everything that must survive is kept."""
 
-    url: str = Field(default_factory=lambda: f"sqlite:///{state_folder()}/journal.db")
-    """Database: `sqlite:////path/journal.db` (a local disk), or
-    `postgresql+psycopg://user@host/name`."""
+    url: str = Field(default_factory=lambda: sqlite_url(state_folder() / "journal.db"))
+    """Database: `sqlite:////path/journal.db` (a local disk; write `%25` for a `%` in the path, and
+    `%3F` for a `?`), or `postgresql+psycopg://user@host/name`."""
     password_file: File | None = Field(default=None, examples=["/etc/wattmesh/journal.password"])
     """File with the database password, readable by its owner only (mode 0600)."""
     retention_days: int = Field(default=90, ge=2)

@@ -15,6 +15,7 @@ from wattmesh.controller.settings.checks import cross_check
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.settings.words import Mistake, as_mistakes, base_folder
 from wattmesh.errors import SettingsInvalid
+from wattmesh.named_file import SETTINGS_BYTES, read_named
 from wattmesh.toml_text import NotToml, read_toml
 
 __all__ = ["Settings", "load", "parse"]
@@ -55,7 +56,7 @@ def parse(text: str, *, where: Path) -> Settings:
 def _read(path: Path) -> str:
     """Read the file, or say how to get one."""
     try:
-        return path.read_text()
+        return read_named(path, SETTINGS_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         hint = f"cannot be read ({why}); `wattmesh settings sample` prints one to start from"

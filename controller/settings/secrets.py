@@ -10,6 +10,7 @@ from pathlib import Path
 
 from wattmesh.controller.settings.words import Mistake, credentials_folder
 from wattmesh.errors import FixInput
+from wattmesh.named_file import NOT_REGULAR, SECRET_BYTES, read_named
 
 SHORTEST_TOKEN = 24
 
@@ -26,7 +27,7 @@ def read_secret(key: str, path: Path) -> str:
         FixInput: it is not there, or holds none.
     """
     try:
-        secret = path.read_text().strip()
+        secret = read_named(path, SECRET_BYTES).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         if is_credential(path):
@@ -46,18 +47,23 @@ def secret_mistakes(key: str, path: Path) -> Iterator[Mistake]:
     if is_credential(path):
         return
     try:
-        mode = stat.S_IMODE(path.stat().st_mode)
+        found = path.stat()
     except OSError as error:
         yield key, f"{path} cannot be read ({error.strerror})"
         return
-    if mode & 0o077:
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISREG(found.st_mode):
+        yield key, f"{path} cannot be read ({NOT_REGULAR})"
+    elif found.st_size > SECRET_BYTES:
+        yield key, f"{path} is larger than the {SECRET_BYTES} bytes that a secret may have"
+    elif mode & 0o077:
         yield key, f"{path} is open to others (mode {mode:04o}); run `chmod 600 {path}`"
 
 
 def token_mistakes(key: str, path: Path) -> Iterator[Mistake]:
     """A token must be long enough that nobody guesses it."""
     try:
-        length = len(path.read_text().strip())
+        length = len(read_named(path, SECRET_BYTES).decode().strip())
     except (OSError, UnicodeDecodeError):
         return  # named by `secret_mistakes` already
     if length < SHORTEST_TOKEN:

@@ -22,6 +22,7 @@ from wattmesh.integrations.carbon.neso_region import NesoRegion, is_region
 from wattmesh.integrations.carbon.providers import PROVIDERS
 from wattmesh.integrations.carbon.static import Static
 from wattmesh.integrations.carbon.watttime import WattTime
+from wattmesh.named_file import read_named
 from wattmesh.telemetry.carbon import Provider, Signal
 
 MOST_SECRET_BYTES = 4096
@@ -112,8 +113,7 @@ def read_secret(path: Path) -> str:
         InputInvalid: it cannot be read; what it holds is not shown.
     """
     try:
-        with path.open("rb") as file:
-            return file.read(MOST_SECRET_BYTES).decode("utf-8").strip()
+        return read_named(path, MOST_SECRET_BYTES).decode("utf-8").strip()
     except OSError as error:
         raise InputInvalid(f"{path} cannot be read ({error.strerror})") from error
     except UnicodeDecodeError:

@@ -23,6 +23,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from wattmesh.errors import InputInvalid
+from wattmesh.named_file import read_named
 from wattmesh.telemetry.carbon import Signal
 
 START = "timestamp_utc"
@@ -87,7 +88,10 @@ def load(path: Path) -> Trace:
 def _text(path: Path) -> str:
     """Read the file, unpacked if it is gzip."""
     try:
-        data = path.read_bytes()
+        data = read_named(path, MOST_BYTES)
+    except OSError as error:
+        raise InputInvalid(f"{path} cannot be read as a trace: {error.strerror}") from error
+    try:
         if data[:2] == b"\x1f\x8b":
             with gzip.open(io.BytesIO(data)) as file:
                 data = file.read(MOST_BYTES + 1)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh.errors import InputInvalid
+from wattmesh.named_file import SETTINGS_BYTES, read_named
 from wattmesh.reconfig.universal import rules
 from wattmesh.reconfig.universal.rules import Replicate, Rule
 from wattmesh.toml_text import read_toml
@@ -102,7 +103,7 @@ def read(path: Path) -> Declared:
         InputInvalid: it cannot be read, or says what it may not; the table is named.
     """
     try:
-        document = read_toml(path.read_text(encoding="utf-8"))
+        document = read_toml(read_named(path, SETTINGS_BYTES).decode())
     except (OSError, ValueError) as error:
         raise InputInvalid(f"{path}: cannot be read ({error}).") from error
     return from_document(document, str(path))

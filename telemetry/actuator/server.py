@@ -1,10 +1,11 @@
 """The actuator's socket and heartbeat.
 
-A Unix socket of mode 0660 and the group of the settings; who connects is known by SO_PEERCRED and
-SO_PEERGROUPS and must be root, our own user or a member of that group. A member may ask what is in
-force; only the agent's user may wish; only root may do the rest. One line of JSON each way.
+A Unix socket of mode 0660 and the group of the settings; who connects is known by the kernel's word
+(`peer_credentials`) and must be root, our own user or a member of that group. A member may ask what
+is in force; only the agent's user may wish; only root may do the rest. One line of JSON each way.
 
-Invariant: whatever a client sends, or fails to send, no other client and no heartbeat waits for it.
+Invariant: whatever a client sends, or fails to send, no other client and no heartbeat waits for it;
+who may only look takes no place of those who may wish.
 """
 
 import grp
@@ -12,8 +13,8 @@ import logging
 import os
 import pwd
 import socket
-import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ from wattmesh.telemetry.actuator.engine import Engine
 from wattmesh.telemetry.actuator.restore import returned_json
 from wattmesh.telemetry.actuator.wire import LONGEST_LINE, Op, Request, line, read_request
 from wattmesh.telemetry.desired import Applied
+from wattmesh.telemetry.peer_credentials import credentials, supplementary_groups
+from wattmesh.telemetry.places import Places
 
 log = logging.getLogger(__name__)
 
@@ -30,16 +33,15 @@ BEAT_S = 0.5
 """Between two looks at the GPUs; what must be given back is given back within 2 s."""
 
 CLIENT_S = 10.0
-"""A client that says nothing so long is dropped."""
+"""For one whole line; a client that has not sent it by then is dropped."""
 
-MOST_CLIENTS = 32
-_UCRED = struct.Struct("3i")
+READ_BYTES = 64 << 10
+MOST_WHO_WISH = 16
+MOST_WHO_LOOK, MOST_LOOKS_OF_ONE = 16, 8
+"""Clients at the same time: root, our own user and the agent's; all the others, and one of them."""
 
-SO_PEERGROUPS = 59
-"""socket(7), Linux 4.13; Python names no constant for it."""
-
-GROUPS_BYTES = 1024
-"""The most that Python's getsockopt takes: 256 groups."""
+BACKLOG = 1024
+"""Connections that are not looked at yet: who comes in a crowd does not find the door shut."""
 
 
 class Server:
@@ -62,7 +64,8 @@ class Server:
         self._group = _group_id(group)
         self._agent = agent
         self._stop = threading.Event()
-        self._slots = threading.BoundedSemaphore(MOST_CLIENTS)
+        self._wishing = Places(MOST_WHO_WISH, MOST_WHO_WISH)
+        self._looking = Places(MOST_WHO_LOOK, MOST_LOOKS_OF_ONE)
         self._listener = _listen(path, self._group)
 
     def serve(self, ready: Callable[[], None], beaten: Callable[[], None]) -> None:
@@ -104,27 +107,29 @@ class Server:
                 if self._stop.wait(0.05):
                     return
                 continue
-            if not self._slots.acquire(blocking=False):
+            uid = credentials(client).uid
+            places = self._wishing if self._may_wish(uid) else self._looking
+            if not places.take(uid):
                 client.close()
                 continue
             threading.Thread(
-                target=self._talk, args=(client,), name="actuator-client", daemon=True
+                target=self._talk, args=(client, uid, places), name="actuator-client", daemon=True
             ).start()
 
-    def _talk(self, client: socket.socket) -> None:
+    def _talk(self, client: socket.socket, uid: int, places: Places) -> None:
         """Answer one client until it leaves or says nothing."""
         try:
             with client:
-                client.settimeout(CLIENT_S)
-                with client.makefile("rb") as lines, suppress(OSError):
-                    while data := lines.readline(LONGEST_LINE + 1):
-                        client.sendall(self._answer(client, data))
-                        if not data.endswith(b"\n"):
-                            return
+                lines = Lines(client)
+                while data := lines.next():
+                    client.settimeout(CLIENT_S)
+                    client.sendall(self._answer(client, data))
+                    if not data.endswith(b"\n"):
+                        return
         except OSError as error:
             log.debug("a client left: %s", error)
         finally:
-            self._slots.release()
+            places.give_back(uid)
 
     def _answer(self, client: socket.socket, data: bytes) -> bytes:
         """Carry out one request; every failure is an answer."""
@@ -171,12 +176,16 @@ class Server:
             return
         if op is not Op.APPLY:
             raise Refused(f"uid {uid} may not do that: {op} is for root")
-        if uid != _user_id(self._agent):
+        if not self._may_wish(uid):
             raise Refused(
                 f"uid {uid} may not wish anything of GPUs: only root and the agent's user "
                 f"({self._agent or 'none is set'}) may; set actuator.agent to the user that the "
                 "agent of this node runs as"
             )
+
+    def _may_wish(self, uid: int) -> bool:
+        """Say whether a user may wish: root, our own and the agent's."""
+        return uid in (0, os.geteuid(), _user_id(self._agent))
 
     def _check(self, client: socket.socket) -> int:
         """Give the uid of a client that may speak to us.
@@ -184,15 +193,46 @@ class Server:
         Raises:
             Refused: neither root, nor our user, nor a member of the group.
         """
-        data = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        _, uid, gid = _UCRED.unpack(data)
-        groups = {gid, *_groups_now(client), *_groups(uid)}
+        who = credentials(client)
+        uid, groups = who.uid, {who.gid, *_groups_now(client), *_groups(who.uid)}
         if uid in (0, os.geteuid()) or self._group in groups:
-            return int(uid)
+            return uid
         raise Refused(
             f"uid {uid} may not speak to the actuator: it must be root or a member of "
             f"{_group_name(self._group)} (actuator.group)"
         )
+
+
+class Lines:
+    """Whole lines of one client, each within its time."""
+
+    def __init__(self, client: socket.socket) -> None:
+        """Read from a client."""
+        self._client = client
+        self._rest = bytearray()
+
+    def next(self) -> bytes:
+        """Give the next line with its end; one that is cut off or too long without. b"": none.
+
+        Raises:
+            OSError: the client has left, or took longer than `CLIENT_S` for it.
+        """
+        ends_s = time.monotonic() + CLIENT_S
+        looked = 0
+        while (end := self._rest.find(b"\n", looked)) < 0 and len(self._rest) <= LONGEST_LINE:
+            looked = len(self._rest)
+            left_s = ends_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError(f"no whole line within {CLIENT_S:.0f} s")
+            self._client.settimeout(left_s)
+            data = self._client.recv(READ_BYTES)
+            if not data:
+                break
+            self._rest += data
+        size = end + 1 if 0 <= end < LONGEST_LINE else min(len(self._rest), LONGEST_LINE + 1)
+        line = bytes(self._rest[:size])
+        del self._rest[:size]
+        return line
 
 
 def _listen(path: Path, group: int | None) -> socket.socket:
@@ -224,7 +264,7 @@ def _listen(path: Path, group: int | None) -> socket.socket:
     if group is not None:
         os.chown(path, -1, group)
         path.chmod(0o660)
-    listener.listen(MOST_CLIENTS)
+    listener.listen(BACKLOG)
     return listener
 
 
@@ -257,10 +297,9 @@ def _groups_now(client: socket.socket) -> tuple[int, ...]:
     What a unit's SupplementaryGroups= gives its service stands in no user database.
     """
     try:
-        raw = client.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, GROUPS_BYTES)
+        return supplementary_groups(client)
     except OSError:
         return ()
-    return struct.unpack(f"{len(raw) // 4}I", raw)
 
 
 def _user_id(name: str) -> int | None:

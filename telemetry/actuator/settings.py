@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh.errors import SettingsInvalid
+from wattmesh.named_file import SETTINGS_BYTES, read_named
 from wattmesh.toml_text import read_toml
 
 MOST_DAYS = 366.0
@@ -54,7 +55,7 @@ def load(path: Path) -> ActuatorSettings:
         SettingsInvalid: it cannot be read, or the table has mistakes; all of them are named.
     """
     try:
-        raw = read_toml(path.read_text())
+        raw = read_toml(read_named(path, SETTINGS_BYTES).decode())
     except (OSError, ValueError) as error:
         raise SettingsInvalid(str(path), [("file", f"cannot be read: {error}")]) from error
     table = raw.get("actuator", {})

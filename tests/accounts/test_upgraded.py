@@ -110,10 +110,10 @@ def test_one_run_that_cannot_be_reckoned_stops_no_other(
     register(before, run="new", name="new", incarnation="n1", now=slot(SLOTS), plan=PLAN)
     reckon = Reckoner.reckon
 
-    def broken(self: Reckoner, run: object, now: object) -> bool:
+    def broken(self: Reckoner, run: object, now: object, *, anew: bool) -> bool:
         if getattr(run, "run", "") == "r":
             raise ValueError("a history that nobody foresaw")
-        return reckon(self, run, now)  # type: ignore[arg-type]
+        return reckon(self, run, now, anew=anew)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Reckoner, "reckon", broken)
     life = Life(journal=before, slots=SLOTS, tokens=SLOTS * 30_000)

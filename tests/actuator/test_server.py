@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from benchmarks.safety_node import DEADLINE_S, Node, kill, stop
 from tests.laws.processes import loaded_after
 from wattmesh.errors import Fenced, RetryLater
+from wattmesh.telemetry.actuator import server
 from wattmesh.telemetry.actuator.client import ActuatorClient
 from wattmesh.telemetry.actuator.wire import LONGEST_LINE
 from wattmesh.telemetry.desired import Desired
@@ -61,6 +63,12 @@ HOSTILE = [
     b'{"v":1,"v":1,"op":"state"}\n',
     b'{"v":1,"op":"state"} {"v":1,"op":"restore"}\n',
     b'{"v":1,"op":"apply","claims":{},' + NO_WISHES + b',"wishes":[{"cap_w":NaN}]}}\n',
+    b'{"v":1,"op":"apply","claims":{},'
+    + NO_WISHES
+    + b',"wishes":[{"gpu_uuid":"g","kind":"economy","holder":"h","cap_w":1'
+    + 400 * b"0"
+    + b"}]}}\n",
+    b'{"v":1,"op":"apply","claims":{},"desired":{"node":"a\\nERROR b","epoch":1,"serial":"s"}}\n',
     b"[" * 50_000 + b"\n",
     b'{"v":1,"op":"state"}',
     b"x" * (LONGEST_LINE + 10),
@@ -93,6 +101,20 @@ def test_clients_that_hang_hold_nobody_up(node: Node) -> None:
     finally:
         for channel in hanging:
             channel.close()
+
+
+def test_a_client_has_its_time_for_a_whole_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte every second ends as silence does; a line that was whole in time is given first."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b'{"v":1}\n' + 60 * b" ")
+        seconds = iter(range(1000))
+        monkeypatch.setattr(server, "READ_BYTES", 1)
+        monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))
+        lines = server.Lines(ours)
+        assert lines.next() == b'{"v":1}\n'
+        with pytest.raises(TimeoutError, match="no whole line within 10 s"):
+            lines.next()
 
 
 def test_errors_reach_the_client_as_they_were(node: Node) -> None:

@@ -260,8 +260,14 @@ def test_rows_of_any_slots_are_laid_over_ours_whole(
 
 
 def test_a_joined_slot_is_shared_out_by_time() -> None:
-    """What an agent joined while nobody listened: two of our slots, in proportion."""
+    """What an agent joined while nobody listened: two of our slots, in proportion.
+
+    It says of neither what was drawn in it; a row of one slot of ours does.
+    """
     grid = SlotGrid(origin=T0, interval_s=SLOT.total_seconds())
     long = row(0, slot_end=T0 + 2 * SLOT, energy_mj=100)
+    whole = row(0, slot_end=T0 + SLOT, energy_mj=100)
+    words = [{each.quality for each in laid([one], grid, one.slot_end)} for one in (long, whole)]
+    assert words == [{"estimated+spread"}, {"measured"}]
     assert [each.energy_mj for each in laid([long], grid, T0 + 2 * SLOT)] == [50, 50]
     assert [each.energy_mj for each in laid([long], grid, T0 + 1.25 * SLOT)] == [80, 20]

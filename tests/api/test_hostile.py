@@ -11,7 +11,8 @@ from sqlalchemy import update
 from tests.api import facts
 from tests.api.conftest import Served
 from tests.api.raw import answer, post
-from wattmesh.controller.journal.tables import RUNS
+from tests.api.test_jobs import put_order
+from wattmesh.controller.journal.tables import RUNS, SWITCHES, TRANSITIONS
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import SwitchState
 
@@ -19,6 +20,15 @@ RUN = f"/v1/runs/{facts.RUN}"
 NEXT = "6d1c9d0e-0000-4000-8000-0000000000ff"
 STEPS = facts.transition("p", 1, SwitchState.ANNOUNCED)
 HUGE = 2**63 - 1
+
+
+def nested(depth: int) -> list[Any]:
+    """Put lists in each other."""
+    found: list[Any] = []
+    for _ in range(depth - 1):
+        found = [found]
+    return found
+
 
 HOSTILE = [
     *(
@@ -75,8 +85,19 @@ HOSTILE = [
         )
     ),
     ("transitions", STEPS | {"plan": "\0"}),
+    ("transitions", STEPS | {"detail": nested(3)}),
     ("transitions", STEPS | {"elapsed_s": -1.0}),
-    ("transitions", STEPS | {"evidence": {str(each): 1 for each in range(65)}}),
+    *(
+        ("transitions", STEPS | {"evidence": evidence})
+        for evidence in (
+            {str(each): 1 for each in range(65)},
+            {"x": nested(4)},
+            {"x": nested(300)},
+            {"x": [0] * 256},
+            {"x": {"a\x1b[2J": 1}},
+            {"x": 2**63},
+        )
+    ),
     ("finish", facts.finish() | {"reason": "\0"}),
     ("finish", facts.finish() | {"loss": 10**400}),
     ("heartbeat", facts.heartbeat() | {"attempt": HUGE}),
@@ -94,14 +115,17 @@ def test_what_no_journal_can_hold_is_the_callers_fault_and_no_outage(
         found = served.post(f"/v1/runs/{run}/{kind}", body)
         assert (found.status, found.body["kind"]) == (422, "invalid"), (kind, body, found)
         assert len(found.body["error"]) < 400
+        assert "has no switch" not in found.body["error"], body
         assert found.body["error"].isprintable()
         assert served.pulse.outage is None, (kind, body)
     for target in ("%00", "x" * 401, quote("a\x1b[2J"), quote("\u202e"), "%ff%00"):
         assert served.get(f"/v1/runs/{target}").status in (404, 422)
         assert served.post(f"/v1/runs/{target}/switch", {"point": "B", "reason": "x"}).status != 503
         assert served.get(f"/v1/decisions?run={target}").status in (404, 422)
-    for body in ({"run": "\0"}, {"run": "x" * 9000}, {"run": facts.RUN, "reason": "\0"}):
-        assert served.post("/v1/freeze", body).status in (400, 404, 422)
+    for body in ({"run": "\0"}, {"run": [0] * 9000}, {"run": facts.RUN, "reason": "\0"}):
+        found = served.post("/v1/freeze", body)
+        assert found.status in (400, 404, 422)
+        assert len(found.body["error"]) < 400
     assert served.pulse.outage is None
     assert served.post(f"{RUN}/progress", facts.progress()).status == 200
     assert [each.run for each in served.journal.runs.all(served.clock.wall)] == [facts.RUN]
@@ -153,6 +177,16 @@ def test_what_an_older_version_stored_breaks_no_screen(served: Served) -> None:
     }
     with served.journal.database.writing() as connection:
         connection.execute(update(RUNS).values(**stored))
+    put_order(served)
+    told = facts.transition("plan-1", 1, SwitchState.ANNOUNCED, evidence={"x": nested(3)})
+    assert served.post(f"{RUN}/transitions", told).status == 200
+    assert served.get(f"{RUN}/why").body["switches"][0]["evidence"] == {"x": nested(3)}
+    for depth in (900, 5000):
+        deep = '{"x":' + "[" * depth + "]" * depth + "}"
+        for table in (SWITCHES, TRANSITIONS):
+            with served.journal.database.writing() as connection:
+                connection.execute(update(table).values(evidence=deep))
+        assert served.get(f"{RUN}/why").status == 200
     for target in ("/v1/status", "/v1/runs", RUN, f"{RUN}/why", "/v1/budget", f"{RUN}/audit"):
         found = served.get(target)
         assert found.status == 200, (target, found.body)

@@ -1,6 +1,7 @@
 """What a run reports, and who may report it."""
 
 import grp
+import logging
 import os
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.api.conftest import Served
 from tests.api.stranger import STRANGER, as_stranger, needs_root
 from tests.daemon.process import Answer, ask
 from tests.journal import build
+from wattmesh.controller.api import jobs
 from wattmesh.reconfig.switch import SwitchState
 
 RUN = f"/v1/runs/{facts.RUN}"
@@ -209,6 +211,31 @@ def test_a_switch_is_reported_step_by_step(served: Served) -> None:
     assert late.body == {"ok": True, "state": "confirmed"}
     unknown = served.post(f"{RUN}/transitions", facts.transition("none", 1, SwitchState.LOADED))
     assert unknown.status == 422
+
+
+def test_what_the_journal_had_already_is_neither_logged_nor_wakes(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each of a run's words, three times: one short line of the log, one turn."""
+    caplog.set_level(logging.INFO, logger=jobs.__name__)
+    confirmed = facts.transition("plan-1", 1, SwitchState.CONFIRMED)
+    for kind, body, line in (
+        ("register", facts.register(), "llama-8b: incarnation 1 registered"),
+        ("transitions", confirmed, "switch plan-1: confirmed"),
+        ("finish", facts.finish(reason="x" * 4000), "incarnation 1 ended: xxx"),
+        ("register", facts.register(attempt=2, incarnation="incarnation-2"), "incarnation 2 reg"),
+    ):
+        if kind == "transitions":
+            put_order(served)
+        woken = []
+        for _ in range(3):
+            assert served.post(f"{RUN}/{kind}", body).status == 200
+            woken.append(served.cycle._wake.is_set())
+            served.cycle._wake.clear()
+        assert woken == [True, False, False], kind
+        lines = [each for each in caplog.messages if line in each]
+        assert len(lines) == 1, kind
+        assert len(lines[0]) < 400
 
 
 def test_a_standby_takes_no_reports(served: Served) -> None:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tests.api import facts
 from tests.api.conftest import Served
 from tests.api.test_jobs import put_order
+from wattmesh.controller.journal import identity
 from wattmesh.reconfig.wire import Orders
 
 TARGET = f"/v1/runs/{facts.RUN}/order"
@@ -27,6 +28,7 @@ def test_an_open_order_is_given_at_once(served: Served) -> None:
     assert time.monotonic() - began < 10
     assert order is not None
     assert (order.plan, order.point, order.ranks, order.layout) == ("plan-1", "B", (0, 1), facts.B)
+    assert order.journal == identity.read(served.journal.database).journal != ""
 
 
 def test_a_known_order_is_waited_past(served: Served) -> None:

@@ -15,7 +15,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
 from itertools import pairwise
@@ -28,6 +28,8 @@ Row = dict[str, Any]
 MJ_PER_KWH = 3_600_000_000
 MILLI_G_TO_UG = 1000
 AS_RUN = "as_run"
+SEVERAL = "several"
+SPREAD = "spread"
 KINDS = (AS_RUN, "modelled", "assumed")
 HOSTS = ("cpu", "dram", "node")
 SCENARIOS = {"reference": "baseline", "single": "best single"}
@@ -94,12 +96,14 @@ def _start(row: Row) -> datetime:
 class Slot:
     """One slot: what the run emitted beside what a scenario did. None: it has no price.
 
-    `row`: the scenario's; None where it has none there.
+    `row`: the scenario's; None where it has none there. `laid`: the run's, of joules that were laid
+    over several slots by time.
     """
 
     own_ug: int | None
     own_upper_ug: int | None
     row: Row | None
+    laid: tuple[Row, ...] = ()
 
     @property
     def as_run(self) -> bool:
@@ -126,19 +130,86 @@ def _both(one: int | None, other: int | None) -> int | None:
 
 def beside(actual: list[Row], scenario: list[Row], unclaimed: list[Row]) -> list[Slot]:
     """Put both in time order, slot by slot; what nobody was charged for may be the run's."""
-    beyond = {_start(row): row["carbon_ug"] for row in unclaimed}
-    own: dict[datetime, list[Row]] = defaultdict(list)
-    for row in actual:
-        own[_start(row)].append(row)
-    other = {_start(row): row for row in scenario}
-    return [
-        Slot(
-            own_ug=_known(own[start], "energy_mj", "carbon_ug"),
-            own_upper_ug=_both(_known(own[start], "upper_mj", "upper_ug"), beyond.get(start, 0)),
-            row=other.get(start),
+    found = []
+    for rows in _together([(actual, 0), (scenario, 1), (unclaimed, 2)]):
+        own, other, beyond = ([row for row, part in rows if part == number] for number in range(3))
+        upper_ug = _known(own, "upper_mj", "upper_ug")
+        for row in beyond:
+            upper_ug = _both(upper_ug, row["carbon_ug"])
+        found.append(
+            Slot(
+                own_ug=_known(own, "energy_mj", "carbon_ug"),
+                own_upper_ug=upper_ug,
+                row=_one(other) if other else None,
+                laid=tuple(row for row in own if SPREAD in row["energy_quality"]),
+            )
         )
-        for start in sorted(own.keys() | other.keys() | beyond.keys())
+    return _bounded(found)
+
+
+def _bounded(slots: Sequence[Slot]) -> list[Slot]:
+    """Bound what was laid over slots by time: neighbours with such joules are together."""
+    found: list[Slot] = []
+    together: list[Slot] = []
+    for slot in [*slots, Slot(0, 0, None)]:
+        if any(row["energy_mj"] for row in slot.laid):
+            together.append(slot)
+        else:
+            found += [*_all_or_none(together), slot]
+            together = []
+    return found[:-1]
+
+
+def _all_or_none(slots: Sequence[Slot]) -> list[Slot]:
+    """Say that the run may have drawn all of what was laid in the slots that do not cancel."""
+    others = [slot for slot in slots if not slot.as_run]
+    if not others:
+        return list(slots)
+    energy_mj = sum(row["energy_mj"] for slot in slots for row in slot.laid)
+    prices = [
+        grams_ug(energy_mj, row["g_milli_per_kwh"] or 0, row["pue_milli"])
+        for slot in others
+        for row in slot.laid
     ]
+    least_ug = min(prices) if len(others) == len(slots) else 0
+    found = []
+    for slot in slots:
+        own_ug = 0 if slot.as_run else -sum(row["carbon_ug"] or 0 for row in slot.laid)
+        own_upper_ug = max(prices) if slot.as_run else 0
+        if slot is others[0]:
+            own_ug, own_upper_ug = own_ug + least_ug, max(prices) - least_ug
+        found.append(
+            replace(
+                slot,
+                own_ug=_both(slot.own_ug, own_ug),
+                own_upper_ug=_both(slot.own_upper_ug, own_upper_ug),
+            )
+        )
+    return found
+
+
+def _together(parts: Sequence[tuple[list[Row], int]]) -> list[list[tuple[Row, int]]]:
+    """Put rows in time order, those of slots that lie upon each other together."""
+    found: list[list[tuple[Row, int]]] = []
+    until = ""
+    every = [(row, part) for rows, part in parts for row in rows]
+    for row, part in sorted(every, key=lambda each: (_start(each[0]), each[1])):
+        if not found or _start(row) >= datetime.fromisoformat(until):
+            found.append([])
+            until = row["slot_end"]
+        found[-1].append((row, part))
+        until = max(until, row["slot_end"], key=datetime.fromisoformat)
+    return found
+
+
+def _one(rows: Sequence[Row]) -> Row:
+    """Give one row for all that a scenario has of a time; of two kinds it can be no saving."""
+    amounts = {
+        name: None if any(row[name] is None for row in rows) else sum(row[name] for row in rows)
+        for name in ("tokens", "carbon_ug", "upper_ug")
+    }
+    kinds = {row["line"] for row in rows}
+    return {**rows[0], **amounts, "line": kinds.pop() if len(kinds) == 1 else SEVERAL}
 
 
 def shares(slots: Sequence[Slot], tokens: int) -> list[Fraction] | None:
@@ -175,7 +246,7 @@ class Told:
 def compared(slots: Sequence[Slot], tokens: int) -> Told:
     """Compare a run with a scenario; shares are rounded against the saving."""
     counted = shares(slots, tokens)
-    if counted is None:
+    if counted is None or any(slot.row and slot.row["line"] == SEVERAL for slot in slots):
         return Told()
     low = high = reference = 0
     whole, dark = True, False
@@ -281,19 +352,23 @@ def _told_at(audit: Row, pue_milli: int) -> Told:
 
 def at_pue(rows: list[Row], pue_milli: int) -> list[Row]:
     """Give rows with the grams of another PUE: those of a slot and a PUE added up, then scaled."""
-    together: dict[tuple[str, int, bool], list[Row]] = defaultdict(list)
+    together: dict[tuple[str, str, int, bool, bool], list[Row]] = defaultdict(list)
     for row in rows:
         bare = row["carbon_ug"] is None and row.get("upper_ug") is None
-        together[row["slot_start"], row["pue_milli"], bare].append(row)
+        spread = SPREAD in row.get("energy_quality", "")
+        place = (row["slot_start"], row["slot_end"])
+        together[*place, row["pue_milli"], bare, spread].append(row)
     found: list[Row] = []
-    for (_, of_milli, bare), group in together.items():
-        names = [name for name in ("carbon_ug", "upper_ug") if name in group[0]]
+    for (_, _, of_milli, bare, _), group in together.items():
+        names: list[str] = [name for name in ("carbon_ug", "upper_ug") if name in group[0]]
         sums = {name: sum(row[name] or 0 for row in group) for name in names}
-        scaled = {
+        scaled: dict[str, int] = {
             name: floor(Fraction(grams * pue_milli, of_milli) + Fraction(1, 2))
             for name, grams in sums.items()
         }
-        found += group if bare else [group[0] | scaled]
+        if "energy_mj" in group[0]:
+            scaled["energy_mj"] = sum(row["energy_mj"] or 0 for row in group)
+        found += group if bare else [group[0] | scaled | {"pue_milli": pue_milli}]
     return found
 
 

@@ -13,6 +13,9 @@ _QUIET = settings(
     database=None, print_blob=False, suppress_health_check=list(HealthCheck), deadline=None
 )
 
+ENOUGH = EXAMPLES >= 50
+"""Of so many lives it is no luck what kinds of them there are."""
+
 many = settings(_QUIET, max_examples=EXAMPLES)
 """A failure is shrunk, which takes minutes."""
 

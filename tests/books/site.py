@@ -138,7 +138,8 @@ class Site:
 
     Attributes:
         limits: what boards tell of their power limit: known of all, or of none.
-        signal, pue_milli: the accounting signal and the PUE of the settings.
+        signal, pue_milli, cut: accounting signal, PUE and slots of the settings; default: a
+            slot for each price.
     """
 
     journal: Journal
@@ -148,6 +149,7 @@ class Site:
     limits: Mapping[str, float] = field(default_factory=dict)
     signal: Signal = SIGNAL
     pue_milli: int = 1000
+    cut: SlotGrid | None = None
     run: str = "r"
     gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     accounts: Accounts | None = None
@@ -163,8 +165,9 @@ class Site:
 
     @property
     def grid(self) -> SlotGrid:
-        """Its slots."""
-        return SlotGrid(origin=T0, interval_s=self.world.slot_s)
+        """The slots of the ledger, where new ones are cut as the settings say now."""
+        settings = self.cut or SlotGrid(origin=T0, interval_s=self.world.slot_s)
+        return self.journal.ledger_slots.on(settings, T0)
 
     def restart(self) -> None:
         """Start the daemon anew: its accounts remember nothing."""
@@ -404,15 +407,15 @@ class Site:
     # What the provider says.
 
     def tell_prices(
-        self, slots: Sequence[int], at: int, factor: int = 1, signal: Signal = SIGNAL
+        self, slots: Sequence[int], at: int, factor: int = 1, signal: Signal = SIGNAL, many: int = 1
     ) -> None:
-        """Store the measured intensities of slots."""
+        """Store the measured intensities of slots; each holds for so many."""
         prices = self.world.prices
         self.journal.carbon.store(
             CarbonPoint(
                 signal=signal,
                 start=moment(slot * self.world.slot_s),
-                end=moment((slot + 1) * self.world.slot_s),
+                end=moment((slot + many) * self.world.slot_s),
                 g_per_kwh=factor * prices[slot] / 1000,
                 quality=Quality.MEASURED,
                 issued_at=moment(at),

@@ -8,13 +8,16 @@ rounding may do is known (`Bounds`).
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from fractions import Fraction
+from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from tests.books.site import LAYOUTS, LIMIT_MW, Sight, Site, Sites, Told
+from tests.books.cuts import Cuts, even_cuts, recut
+from tests.books.site import LAYOUTS, LIMIT_MW, T0, Sight, Site, Sites, Told, moment
 from tests.books.untouched import FACTORS, Seen
-from tests.books.world import UG_PER_MJ_MG, Stay, Way, World
+from tests.books.world import UG_PER_MJ_MG, Span, Stay, Way, World
 from wattmesh.reconfig.switch import SwitchState
 
 GPUS = ("g0", "g1", "g2", "g3")
@@ -32,6 +35,7 @@ class Switched:
     reports: tuple[int, ...]
     anew: frozenset[int]
     limits: bool
+    cuts: Cuts
     after: int = 0
 
 
@@ -55,11 +59,14 @@ def switched(
     stays = _stays(draw, dice, ways, start=start, slot_s=slot_s, breaks=breaks)
     end = stays[-1].end
     slots = end // slot_s + 1
+    cuts = draw(even_cuts(slot_s))
+    many = cuts.longest_s // slot_s
+    prices = [dice.randrange(20_000, 900_000) for _ in range(4 * slots + 40)]
     world = World(
         ways=ways,
         stays=stays,
         slot_s=slot_s,
-        prices=[dice.randrange(20_000, 900_000) for _ in range(4 * slots + 40)],
+        prices=[prices[number // many * many] for number in range(len(prices))],
         finishes=draw(st.booleans()),
     )
     speed, watts = draw(FACTORS), draw(FACTORS)
@@ -82,6 +89,7 @@ def switched(
         reports=tuple(sorted(at for at in {*borders, end} if at > start)),
         anew=frozenset(number for number in range(40) if dice.random() < 0.15),
         limits=limits,
+        cuts=cuts,
         after=draw(st.integers(0, 3)),
     )
 
@@ -191,11 +199,13 @@ def bounds(life: Switched, site: Site, at: int, point: str = "A") -> Bounds:
     a_token = Fraction(sum(way.power_mw.values()) * dearest, way.tokens_per_s) * UG_PER_MJ_MG
     rounding = Fraction(rows) + 2 + a_token * (1 + rows // 8)
     lost = gained = largest = 0
-    for end in range(world.slot_s * (world.start // world.slot_s + 1), at, world.slot_s):
+    slots = [site.grid.slot(each) for each, _ in site.grid.parts(moment(world.start), moment(at))]
+    for one, two in pairwise(_seconds(*each) for each in slots):
+        end = one[1]
         last = max((each for each in _words(life) if each <= end), default=world.start)
         untold = world.tokens(min(end, world.end)) - world.tokens(min(last, end))
         largest = max(largest, untold)
-        before, after = (_at(life, end + step * world.slot_s, point) for step in (-1, 0))
+        before, after = (_at(life, each, point) for each in (one, two))
         lost += untold if before and not after else 0
         gained += untold if after and not before else 0
     waiting = Fraction(0)
@@ -220,11 +230,17 @@ def _moments(life: Switched) -> list[int]:
     return sorted({*life.reports, *(each.start for each in life.world.stays), life.world.end})[1:]
 
 
-def _at(life: Switched, start: int, point: str) -> bool:
+def _seconds(start: datetime, end: datetime) -> Span:
+    """Give a slot in seconds after T0."""
+    return round((start - T0).total_seconds()), round((end - T0).total_seconds())
+
+
+def _at(life: Switched, slot: Span, point: str) -> bool:
     """Whether the run was untouched at a point all through a slot, as long as it lived."""
     world, settling = life.world, int(life.told.switch_s)
+    start, end = slot
     for each in world.stays:
-        if each.start >= start + world.slot_s or each.end + (settling if each.to else 0) <= start:
+        if each.start >= end or each.end + (settling if each.to else 0) <= start:
             continue
         if each.to or (each.at and each.at != point) or (not each.lives and each.ours):
             return False
@@ -239,8 +255,10 @@ def live(sites: Sites, life: Switched, seen: Seen, judge: Judge) -> Site:
     """Live through it; hold every look against the truth."""
     world = life.world
     known = dict.fromkeys(world.gpus, LIMIT_MW / 1000) if life.limits else {}
-    site = sites.site(world, life.sights, life.told, limits=known)
-    site.tell_prices(range(len(world.prices)), world.start)
+    cuts, kept = life.cuts, life.cuts.told
+    site = sites.site(world, life.sights, life.told, limits=known, cut=cuts.first)
+    many = cuts.longest_s // world.slot_s
+    site.tell_prices(range(0, len(world.prices), many), world.start, many=many)
     site.deliver(world.start)
     site.begin(world.start, 0)
     seen.runs += 1
@@ -249,7 +267,10 @@ def live(sites: Sites, life: Switched, seen: Seen, judge: Judge) -> Site:
         _say(site, world.stay(at - 1), world.stay(at), at)
         if number in life.anew:
             site.restart()
-        if world.stay(at).lives or site.reported == at:
+        if cuts.then and number == cuts.at:
+            recut(site, cuts.then, at)
+            kept = True
+        if kept and (world.stay(at).lives or site.reported == at):
             site.price(at)
             judge(life, site, at, seen)
     for again in range(1, life.after + 1):

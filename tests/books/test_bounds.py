@@ -17,12 +17,13 @@ from wattmesh.controller.books.spending import PeriodLine, spending
 from wattmesh.controller.books.unread import Unread
 from wattmesh.controller.fleet import limits_w
 from wattmesh.telemetry.delivery import Report, live
-from wattmesh.telemetry.ledger import SlotGrid
+from wattmesh.telemetry.ledger import CounterBaseline, SlotGrid
 from wattmesh.telemetry.readings import PowerReading, Quality
 from wattmesh.telemetry.unobserved import Holding, Limits, rows
 
 S = story.SLOT_S
 DARK = Sight(since=None)
+LAID = "estimated+spread"
 ROUNDING_UG = 200
 """Half a microgram a row."""
 
@@ -122,6 +123,28 @@ def test_a_gpu_that_the_run_had_for_part_of_a_slot_bounds_nothing(sites: Sites) 
     site.journal.ledger.book(shared, [])
     story.live(site)
     assert bounds_mj(site, 4) == {1_600_000 * S}
+
+
+@pytest.mark.parametrize(("quality", "most_mw"), [("measured", 400_000), (LAID, 1_600_000)])
+def test_joules_that_were_laid_over_slots_by_time_bound_nothing(
+    sites: Sites, quality: str, most_mw: int
+) -> None:
+    """What they are a mean of may have been less than what the run drew at its point."""
+    world = story.world(story.at("A", 0, 6 * S))
+    site = story.begun(sites, world, dict.fromkeys(story.GPUS, DARK), limits={})
+    counter = CounterBaseline(
+        gpu_uuid="g0",
+        energy_mj=0,
+        at=moment(6 * S),
+        monotonic_s=0.0,
+        boot_id="b",
+        since_us=int(moment(0).timestamp()) * 1_000_000,
+    )
+    rows = [story.row(number, "g0", 400_000 * S, quality=quality) for number in range(6)]
+    site.journal.ledger.book(rows, [counter])
+    story.live(site)
+    site.price(7 * S)
+    assert bounds_mj(site, 3) == {most_mw * S}
 
 
 def test_a_bound_is_only_ever_raised(sites: Sites) -> None:

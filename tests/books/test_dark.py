@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.books import story, switched
-from tests.books.profile import many, seen_first
+from tests.books.cuts import Cuts, cut
+from tests.books.profile import ENOUGH, many, seen_first
 from tests.books.site import Sight, Sites, moment
 from tests.books.switched import Switched, judge_band, judge_parts, live
 from tests.books.untouched import Seen
@@ -43,9 +44,11 @@ def test_a_headline_is_never_above_the_true_saving(sites: Sites) -> None:
 
     lives()
     print(seen)
-    assert seen.worlds["moved"]
-    assert seen.worlds["band"]
-    assert seen.told > sum(seen.untold.values()) > 0
+    assert seen.told
+    if ENOUGH:
+        assert seen.worlds["moved"]
+        assert seen.worlds["band"]
+        assert seen.told > sum(seen.untold.values()) > 0
 
 
 def test_the_parts_add_up_and_the_carbon_aware_one_is_never_above_its_truth(sites: Sites) -> None:
@@ -59,7 +62,9 @@ def test_the_parts_add_up_and_the_carbon_aware_one_is_never_above_its_truth(site
 
     lives()
     print(seen)
-    assert sum(seen.worlds[f"best single {name}"] for name in "BC") > 0
+    assert seen.told
+    if ENOUGH:
+        assert sum(seen.worlds[f"best single {name}"] for name in "BC") > 0
 
 
 def test_dark_time_that_is_dropped_is_caught(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +120,7 @@ def test_parts_that_do_not_add_up_are_caught(sites: Sites, monkeypatch: pytest.M
         reports=(),
         anew=frozenset(),
         limits=True,
+        cuts=Cuts(first=cut(story.SLOT_S)),
     )
     at = story.MOVED.end + 30 * story.SLOT_S
     site.price(at)

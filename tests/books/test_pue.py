@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from tests.books import story
-from tests.books.site import SIGNAL, Sight, Sites, moment
+from tests.books.site import SIGNAL, Sight, Site, Sites, moment
 from tests.books.test_cluster import OTHER
 from wattmesh.controller.books import saving
 from wattmesh.controller.books.budget import budget
-from wattmesh.controller.books.saving import SPLIT_PUES
+from wattmesh.controller.books.saving import SPLIT_PUES, Saving
 
 S = story.SLOT_S
 
@@ -95,6 +95,34 @@ def test_a_change_of_the_pue_saves_nothing(sites: Sites, change: int, *, moved: 
     if not moved:
         assert (found.saved_ug, found.high_ug) == (0, 0)
         assert found.reference_ug == found.actual_ug
+
+
+def test_what_is_dark_and_what_is_nobodys_has_one_pue_too(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The band is that of journals in which one of the PUEs did hold all the time."""
+    real, nobodys = Site._claim, ("", "", "unattributed")
+    monkeypatch.setattr(
+        Site,
+        "_claim",
+        lambda site, gpu, at: nobodys if gpu == "g1" and at >= 9 * S else real(site, gpu, at),
+    )
+
+    def told(first: int, then: int) -> Saving:
+        site = story.begun(sites, story.MOVED, story.DIM, pue_milli=first)
+        story.live(site, 8 * S)
+        site.pue_milli = then
+        site.restart()
+        story.live(site)
+        site.price(40 * S)
+        return site.saving(40 * S)
+
+    found, one, other = told(1000, 1600), told(1000, 1000), told(1600, 1600)
+    assert (one.pue_note, other.pue_note) == ("", "")
+    lows = sorted(each.saved_ug or 0 for each in (one, other))
+    highs = sorted(each.high_ug or 0 for each in (one, other))
+    assert found.saved_ug == pytest.approx(lows[0], abs=200)
+    assert found.high_ug == pytest.approx(highs[1], abs=200)
 
 
 def test_a_saving_of_several_pues_as_it_comes_is_caught(

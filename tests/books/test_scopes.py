@@ -13,9 +13,10 @@ import pytest
 
 from tests.books import story
 from tests.books.site import Site, Sites, Told, moment
-from tests.books.world import World
+from tests.books.world import Stay, World
 from wattmesh.controller.books.budget import RunBudget, budget
 from wattmesh.reconfig.catalogue import Catalogue, PowerScope
+from wattmesh.reconfig.switch import SwitchState
 from wattmesh.telemetry.delivery import Report
 
 S = story.SLOT_S
@@ -135,6 +136,71 @@ def test_where_it_cannot_nothing_is_compared_and_it_is_said(
     assert "power_scope and host_power_w" in line.split_unsettled
     assert f"the catalogue's watts are of the {scope}" in line.scope_note
     assert line.meter_scope == {0: "gpu", 1: "some nodes", 2: "node"}[len(hosts)]
+
+
+PACKAGES = ("n1:package-0", "n1:package-1", "n2:package-0")
+
+
+def launched_again(
+    sites: Sites, before: tuple[str, ...], after: tuple[str, ...], gpus: tuple[str, ...]
+) -> Iterator[tuple[int, Site]]:
+    """Switch by restart to B, on these GPUs; until and from then on these processors are read."""
+    begun, back = 6 * S + 30, 7 * S + 50
+    wait = Stay(start=begun, end=back, lives=False, power_mw=dict.fromkeys(story.GPUS, 0))
+    world = story.world(story.at("A", 0, begun), wait, story.at("B", back, 15 * S))
+    site = story.begun(sites, world)
+    rows = [
+        story.row(number, f"cpu:{package}", 200_000 * S, source="rapl")
+        for number in range(15)
+        for package in PACKAGES
+        if (package in before and number * S < back)
+        or (package in after and (number + 1) * S > back)
+    ]
+    site.journal.ledger.book(rows, [])
+    story.live(site, begun - 1)
+    site.deliver(begun)
+    site.report(begun)
+    site.order(begun, "B")
+    site.step(begun, SwitchState.CHECKPOINTING)
+    site.finish(begun, reason="restart")
+    site.gpus = {"B": gpus}
+    site.begin(back, world.tokens(back), "B")
+    for now in range(8 * S, 15 * S + 1, S):
+        story.tell(site, now)
+        site.price(now)
+        yield now, site
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "gpus", "known", "told"),
+    [
+        (PACKAGES, PACKAGES, story.GPUS, True, True),
+        (PACKAGES, PACKAGES[:2], story.GPUS, True, False),
+        (PACKAGES, PACKAGES[1:], story.GPUS, True, False),
+        (PACKAGES, (), story.GPUS, True, False),
+        (PACKAGES[:2], PACKAGES, story.GPUS, True, False),
+        (PACKAGES, PACKAGES[:2], ("g0", "g1"), True, True),
+        (PACKAGES, PACKAGES[:2], ("g0", "g1"), False, False),
+        (PACKAGES, PACKAGES[2:], ("g0", "g1"), True, False),
+    ],
+)
+def test_processors_are_read_alike_in_every_launch_or_nothing_is_compared(
+    sites: Sites,
+    before: tuple[str, ...],
+    after: tuple[str, ...],
+    gpus: tuple[str, ...],
+    *,
+    known: bool,
+    told: bool,
+) -> None:
+    """A launch on one node needs that node's only, where it is known which node that is."""
+    for now, site in launched_again(sites, before, after, gpus):
+        if known:
+            nodes(site)
+        assert told or site.saving(now).saved_ug is None
+    (line,) = budget(site.journal, moment(NOW), "").runs
+    assert (site.saving(NOW).saved_ug is not None) is told
+    assert told or line.meter_scope == "some nodes"
 
 
 def test_watts_that_are_compared_without_a_look_at_their_scope_are_caught(

@@ -15,6 +15,7 @@ from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.controller.books.budget import budget
 from wattmesh.controller.books.saving import UNKNOWN_GPUS, Saving
 from wattmesh.controller.journal.coverage import extend
+from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.telemetry.attribution import Claim
 from wattmesh.telemetry.delivery import Report
@@ -310,6 +311,7 @@ def read_by(
     boot: str = "b",
     off: int = 0,
     cut_off: bool = False,
+    heard: bool = True,
 ) -> None:
     """Read the boards in a span by a node's agent, or ("") by the daemon itself.
 
@@ -321,6 +323,7 @@ def read_by(
         boot: names the machine's boot.
         off: by how many seconds its wall clock is wrong at first.
         cut_off: it delivers nothing before that is set right.
+        heard: anything is taken from it.
     """
     boards, claims = (
         Boards(),
@@ -335,7 +338,7 @@ def read_by(
 
     if node:
         outbox = Outbox(
-            folder / f"{node}-{span[0]}.db",
+            folder / f"{node}.db",
             node=node,
             boot_id=boot,
             now=wall,
@@ -348,10 +351,14 @@ def read_by(
         boards.at = at
         sampler.step(wall(), 1000.0 + at, claims)
         sampler.flush()
-        silent = cut_off and at < span[0] + WRONG_S
+        silent = not heard or (cut_off and at < span[0] + WRONG_S)
         while outbox and not silent and (batch := outbox.batch()):
-            journal.nodes.deliver(node, Report(batch=batch), batch.rows, moment(at))
-            outbox.acknowledged(batch)
+            try:
+                journal.nodes.deliver(node, Report(batch=batch), batch.rows, moment(at))
+            except InputInvalid as error:
+                outbox.refused(batch, str(error))
+            else:
+                outbox.acknowledged(batch)
     if outbox:
         outbox.close()
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
+from tests.books.cuts import Cuts, any_cuts, recut
 from tests.books.site import LAYOUTS, Sight, Site, Sites, Told
 from tests.books.world import Span, Stay, Way, World
 
@@ -42,6 +43,7 @@ class Untouched:
     revised: frozenset[int]
     withdrawn: frozenset[int]
     limits: bool
+    cuts: Cuts
 
 
 @dataclass(slots=True)
@@ -108,6 +110,7 @@ def untouched(draw: st.DrawFn) -> Untouched:
         revised=frozenset(slot for slot in range(slots + 1) if dice.random() < 0.3),
         withdrawn=some(0.1),
         limits=draw(st.booleans()),
+        cuts=draw(any_cuts(slot_s)),
     )
 
 
@@ -174,9 +177,9 @@ def _sight(draw: st.DrawFn, dice: random.Random, start: int, end: int) -> Sight:
 
 def live(sites: Sites, life: Untouched, seen: Seen) -> Site:
     """Live through it; at every look the saving is exactly 0, or not told."""
-    world = life.world
+    world, kept = life.world, life.cuts.told
     limits = dict.fromkeys(world.gpus, 700.0) if life.limits else {}
-    site = sites.site(world, life.sights, life.told, limits=limits)
+    site = sites.site(world, life.sights, life.told, limits=limits, cut=life.cuts.first)
     slots = range(len(world.prices) - 30)
     waiting = {slot: (slot + life.late_slots) * world.slot_s for slot in life.untold}
     site.tell_prices([slot for slot in slots if slot not in waiting], world.start)
@@ -192,21 +195,17 @@ def live(sites: Sites, life: Untouched, seen: Seen) -> Site:
         site.tell_prices(told, at)
         for slot in told:
             del waiting[slot]
-        if at in fresh:
-            site.begin(at, world.tokens(at))
-        elif at == world.end:
-            site.finish(at) if world.finishes else site.report(at)
-        elif world.stay(at).lives:
-            site.report(at)
-            if number in life.withdrawn:
-                site.order(at, "B")
-                site.withdraw(at)
+        _say(life, site, at, number, fresh)
         if number in life.anew:
             site.restart()
+        if life.cuts.then and number == life.cuts.at:
+            recut(site, life.cuts.then, at)
+            kept = True
         later = min(at + life.lags[number % len(life.lags)], following)
         site.deliver(later)
-        site.price(later)
-        judge(site, later, seen)
+        if kept:
+            site.price(later)
+            judge(site, later, seen)
     later = world.end
     for again in range(3):
         later += world.slot_s + 61
@@ -216,6 +215,20 @@ def live(sites: Sites, life: Untouched, seen: Seen) -> Site:
         site.price(later)
         judge(site, later, seen)
     return site
+
+
+def _say(life: Untouched, site: Site, at: int, number: int, fresh: set[int]) -> None:
+    """Say what a run says at a look."""
+    world = life.world
+    if at in fresh:
+        site.begin(at, world.tokens(at))
+    elif at == world.end:
+        site.finish(at) if world.finishes else site.report(at)
+    elif world.stay(at).lives:
+        site.report(at)
+        if number in life.withdrawn:
+            site.order(at, "B")
+            site.withdraw(at)
 
 
 def _moments(life: Untouched, fresh: set[int]) -> list[int]:

@@ -123,7 +123,7 @@ def test_what_is_not_there_or_not_text_is_refused(tmp_path: Path) -> None:
     """A missing file, a folder and a binary file are each one sentence."""
     with pytest.raises(InputInvalid, match="No such file"):
         load(tmp_path / "none.csv")
-    with pytest.raises(InputInvalid, match="Is a directory"):
+    with pytest.raises(InputInvalid, match="no regular file"):
         load(tmp_path)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00zone")
     with pytest.raises(InputInvalid, match="is not UTF-8 text"):

@@ -1,14 +1,19 @@
 """The database locked, full or gone under a running daemon: it lives, says so, and recovers."""
 
 import http.client
+import os
 import re
 import resource
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.api import facts
-from tests.daemon.process import DaemonProcess, daemon
+from tests.daemon.process import DaemonProcess, daemon, empty_journal
 from tests.daemon.waiting import wait_for
+from wattmesh import durable
 
 ORDER = f"/v1/runs/{facts.RUN}/order"
 
@@ -76,6 +81,28 @@ def test_a_locked_database(tmp_path: Path) -> None:
         other.execute("ROLLBACK")
         other.close()
         recovers(running)
+
+
+def test_a_journal_that_another_process_has_at_the_start_is_waited_for(tmp_path: Path) -> None:
+    """READY without it; let go, it is taken over, brought up to date, and kept for the daemon."""
+    path = tmp_path / "journal.db"
+    path.write_bytes(empty_journal())
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("UPDATE alembic_version SET version_num = '0006'")
+    restoring = durable.hold(path)
+    with daemon(tmp_path) as running:
+        view = running.status()
+        assert view["journal"]["state"] == "unavailable"
+        assert f"is being restored by process {os.getpid()}" in view["trouble"][0]
+        assert "goes on by itself" in view["trouble"][0]
+        assert running.get("/readyz").status == 503
+        os.close(restoring)
+        wait_for(lambda: running.get("/readyz").status == 200, "readyz")
+        register(running)
+        with pytest.raises(durable.Held):
+            durable.hold(path)
+        assert running.stop() == 0
+        assert "bug" not in running.log
 
 
 def test_a_database_that_is_taken_away(tmp_path: Path) -> None:

@@ -1,13 +1,19 @@
 """The settings file: every mistake named at once, in words that say what is allowed."""
 
+import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from wattmesh.controller.agent.link import Link
 from wattmesh.controller.settings.read import Settings, load, parse
+from wattmesh.controller.settings.secrets import read_secret
 from wattmesh.controller.settings.text import keys, sample
-from wattmesh.errors import SettingsInvalid
+from wattmesh.errors import FixInput, SettingsInvalid
 from wattmesh.policies.decision import Mode
+from wattmesh.telemetry.actuator.settings import load as actuator_settings
 
 ETC = Path("/etc/wattmesh/wattmesh.toml")
 
@@ -88,6 +94,7 @@ def test_a_file_without_mistakes_is_taken() -> None:
         ('[metrics]\nlisten = "h:70000"', "metrics.listen", "is not host:port"),
         (f'[api]\nsocket = "/{"x" * 120}"', "api.socket", "has 121 bytes; a Unix socket's path"),
         ('[journal]\nurl = "mysql://x"', "journal.url", "is not a database"),
+        ('[journal]\nurl = "sqlite:////a?b/journal.db"', "journal.url", "write %3F for `?`"),
         ('[journal]\nurl = "postgresql://u:p@h/n"', "journal.url", "holds a password"),
         ('[power]\nlibrary = "/no.so"\nsource = "nvml"', "power.library", "is no file"),
         ("[power]\nrapl = true", "power.rapl", 'only read when source = "nvml"'),
@@ -175,6 +182,52 @@ def test_a_secret_must_be_closed_to_others(tmp_path: Path) -> None:
     assert f"chmod 600 {secret}" in mistakes(text)["journal.password_file"]
     secret.chmod(0o600)
     assert parse(text, where=ETC).journal.password_file == secret
+
+
+def odd_files(folder: Path) -> Iterator[Path]:
+    """Make what lies where a file is named, and can never be read to its end."""
+    folder.mkdir()
+    os.mkfifo(folder / "pipe", 0o600)
+    (folder / "endless").symlink_to("/dev/zero")
+    with (folder / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    (folder / "sparse").chmod(0o600)
+    (folder / "folder").mkdir(0o700)
+    yield from folder.iterdir()
+
+
+def test_what_is_no_file_is_named_and_neither_waited_for_nor_read(tmp_path: Path) -> None:
+    """A pipe, an endless device, a huge file, a folder: wherever settings name a file."""
+    for odd in odd_files(tmp_path / "odd"):
+        named = {
+            "runs.j.catalogue": f'[runs.j]\ncatalogue = "{odd}"\n',
+            "carbon.accounting.file": (
+                f'[carbon.accounting]\nprovider = "csv"\nzone = "DE"\nfile = "{odd}"\n'
+            ),
+            "carbon.accounting.key_file": (
+                '[carbon.accounting]\nprovider = "electricity_maps"\nzone = "DE"\n'
+                f'key_file = "{odd}"\n'
+            ),
+            "api.agents_token_file": f'[api]\nlisten = "h:1"\nagents_token_file = "{odd}"\n',
+            "agent.token_file": f'[agent]\ntoken_file = "{odd}"\n',
+        }
+        for key, text in named.items():
+            said = mistakes(text)[key]
+            assert re.search("no regular file|larger than", said), said
+        for read in (load, actuator_settings):
+            with pytest.raises(SettingsInvalid, match=r"no regular file|larger than"):
+                read(odd)
+        with pytest.raises(FixInput, match=r"no regular file|larger than"):
+            read_secret("journal.password_file", odd)
+        with pytest.raises(FixInput, match=r"no regular file|larger than"):
+            Link("https://head", ca_file=odd)
+
+
+def test_a_file_is_found_behind_a_link(tmp_path: Path) -> None:
+    """The twin: configuration management puts links where files are named."""
+    (tmp_path / "w.toml").write_text('mode = "advise"\n')
+    (tmp_path / "link.toml").symlink_to("w.toml")
+    assert load(tmp_path / "link.toml").mode is Mode.ADVISE
 
 
 def test_a_relative_path_counts_from_the_files_folder(tmp_path: Path) -> None:

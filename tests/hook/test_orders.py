@@ -103,6 +103,27 @@ def test_an_order_acts_once_even_across_a_crash(tmp_path: Path, generation: Gene
     assert (read_json(RunFolder(tmp_path).switch_file) or {})["plan"] == "new"
 
 
+def test_epochs_count_within_one_journal(tmp_path: Path, generation: Generation) -> None:
+    """A new journal begins at 1, and is obeyed; of each one, an older leader is not."""
+    (tmp_path / "orders.json").write_text('{"epoch": 9, "done": []}')  # of an older hook
+
+    def taken(journal: str, epoch: int) -> bool:
+        book = OrderBook(RunFolder(tmp_path))
+        order = replace(GOOD, plan=f"{journal}-{epoch}", journal=journal, epoch=epoch)
+        heard = Orders(order=order, epoch=epoch)
+        picked = book.pick(heard, generation, attempt=3, step=100, launched=4, relaunched=True)
+        if picked is not None:
+            book.begin(picked, step=100, attempt=3)
+        return picked is not None
+
+    asked = [("", 8), ("one", 7), ("new", 1), ("one", 6), ("new", 3), ("new", 2), ("", 9)]
+    assert [taken(*each) for each in asked] == [False, True, True, False, True, False, True]
+    for each in range(20):
+        assert taken(f"j{each}", 1)
+    kept = (read_json(RunFolder(tmp_path).orders_file) or {})["epochs"]
+    assert kept == [[f"j{each}", 1] for each in range(4, 20)]
+
+
 def test_nothing_is_taken_while_frozen(tmp_path: Path, generation: Generation) -> None:
     """Hands off means that no order acts, whatever its window."""
     book = OrderBook(RunFolder(tmp_path))

@@ -1,16 +1,19 @@
 """A fixed number of hostile inputs at each door of `benchmarks.hostile`; `make fuzz` has no end."""
 
+import re
 import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import schemathesis
 
-from benchmarks.hostile import answers, calls, settings
+from benchmarks.hostile import actuator, answers, calls, relay, settings
 from benchmarks.hostile.tried import Tried
 from tests.api.stranger import needs_root
 from wattmesh.integrations.carbon import http
+from wattmesh.telemetry import desired
 
 SEED = 15
 HUGE = 7
@@ -23,10 +26,12 @@ Door = Callable[[int, int], Tried]
     ("door", "count"),
     [
         pytest.param(calls.on_sqlite, 60, marks=needs_root),
+        pytest.param(relay.measure, 40, marks=needs_root),
+        pytest.param(actuator.measure, 40, marks=needs_root),
         (answers.measure, 60),
         (settings.measure, 40),
     ],
-    ids=["calls", "answers", "settings"],
+    ids=["calls", "relay", "actuator", "answers", "settings"],
 )
 def test_nothing_that_comes_in_breaks_anything(door: Door, count: int) -> None:
     """No crash, and nobody else is refused."""
@@ -58,3 +63,19 @@ def test_a_careless_reader_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("Recursion" in each for each in settings.measure(SEED, 12).crashes)
     monkeypatch.setattr(http, "_whole", int)
     assert any("OverflowError" in each for each in answers.measure(HUGE, 9).crashes)
+
+
+@needs_root
+def test_an_actuator_that_believes_what_it_is_told_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A sabotaged twin: with names of any letters a legal wish is longer than a record may be."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import re, sys\n"
+        "if 'wattmesh.telemetry.actuator' in sys.orig_argv:\n"
+        "    from wattmesh.telemetry import desired\n"
+        "    desired._NAME = re.compile('(?s).{1,200}')\n"
+    )
+    monkeypatch.setattr(desired, "_NAME", re.compile("(?s).{1,200}"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert any("forgotten over a restart" in each for each in actuator.measure(SEED, 2).crashes)

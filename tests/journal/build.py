@@ -4,7 +4,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from wattmesh.controller.journal.admission import MOST_RUNS
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.run_nodes import HERE
 from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.reconfig.catalogue import (
     Catalogue,
@@ -63,7 +65,14 @@ PLAN = RunPlan(catalogue=CATALOGUE, deadline_after_s=300.0)
 
 
 def register(
-    journal: Journal, *, now: datetime = T0, uid: int = UID, plan: RunPlan = PLAN, **changes: Any
+    journal: Journal,
+    *,
+    now: datetime = T0,
+    uid: int = UID,
+    plan: RunPlan = PLAN,
+    most: int = MOST_RUNS,
+    node: str = HERE,
+    **changes: Any,
 ) -> None:
     """Register the run `r`."""
     values: dict[str, Any] = {
@@ -81,7 +90,7 @@ def register(
         "host": "node1",
     }
     message = Register(**(values | changes))
-    journal.runs.register(message, owner_uid=uid, now=now, epoch=1, plan=plan)
+    journal.runs.register(message, owner_uid=uid, now=now, epoch=1, plan=plan, most=most, node=node)
 
 
 def progress(

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,8 +15,11 @@ import pytest
 from tests.daemon.process import empty_journal
 from wattmesh.controller.journal import identity
 from wattmesh.controller.journal.copies import Restored, backup, restore
+from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.identity import APART
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.schema import bring_up_to_date
+from wattmesh.controller.sqlite_url import sqlite_path, sqlite_url
 from wattmesh.errors import CallHuman, InputInvalid, JournalUnavailable, Refused, WattmeshError
 from wattmesh.migrations.upgrade import upgrade
 
@@ -51,6 +55,29 @@ def events(url: str) -> int:
         return len(journal.events.list())
     finally:
         journal.close()
+
+
+ODD = "a b#c?d=1%41&%.db"
+
+
+def test_any_path_is_copied_and_restored(tmp_path: Path) -> None:
+    """Letters that mean something in a URL, in folder, journal and backup; nothing else is made."""
+    home = tmp_path / ODD
+    home.mkdir()
+    path, copy, odd = home / ODD, tmp_path / f"copy of {ODD}", sqlite_url(home / ODD)
+    bring_up_to_date(odd)
+    backup(odd, copy)
+    with closing(sqlite3.connect(copy)) as opened, opened:
+        opened.execute("UPDATE alembic_version SET version_num = '0006'")
+    assert put_back(odd, copy, replace=True).path == path
+    assert sqlite_path(odd) == path
+    assert Database(odd).url.database == str(path)
+    Journal.open(odd, daemon=True).close()
+    aside = f"{ODD}.replaced-{NOW:%Y%m%dT%H%M%SZ}"
+    assert {each.name for each in home.iterdir()} == {ODD, aside, f"{ODD}.lock"}
+    assert {each.name for each in tmp_path.iterdir()} == {ODD, copy.name}
+    with pytest.raises(InputInvalid, match="write %3F for `\\?`"):
+        backup(f"sqlite:///{path}", tmp_path / "never.db")
 
 
 def put_back(url: str, source: Path, *, replace: bool = False) -> Restored:

@@ -5,14 +5,19 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.journal.build import T0, order, put_order, register
+from wattmesh import durable
+from wattmesh.controller import schema
 from wattmesh.controller.journal import engine
+from wattmesh.controller.journal.failures import Locked
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import FixInput, InputInvalid, JournalUnavailable
 from wattmesh.migrations.upgrade import upgrade
@@ -169,3 +174,50 @@ def test_kill_9_loses_nothing_that_was_acknowledged(journal_url: str) -> None:
         assert row.order == order(row.epoch, f"p{number}", run=f"r{number}")
     assert not put_order(journal, order(1, "p1", run="r1"))
     journal.close()
+
+
+@pytest.mark.parametrize("kind", ["IMMEDIATE", "EXCLUSIVE"])
+def test_a_file_that_another_process_has_is_told_from_one_that_is_new(
+    kind: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In rollback mode a writer keeps us from turning WAL on, and at times even from reading."""
+    for module in (engine, schema):
+        monkeypatch.setattr(module, "BUSY_TIMEOUT_S", 0.05)
+    url = f"sqlite:///{path}"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode=DELETE")
+        other.execute(f"BEGIN {kind}")
+        first = schema.bring_up_to_date if kind == "EXCLUSIVE" else Journal.open
+        with pytest.raises(Locked, match="is locked by another process"):
+            first(url)
+        later = Journal.later(url, lambda: schema.bring_up_to_date(url), "it is away")
+        with pytest.raises(JournalUnavailable, match="is locked by another process"):
+            later.check_revision()
+        other.execute("ROLLBACK")
+    later.check_revision()
+    with pytest.raises(durable.Held):
+        durable.hold(path)
+    later.close()
+
+
+def test_one_caller_waits_for_a_journal_that_is_away(path: Path) -> None:
+    """The others are told why at once, and how long the one has waited is known."""
+    url = f"sqlite:///{path}"
+    tries, over = threading.Event(), threading.Event()
+
+    def prepare() -> None:
+        tries.set()
+        assert over.wait(30.0)
+
+    later = Journal.later(url, prepare, "it is away")
+    one = threading.Thread(target=later.check_revision)
+    one.start()
+    assert tries.wait(30.0)
+    with pytest.raises(JournalUnavailable, match="it is away"):
+        later.check_revision()
+    assert later.database.unanswered_s() > 0
+    over.set()
+    one.join()
+    later.check_revision()
+    assert later.database.unanswered_s() == 0
+    later.close()

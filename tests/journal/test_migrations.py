@@ -55,7 +55,7 @@ def test_the_head_is_known_without_alembic(journal_url: str) -> None:
 
 
 def test_runs_from_before_heartbeats_are_of_hooks_without_them(journal_url: str) -> None:
-    """They were registered before: their reports count as life, for longer."""
+    """They were registered before: their reports count as life, for longer; owners stay owners."""
     upgrade(journal_url)
     journal = Journal.open(journal_url)
     build.register(journal)
@@ -68,11 +68,13 @@ def test_runs_from_before_heartbeats_are_of_hooks_without_them(journal_url: str)
         ):
             connection.exec_driver_sql(f"DROP TABLE {name}")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0002'")
+        connection.exec_driver_sql("UPDATE runs SET owner_uid = -2")
     journal.close()
     upgrade(journal_url)
     journal = Journal.open(journal_url)
     (row,) = journal.runs.all(build.after(600))
     assert (row.protocol, row.progress_at, row.pause_share, row.state) == (1, None, 0.0, "live")
+    assert row.owner_uid == 2**32 - 2  # as it was read by mistake
     journal.close()
 
 

@@ -1,12 +1,16 @@
 """Who may speak for a run."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.journal.build import PLAN, T0, UID, A, B, after, progress, register
+from wattmesh.controller.journal import admission
+from wattmesh.controller.journal.admission import MOST_LAUNCHES
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.errors import Fenced, InputInvalid, Refused
+from wattmesh.errors import Fenced, InputInvalid, Refused, RetryLater
+from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Finish
 
 
@@ -149,3 +153,65 @@ def test_an_operators_wish_stays_until_it_is_cleared(journal: Journal) -> None:
     assert journal.runs.all(T0)[0].ordered_point == "B"
     journal.runs.clear_ordered_point("r", "B")
     assert journal.runs.all(T0)[0].ordered_point == ""
+
+
+def test_what_one_node_vouches_for_uses_up_no_room_of_a_user_elsewhere(journal: Journal) -> None:
+    """A node's token can make up runs of any uid: those fill that node's share of the user's."""
+    for number in range(3):
+        register(journal, run=f"n1-{number}", incarnation=f"j{number}", most=3, node="n1")
+        journal.run_nodes.bind(f"n1-{number}", "n1", 1)
+    with pytest.raises(Refused, match="has 3 runs that report"):
+        register(journal, run="n1-3", incarnation="j3", most=3, node="n1")
+    register(journal, run="own", incarnation="k0", most=3)
+    register(journal, run="n2-0", incarnation="k1", most=3, node="n2")
+
+
+def test_launching_again_and_again_fills_no_journal(journal: Journal) -> None:
+    """By number, of one run; others, and the same an hour later, are let in."""
+    register(journal)
+    for attempt in range(2, MOST_LAUNCHES + 1):
+        register(journal, incarnation=f"i{attempt}", attempt=attempt, supersedes=f"i{attempt - 1}")
+    newest = f"i{MOST_LAUNCHES}"
+    more: dict[str, Any] = {"incarnation": "more", "attempt": 999, "supersedes": newest}
+    with pytest.raises(RetryLater, match="240 times within an hour"):
+        register(journal, **more)
+    register(journal, run="other", incarnation="o1")
+    register(journal, now=after(3601), **more)
+
+
+def test_launches_that_name_many_gpus_are_bounded_by_what_they_name(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one user, whichever run; the first one is taken whatever it names."""
+    monkeypatch.setattr(admission, "MOST_NAMED", 5000)
+    many = tuple(f"GPU-{number:056d}" for number in range(70))
+    names: dict[str, Any] = {"gpus": many, "ranks": tuple(range(70)), "layout": Layout(dp_shard=70)}
+    register(journal, world_size=70, **names)
+    with pytest.raises(RetryLater, match="launch less often"):
+        register(journal, world_size=70, incarnation="i2", attempt=2, supersedes="i1", **names)
+    register(journal, uid=UID + 1, run="theirs", incarnation="t1")
+
+
+def test_launches_of_a_closed_run_are_forgotten_but_the_newest(journal: Journal) -> None:
+    """Until then they say on which GPUs it was, whatever their age."""
+    register(journal)
+    register(journal, now=after(10), incarnation="i2", attempt=2, supersedes="i1")
+    end = Finish(run="r", incarnation="i2", attempt=2, step=30, tokens=3000, reason="done")
+    journal.runs.finish(end, owner_uid=UID, now=after(20))
+    journal.retention.prune(after(1000))
+    assert len(journal.stays.launches("r")) == 2
+    journal.ledger.close_run("r", {}, after(900))
+    journal.retention.prune(after(1000))
+    assert [each.start for each in journal.stays.launches("r")] == [after(10)]
+
+
+def test_the_highest_uid_owns_its_run(journal: Journal) -> None:
+    """Linux has uids up to 2^32 - 2, twice what a signed column of four bytes holds."""
+    highest = 2**32 - 2
+    register(journal, uid=highest)
+    progress(journal, now=after(1), tokens=100, uid=highest)
+    row = journal.runs.find("r", after(1))
+    assert row is not None
+    assert (row.owner_uid, row.tokens) == (highest, 100)
+    with pytest.raises(Refused, match="belongs to uid 4294967294"):
+        progress(journal, now=after(2), tokens=200, uid=highest - 2**32)

@@ -12,7 +12,7 @@ from tests.laws import import_law
 from tests.laws.sources import REPOSITORY, Module, graph, imports, modules, parse
 
 HOOK_MAY_IMPORT = {"torch", "numpy", "xxhash", "safetensors", "wattmesh"}
-HOOK_ROOMS = (*("wattmesh.reconfig", "wattmesh.errors", "wattmesh.durable", "wattmesh.toml_text"),)
+HOOK_ROOMS = ("wattmesh.reconfig", *import_law.EVERYBODY)
 
 
 def test_directions() -> None:

@@ -10,6 +10,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+WITH_PYTHON = "pip"
+"""In every new environment, and asked for by pip-audit; set-up installs none."""
 
 
 def _pins() -> dict[str, Requirement]:
@@ -38,7 +40,7 @@ def _needed(requirements: Iterable[str], seen: set[str] | None = None) -> set[st
                 further = distribution(wanted.name).requires or []
                 chosen = [each for each in further if _applies(Requirement(each), extra)]
                 _needed((each.partition(";")[0] for each in chosen), seen)
-    return {re.sub(r"\[.*", "", key) for key in seen}
+    return {re.sub(r"\[.*", "", key) for key in seen} - {WITH_PYTHON}
 
 
 def _applies(wanted: Requirement, extra: str = "") -> bool:

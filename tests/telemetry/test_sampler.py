@@ -60,6 +60,26 @@ def test_energy_is_split_at_slot_borders_to_the_millijoule() -> None:
     assert [row.energy_mj for row in rows] == [166_666, 166_667]
 
 
+def test_what_was_read_at_once_of_several_slots_tells_of_none_of_them() -> None:
+    """Nobody looked for an hour: its joules are right, and how they lie in it is a guess."""
+    bench = Bench()
+    bench.step(0.0)
+    bench.steps(60, 20.0)
+    bench.sampler.flush()
+    bench.start()
+    bench.step(3600)
+    bench.steps(60, 20.0)
+    bench.sampler.flush()
+    rows = sorted(bench.book.rows.values(), key=lambda each: each.slot_start)
+    assert [row.quality for row in rows] == [
+        "measured",  # a third of it was not looked at
+        "estimated+spread",
+        "estimated+spread",
+        "measured",
+    ]
+    assert bench.book.energy_mj == bench.world.gpu.counter_mj
+
+
 def test_energy_goes_to_whoever_held_the_gpu_and_else_to_idle() -> None:
     """Idle, a run, then two runs at once: three lines, no joule in two of them."""
     bench = Bench()

@@ -123,6 +123,11 @@ def test_clocks_change_while_the_provider_is_gone(tmp_path: Path) -> None:
         assert "stale_signal" in {row.kind for row in decisions}
         wrong = blindly([replace(row, kind="at_target") for row in decisions], [life.tale.dead[0]])
         assert wrong  # the sabotaged twin: decisions that look at a grid nobody told
+        holds = [row for row in decisions if row.action == "hold"]
+        under_way = [replace(row, kind="switching") for row in holds]
+        assert blindly(under_way, [life.tale.dead[0]]) == []
+        acting = [replace(row, action="switch") for row in under_way]
+        assert blindly(acting, [life.tale.dead[0]])  # and one that acts
         closed = life.simulated.journal.budgets.closed("2026-03", "Europe/Berlin")
         assert closed is not None
         assert closed.end == at("2026-03-31 22:00:00")

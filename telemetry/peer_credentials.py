@@ -1,0 +1,49 @@
+"""Who is at the other end of a Unix socket, by the kernel's word: unix(7), SO_PEERCRED.
+
+Invariant: numbers are as the kernel has them; a uid or gid is anything up to 2^32 - 2.
+"""
+
+import socket
+import struct
+from dataclasses import dataclass
+
+SO_PEERGROUPS = 59
+"""socket(7), Linux 4.13; Python names no constant for it."""
+
+GROUPS_BYTES = 1024
+"""The most that Python's getsockopt takes: 256 groups."""
+
+UNKNOWN = -1
+"""A uid or gid of nobody, as of a TCP connection; the kernel says 2^32 - 1."""
+
+_UCRED = struct.Struct("iII")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """The process that connected, as it was then."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def credentials(connection: socket.socket) -> Credentials:
+    """Ask who connected."""
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, gid = _UCRED.unpack(data)
+    return Credentials(pid=pid, uid=_known(uid), gid=_known(gid))
+
+
+def supplementary_groups(connection: socket.socket) -> tuple[int, ...]:
+    """List the supplementary groups that it connected with.
+
+    Raises:
+        OSError: an old kernel, or more groups than fit.
+    """
+    raw = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, GROUPS_BYTES)
+    return struct.unpack(f"{len(raw) // 4}I", raw)
+
+
+def _known(number: int) -> int:
+    return UNKNOWN if number == 2**32 - 1 else number
