@@ -16,6 +16,7 @@ from wattmesh.controller.api import agents
 from wattmesh.controller.duties import FleetDuty
 from wattmesh.controller.journal.tables import NODES
 from wattmesh.controller.status import status
+from wattmesh.reconfig.ranges import MOST_COUNTED
 from wattmesh.telemetry.delivery import Batch, Report
 from wattmesh.telemetry.desired import Applied, GpuControl
 
@@ -152,6 +153,11 @@ def test_rows_that_no_meter_reads_are_refused_and_nothing_of_them_is_booked(site
         assert answer.status == 422, (each, answer.body)
     twice = (counter(1, "G2"), counter(2, "G2"))
     assert site.post(N2, rows(baselines=twice)).status == 422
+    too_high = (counter(MOST_COUNTED + 1, "G2"),)
+    assert "than any counter gets" in site.post(N2, rows(baselines=too_high)).body["error"]
+    # Each is believable; together they would be laid over more slots than a delivery may have.
+    long = [own(slot_start=T0 - timedelta(days=390), slot_end=T0, run=f"r{n}") for n in range(9)]
+    assert "send at most" in site.post(N2, rows(*long)).body["error"]
     assert site.post(N2, rows(at=T0.replace(year=2099))).status == 422
     assert site.journal.ledger.energy() == before
     assert site.post(N2, rows(own(), seq=50)).body == {"ok": True, "applied": True}

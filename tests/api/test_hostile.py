@@ -104,6 +104,15 @@ HOSTILE = [
 ]
 
 
+def test_words_of_an_address_are_short_and_printable(served: Served) -> None:
+    """Before anything is looked up: what would be repeated on screens and in logs is refused."""
+    for word in ("a" * 2000, "%1b%5b31m", "%E2%80%AE"):
+        for target in (f"/v1/runs/{word}", f"/v1/decisions?run={word}"):
+            found = served.get(target)
+            assert found.status == 422, (target, found.body)
+            assert "printable characters" in found.body["error"]
+
+
 def test_what_no_journal_can_hold_is_the_callers_fault_and_no_outage(
     served_on_each: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -215,3 +215,15 @@ def test_the_highest_uid_owns_its_run(journal: Journal) -> None:
     assert (row.owner_uid, row.tokens) == (highest, 100)
     with pytest.raises(Refused, match="belongs to uid 4294967294"):
         progress(journal, now=after(2), tokens=200, uid=highest - 2**32)
+
+
+def test_what_is_remembered_of_a_binding_holds_for_one_epoch(journal: Journal) -> None:
+    """Another daemon that led in between may have bound the run elsewhere."""
+    register(journal)
+    journal.run_nodes.bind("r", "n1", 1)
+    assert journal.run_nodes.remembered("r", 1) == "n1"
+    other = Journal.open(str(journal.database.url))
+    other.run_nodes.bind("r", "n2", 2)
+    other.close()
+    assert journal.run_nodes.remembered("r", 3) is None
+    assert journal.run_nodes.of("r", 3) == "n2"
