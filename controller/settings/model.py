@@ -19,6 +19,8 @@ from wattmesh.policies.decision import Mode, PolicySettings
 from wattmesh.reconfig.catalogue import Equivalence
 from wattmesh.telemetry.actuator.settings import MOST_DAYS, OPERATORS
 
+TEN_YEARS_S = 10 * 365 * 86_400.0
+
 
 def state_folder() -> Path:
     """Where the daemon keeps what must survive: what systemd gives, else /var/lib/wattmesh."""
@@ -284,8 +286,9 @@ class RunSection(Section):
     """Point the run was submitted at; default the catalogue's reference."""
     deadline: Time | None = Field(default=None, examples=["2026-12-01T00:00:00Z"])
     """When it must be done."""
-    deadline_after_s: float | None = Field(default=None, gt=0, examples=[864000.0])
-    """Seconds after its first registration by which it must be done; instead of `deadline`."""
+    deadline_after_s: float | None = Field(default=None, gt=0, le=TEN_YEARS_S, examples=[864000.0])
+    """Seconds after its first registration by which it must be done, ten years at most; or give
+    `deadline`."""
 
 
 class BudgetSection(Section):

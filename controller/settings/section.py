@@ -21,5 +21,9 @@ class Section(BaseModel):
     """One table of the file: keys are exact, unknown ones are mistakes."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
     )

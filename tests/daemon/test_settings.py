@@ -65,6 +65,8 @@ def test_a_file_without_mistakes_is_taken() -> None:
         ("[loops]\ncycle_s = 0", "loops.cycle_s", "0 must be above 0"),
         ('[loops]\ncycle_s = "5"', "loops.cycle_s", '"5" is not a number'),
         ("[loops]\ncycle_s = nan", "loops.cycle_s", "nan"),
+        ("[runs.a]\ndeadline_after_s = inf", "runs.a.deadline_after_s", "inf"),
+        ("[runs.a]\ndeadline_after_s = 1e12", "runs.a.deadline_after_s", "1000000000000.0"),
         ("[loops]\ncycle_s = true", "loops.cycle_s", "true is not a number"),
         ("loops = 3", "loops", "3 is not a table"),
         ("[policy]\nmax_switches_per_day = 1.5", "policy.max_switches_per_day", "whole number"),
