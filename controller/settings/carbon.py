@@ -144,7 +144,7 @@ class CarbonSourceSection(Section):
     base_url: str = Field(default="", examples=["https://api.carbonintensity.org.uk"])
     """neso, electricity_maps, watttime, eia930: another address of the same interface, e.g. a
     mirror inside the cluster."""
-    stale_after_s: float | None = Field(default=None, gt=0, examples=[5400.0])
+    stale_after_s: float | None = Field(default=None, gt=0, le=1e9, examples=[5400.0])
     """Seconds without an answer after which nothing carbon-motivated is done, whatever is known of
     the hours ahead; default three days, as long as a profile of stored history counts."""
 

@@ -40,7 +40,7 @@ class JournalSection(Section):
     `%3F` for a `?`), or `postgresql+psycopg://user@host/name`."""
     password_file: File | None = Field(default=None, examples=["/etc/wattmesh/journal.password"])
     """File with the database password, readable by its owner only (mode 0600)."""
-    retention_days: int = Field(default=90, ge=2)
+    retention_days: int = Field(default=90, ge=2, le=36_500)
     """Days that single ledger slots, reports and decisions are kept; sums are kept for ever."""
     lost_days: float = Field(default=7.0, gt=0, le=365)
     """Days after which a run that is not heard any more is ended; its rows stay, and it goes on
@@ -182,7 +182,7 @@ class ActuatorSection(Section):
     cannot tell which lock it found."""
     cap_floor_share: float = Field(default=0.5, gt=0, le=1)
     """No cap is set below this share of the board's default limit."""
-    write_every_s: float = Field(default=60.0, ge=0)
+    write_every_s: float = Field(default=60.0, ge=0, le=TEN_YEARS_S)
     """Least seconds between two economy writes to one GPU."""
     step_share: float = Field(default=0.1, gt=0, le=1)
     """Most that one economy write, or one step back up, changes: share of the board's range."""
@@ -195,9 +195,9 @@ class ActuatorSection(Section):
 class PolicySection(Section):
     """The operator's limits on automatic switching."""
 
-    dwell_s: float = Field(default=4 * 3600.0, ge=0)
+    dwell_s: float = Field(default=4 * 3600.0, ge=0, le=TEN_YEARS_S)
     """Least seconds between two layout changes of one run."""
-    clock_dwell_s: float = Field(default=900.0, ge=0)
+    clock_dwell_s: float = Field(default=900.0, ge=0, le=TEN_YEARS_S)
     """Least seconds between two clock changes of one run."""
     gain_factor: float = Field(default=2.0, ge=1)
     """A switch must save at least this many times what it costs."""
@@ -217,11 +217,11 @@ class PolicySection(Section):
     sla_throughput_share: float | None = Field(default=None, gt=0, lt=1, examples=[0.5])
     """Service level: share of its fastest point's speed that plans keep a run at on average over
     every `sla_window_s`, where cap and deadline leave a way. Default: none."""
-    sla_window_s: float = Field(default=86_400.0, ge=3600.0)
+    sla_window_s: float = Field(default=86_400.0, ge=3600.0, le=TEN_YEARS_S)
     """Seconds over which the service level is an average."""
-    switch_timeout_s: float = Field(default=600.0, gt=0)
+    switch_timeout_s: float = Field(default=600.0, gt=0, le=TEN_YEARS_S)
     """Seconds after which a switch that was not confirmed counts as failed."""
-    failed_switch_s: float | None = Field(default=None, gt=0, examples=[300.0])
+    failed_switch_s: float | None = Field(default=None, gt=0, le=TEN_YEARS_S, examples=[300.0])
     """Longest seconds until a run trains again after a switch that failed, rollback and restart
     included; the deadline guard reckons with them. Default: switch_timeout_s."""
 
