@@ -139,7 +139,7 @@ class CarbonSourceSection(Section):
     """csv: the moment of the recording that plays first; default its beginning."""
     plays_at: Time | None = Field(default=None, examples=["2026-12-01T00:00:00Z"])
     """csv: the moment of today's clock at which it plays; default the daemon's start."""
-    compress: float = Field(default=1.0, gt=0, le=1e6)
+    compress: float = Field(default=1.0, ge=1e-6, le=1e6)
     """csv: seconds of the recording that pass in one second."""
     base_url: str = Field(default="", examples=["https://api.carbonintensity.org.uk"])
     """neso, electricity_maps, watttime, eia930: another address of the same interface, e.g. a
