@@ -34,7 +34,7 @@ RULE = (
     "actual rows with `spread` in energy_quality were laid over slots by time: of neighbouring "
     "slots with such rows, those that are not as_run together have for the carbon_ug of these rows "
     "at most all their joules, at the highest price; at least none, or, where no such neighbour is "
-    "as_run, all of them at the lowest price; the least is own_ug, the rest own_upper_ug"
+    "as_run, all of them at the lowest price; the least is own_ug, the rest own_upper_ug; "
     "where grams have several pue_milli, all of this is also done once for each of them, p, with "
     "the sum of every slot's carbon_ug, and of its upper_ug, at each pue_milli taken as "
     "(2 * sum * p + pue_milli) // (2 * pue_milli): saved_ug is the least that is found, with its "
