@@ -111,19 +111,12 @@ class GpusRead:
 
         What others name, or nodes of others tell, is no reason to hold a run.
         """
-        used = _used(row)
+        used = row.gpus_used
         return (len(used & self.lately), len(used)) if used else self.site
 
     def unread(self, row: RunRow) -> list[str]:
         """Name the GPUs that a run's ranks use and nobody ever read."""
-        return sorted(_used(row) - self.known)
-
-
-def _used(row: RunRow) -> set[str]:
-    """Give the GPUs that a run's ranks use, as far as it named them; parked ranks use none."""
-    if not any(row.gpus):
-        return set()
-    return {row.gpus[rank] for rank in row.ranks if rank < len(row.gpus)} - {""}
+        return sorted(row.gpus_used - self.known)
 
 
 def gpus_read(nodes: Iterable[NodeRow], now: datetime) -> GpusRead:

@@ -13,6 +13,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from wattmesh.reconfig.link import cut_socket
 from wattmesh.telemetry.places import Places
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve it, for so long; a timeout of the socket alone would begin anew at each byte."""
-        limit = threading.Timer(LIMIT_S, _cut, (request,))
+        limit = threading.Timer(LIMIT_S, cut_socket, (request,))
         limit.daemon = True
         limit.start()
         try:
@@ -86,11 +87,3 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that went, or was cut off."""
         log.debug("a scrape of %s ended", client_address[0], exc_info=True)
-
-
-def _cut(connection: socket.socket) -> None:
-    """End a connection from another thread: whoever reads it returns at once."""
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return

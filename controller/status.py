@@ -58,10 +58,14 @@ def status(journal: Journal, pulse: Pulse) -> StatusView:
     if pulse.signals.accounting != pulse.signals.decision:
         accounting = carbon_line(journal, pulse.signals.accounting, now, decides=False)
     view = _assemble(pulse, now, runs, (decision, accounting), journal.runs.frozen_all())
-    left_out = Counter(row.owner_uid for row in rows if row.state == "lost" and not row.stopped)
-    left_out -= Counter(row.owner_uid for row in told if row.state == "lost" and not row.stopped)
+    left_out = _lost(rows) - _lost(told)
     view = replace(view, lost_more={str(uid): count for uid, count in sorted(left_out.items())})
     return replace(view, trouble=troubles(view, pulse))
+
+
+def _lost(rows: Iterable[RunRow]) -> Counter[int]:
+    """Count the lost runs of each user; one that was stopped is none."""
+    return Counter(row.owner_uid for row in rows if row.state == "lost" and not row.stopped)
 
 
 def shown(rows: Iterable[RunRow]) -> tuple[RunRow, ...]:

@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -114,9 +115,11 @@ class UnixConnection(http.client.HTTPConnection):
 
 def cut(connection: http.client.HTTPConnection) -> None:
     """End a call from another thread: reads that wait return at once."""
-    sock = connection.sock
-    if sock is not None:
-        try:
-            sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return
+    if connection.sock is not None:
+        cut_socket(connection.sock)
+
+
+def cut_socket(connection: socket.socket) -> None:
+    """End a connection from another thread: whoever reads or serves it reads its end."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

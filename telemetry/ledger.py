@@ -6,14 +6,36 @@ come from the monotonic clock; the wall clock only says in which slot an interva
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import TypeVar
 
 from wattmesh.telemetry.slots import border, index_at, local_day
 
 Span = tuple[datetime, datetime]
 """Half-open."""
+
+T = TypeVar("T")
+
+
+def together(items: Iterable[T], span: Callable[[T], Span]) -> list[list[T]]:
+    """Part items where one ends and none goes on: those of a part overlap, if it has several.
+
+    Args:
+        items: ordered by when they begin.
+        span: of one of them.
+    """
+    found: list[list[T]] = []
+    until: datetime | None = None
+    for each in items:
+        start, end = span(each)
+        if until is None or start >= until:
+            found.append([])
+        found[-1].append(each)
+        until = max(until or end, end)
+    return found
+
 
 NO_COUNTER = -1
 """Stands in a `CounterBaseline` of a device that has no energy counter."""

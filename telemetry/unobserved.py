@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from wattmesh.telemetry.ledger import EnergyRow, SlotGrid
+from wattmesh.telemetry.ledger import EnergyRow, SlotGrid, Span
 from wattmesh.telemetry.meter import UNKNOWN_LIMIT_W
 
 UNOBSERVED = "unobserved"
@@ -27,9 +27,6 @@ PATIENCE = timedelta(seconds=60)
 """So long a device may lag before its newest seconds count as unread: six deliveries."""
 
 MILLISECOND = timedelta(milliseconds=1)
-
-Span = tuple[datetime, datetime]
-"""Half-open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

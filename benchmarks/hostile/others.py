@@ -1,7 +1,6 @@
 """Somebody ordinary before the same door, all the while: what is refused of him is counted."""
 
 import http.client
-import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -9,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.api import facts
-from tests.daemon.process import Answer
+from tests.daemon.process import Answer, asked
 
 EVERY_S = 0.05
 
@@ -23,13 +22,7 @@ def asking(connect: Callable[[], socket.socket]) -> Ask:
     def ask(method: str, target: str, body: Any = None) -> Answer:
         connection = http.client.HTTPConnection("w")
         connection.sock = connect()
-        try:
-            data = None if body is None else json.dumps(body).encode()
-            connection.request(method, target, body=data)
-            answer = connection.getresponse()
-            return Answer(status=answer.status, body=json.loads(answer.read()))
-        finally:
-            connection.close()
+        return asked(connection, method, target, body)
 
     return ask
 

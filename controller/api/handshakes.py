@@ -7,9 +7,9 @@ one address are open, each for some seconds; what is more is closed as it comes.
 import asyncio
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
+from wattmesh.reconfig.link import cut_socket
 from wattmesh.telemetry.places import Places
 
 MOST = 256
@@ -52,7 +52,7 @@ class HandshakeListener(socket.socket):
             raise ConnectionAbortedError
         guest = _Guest(fileno=connection.detach())
         guest.left = lambda: self.proven(address)
-        limit = asyncio.get_running_loop().call_later(LIMIT_S, _cut, guest)
+        limit = asyncio.get_running_loop().call_later(LIMIT_S, cut_socket, guest)
         self._unproven[address] = limit
         return guest, address
 
@@ -62,9 +62,3 @@ class HandshakeListener(socket.socket):
         if limit is not None:
             limit.cancel()
             self._places.give_back(address[0])
-
-
-def _cut(connection: socket.socket) -> None:
-    """End a connection; whoever serves it reads its end."""
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)

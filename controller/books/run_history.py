@@ -12,6 +12,7 @@ from wattmesh.controller.journal.by_slot import SlotPower
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import TokenMark
 from wattmesh.controller.journal.runs import RunRow
+from wattmesh.controller.journal.values import MICROSECOND
 from wattmesh.policies.baseline import (
     EDGE_SLOTS,
     RECENT_SLOTS,
@@ -26,8 +27,6 @@ from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.telemetry.ledger import SlotGrid
 from wattmesh.telemetry.readings import SPREAD
 from wattmesh.telemetry.unobserved import PATIENCE
-
-MICROSECOND = timedelta(microseconds=1)
 
 MOST_STRETCHES = 12
 """Drift is followed over so many stays at most, the newest: each costs a look at the ledger."""

@@ -31,7 +31,7 @@ from wattmesh.policies.baseline import (
     Slot,
     difference,
 )
-from wattmesh.telemetry.ledger import Span
+from wattmesh.telemetry.ledger import Span, together
 from wattmesh.telemetry.readings import flags_of
 
 MOST_LOOKS = 5
@@ -292,25 +292,9 @@ def _span(slot: ScenarioSlot) -> Span:
     return slot.slot_start, slot.slot_end
 
 
-def _together(slots: Sequence[ScenarioSlot]) -> list[list[ScenarioSlot]]:
-    """Part slots of all scenarios where one ends and none goes on; they are in time order.
-
-    Slots of one length are each by itself. Where the length was changed within a slot, what was
-    booked of that time is compared as a whole.
-    """
-    found: list[list[ScenarioSlot]] = []
-    until = None
-    for each in slots:
-        if until is None or each.slot_start >= until:
-            found.append([])
-        found[-1].append(each)
-        until = max(until or each.slot_end, each.slot_end)
-    return found
-
-
 def _overlaps(slots: Sequence[ScenarioSlot]) -> str:
     """Say that slots of other kinds lie upon each other in a scenario; "" where none do."""
-    for group in _together(slots):
+    for group in together(slots, _span):
         kinds = {(each.scenario, each.kind) for each in group}
         if len(kinds) > len({scenario for scenario, _ in kinds}):
             return OVERLAP
@@ -368,9 +352,13 @@ def _sum(parts: Any) -> int | None:
 
 
 def _beside(slots: Sequence[ScenarioSlot], scenario: str) -> list[Slot]:
-    """Put a scenario's slots beside the run's own, in time order."""
+    """Put a scenario's slots beside the run's own, in time order.
+
+    Slots of one length are each by itself. Where the length was changed within a slot, what was
+    booked of that time is compared as a whole.
+    """
     found, laid = list[Slot](), list[Laid]()
-    for group in _together(slots):
+    for group in together(slots, _span):
         own = [each for each in group if each.scenario == ACTUAL]
         other = [each for each in group if each.scenario == scenario]
         kinds = {each.kind for each in other}

@@ -14,12 +14,11 @@ from itertools import groupby, pairwise
 from wattmesh.controller.journal.by_slot import NobodysSlot
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.stays import LaunchRow
+from wattmesh.controller.journal.values import MICROSECOND
 from wattmesh.policies.budget import Spent
+from wattmesh.telemetry.ledger import Span
 from wattmesh.telemetry.meter import UNKNOWN_LIMIT_W
-from wattmesh.telemetry.unobserved import Span, without
-
-MILLISECOND = timedelta(milliseconds=1)
-MICROSECOND = timedelta(microseconds=1)
+from wattmesh.telemetry.unobserved import MILLISECOND, without
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

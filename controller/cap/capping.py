@@ -64,10 +64,8 @@ def working(rows: Iterable[RunRow], now: datetime) -> dict[str, tuple[str, ...]]
         silent = row.state != "live"
         if row.state == "finished" or (silent and now - row.last_seen_at > LOST_HELD):
             continue
-        ranks = set(row.ranks)
-        gpus = {gpu for rank, gpu in enumerate(row.gpus) if gpu and rank in ranks}
-        found[row.run] = tuple(sorted(gpus - taken))
-        taken |= gpus
+        found[row.run] = tuple(sorted(row.gpus_used - taken))
+        taken |= row.gpus_used
     return found
 
 

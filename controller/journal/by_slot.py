@@ -7,7 +7,7 @@ gives of it, days that were rolled up included where a method says so.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from itertools import groupby, permutations
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, case, func, select
@@ -22,7 +22,7 @@ from wattmesh.controller.journal.spent import ACTUAL, SpentSlots
 from wattmesh.controller.journal.tables import EMISSIONS, ENERGY
 from wattmesh.controller.journal.values import from_us, to_us, with_moments
 from wattmesh.policies.budget import Spent
-from wattmesh.telemetry.ledger import Span
+from wattmesh.telemetry.ledger import Span, together
 from wattmesh.telemetry.readings import Component, Quality, component_of, merged_quality
 from wattmesh.telemetry.unobserved import UNOBSERVED
 
@@ -249,8 +249,8 @@ class BySlot:
                 gpus=len(gpus),
                 quality=merged_quality(row.quality for row in parts if row.energy_mj is not None),
             )
-        upon = {one for one, two in permutations(found, 2) if one[0] < two[1] and two[0] < one[1]}
-        return {span: each for span, each in found.items() if span not in upon}
+        apart = (part for part in together(found, lambda span: span) if len(part) == 1)
+        return {span: found[span] for (span,) in apart}
 
     def scenarios(self, run: str) -> tuple[ScenarioSlot, ...]:
         """Give a run's slots in every scenario, in time order."""

@@ -23,9 +23,9 @@ from wattmesh.controller.journal.tables import (
     RUNS,
 )
 from wattmesh.controller.journal.values import columns, from_us, to_us, upsert, with_moments
-from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
+from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow, Span
 from wattmesh.telemetry.readings import SPREAD
-from wattmesh.telemetry.unobserved import PATIENCE, UNOBSERVED, Holding, Span
+from wattmesh.telemetry.unobserved import PATIENCE, UNOBSERVED, Holding
 
 RUN = "run"
 """The ledger line of a run's own joules."""

@@ -16,8 +16,8 @@ from sqlalchemy import Connection, select, union_all
 from wattmesh.controller.journal.tables import COUNTERS, COVERAGE, NODE_COUNTERS
 from wattmesh.controller.journal.values import from_us, to_us
 from wattmesh.telemetry.delivery import Batch
-from wattmesh.telemetry.ledger import EnergyRow, share
-from wattmesh.telemetry.unobserved import MILLISECOND, Span, without
+from wattmesh.telemetry.ledger import EnergyRow, Span, share
+from wattmesh.telemetry.unobserved import MILLISECOND, without
 
 Spans = Mapping[str, Sequence[tuple[int, int]]]
 """By device, in microseconds since 1970, half-open."""

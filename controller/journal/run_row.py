@@ -101,6 +101,12 @@ class RunRow:
         return self.catalogue.find(self.layout, self.clock_mhz) if self.catalogue else None
 
     @property
+    def gpus_used(self) -> frozenset[str]:
+        """The GPUs that its ranks use, as far as it named them; parked ranks use none."""
+        ranks = set(self.ranks)
+        return frozenset(gpu for rank, gpu in enumerate(self.gpus) if gpu and rank in ranks)
+
+    @property
     def stopped(self) -> bool:
         """Whether its newest launch was asked to stop and left; another may go on from there."""
         return self.finish_reason.startswith("stopped")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.books import story
 from tests.books.site import Sight, Site, Sites, moment
-from tests.books.world import Stay
+from tests.books.world import Stay, World
 from wattmesh.controller.books.audit import audit
 from wattmesh.controller.books.budget import BudgetView, budget
 from wattmesh.controller.fleet import holders
@@ -37,9 +37,9 @@ def sites() -> Iterator[Sites]:
         yield opened
 
 
-def restarted(sites: Sites, sights: Mapping[str, Sight] = story.BRIGHT) -> Site:
-    """Let that run live."""
-    site = story.begun(sites, RESTARTED, sights)
+def asked_to_restart(sites: Sites, world: World, sights: Mapping[str, Sight]) -> Site:
+    """Let a run live until it leaves to be started again on two of its four GPUs."""
+    site = story.begun(sites, world, sights)
     site.gpus = {"A": story.GPUS, "B": story.GPUS[:2]}
     story.live(site, BEGUN - S)
     site.deliver(BEGUN)
@@ -47,6 +47,12 @@ def restarted(sites: Sites, sights: Mapping[str, Sight] = story.BRIGHT) -> Site:
     site.order(BEGUN, "B")
     site.finish(BEGUN, reason="restart")
     site.price(BEGUN)
+    return site
+
+
+def restarted(sites: Sites, sights: Mapping[str, Sight] = story.BRIGHT) -> Site:
+    """Let that run live."""
+    site = asked_to_restart(sites, RESTARTED, sights)
     site.deliver(BEGUN + 40)
     site.begin(BEGUN + 40, RESTARTED.tokens(BEGUN + 40), "B")
     story.live(site)
@@ -146,14 +152,7 @@ def crashed(sites: Sites, layout: str) -> Site:
         story.at(layout, crash.end, 14 * S),
     )
     dark = story.BRIGHT | dict.fromkeys(story.GPUS[2:], Sight(silent=((BEGUN + 40, 10**9),)))
-    site = story.begun(sites, world, dark)
-    site.gpus = {"A": story.GPUS, "B": story.GPUS[:2]}
-    story.live(site, BEGUN - S)
-    site.deliver(BEGUN)
-    site.report(BEGUN)
-    site.order(BEGUN, "B")
-    site.finish(BEGUN, reason="restart")
-    site.price(BEGUN)
+    site = asked_to_restart(sites, world, dark)
     site.begin(BEGUN + 40, world.tokens(BEGUN + 40), "B")
     story.live(site, at - 1)
     site.begin(crash.end, world.tokens(crash.end), layout)

@@ -58,7 +58,11 @@ class _Connection(http.client.HTTPConnection):
 
 def ask(path: Path, method: str, target: str, body: Any = None, timeout_s: float = 30.0) -> Answer:
     """Send one request to a socket."""
-    connection = _Connection(path, timeout_s)
+    return asked(_Connection(path, timeout_s), method, target, body)
+
+
+def asked(connection: http.client.HTTPConnection, method: str, target: str, body: Any) -> Answer:
+    """Send one request over a connection, and close it."""
     try:
         data = None if body is None else json.dumps(body).encode()
         connection.request(method, target, body=data)

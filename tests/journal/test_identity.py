@@ -17,8 +17,8 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.values import to_us
 from wattmesh.errors import Fenced, RetryLater
 from wattmesh.migrations.upgrade import upgrade
-from wattmesh.telemetry.ledger import CounterBaseline
-from wattmesh.telemetry.unobserved import Span, unread
+from wattmesh.telemetry.ledger import CounterBaseline, Span
+from wattmesh.telemetry.unobserved import unread
 
 
 def test_the_first_leader_makes_it_and_every_other_keeps_it(journal: Journal) -> None:
