@@ -4,6 +4,9 @@ PYTHON := .venv/bin/python
 # One worker more than the machine has cores, for many tests wait for processes that they started;
 # four at most.
 WORKERS := $(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4)))
+# Tests start some hundreds of Pythons: each would compile every module anew, where the environment
+# forbids to keep what was compiled.
+export PYTHONDONTWRITEBYTECODE :=
 PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .PHONY: help setup demo test fuzz audit lint format peers bench gpu docs

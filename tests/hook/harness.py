@@ -12,26 +12,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.hook.tiny import Options
+from tests.hook.tiny import Fault, Options
 from wattmesh.integrations.torchrun import Launch, Supervisor
 from wattmesh.reconfig.agreement import relative
 from wattmesh.reconfig.layout import Layout
 
 PATIENCE_S = 60.0
 
-QUICK = {
-    "train_s": 4.0,
-    "agree_s": 4.0,
-    "save_s": 4.0,
-    "teardown_s": 4.0,
-    "rebuild_s": 4.0,
-    "load_s": 4.0,
-    "verify_s": 4.0,
-    "wake_s": 10.0,
-    "leave_s": 2.5,
-    "silence_s": 20.0,
+PATIENT = {
+    "train_s": 60.0,
+    "agree_s": 60.0,
+    "save_s": 60.0,
+    "teardown_s": 60.0,
+    "rebuild_s": 60.0,
+    "load_s": 60.0,
+    "verify_s": 60.0,
+    "wake_s": 60.0,
+    "leave_s": 30.0,
+    "silence_s": 60.0,
 }
-"""Deadlines for tests of faults: short, yet far above what a tiny job needs on a busy machine."""
+"""Deadlines that only what is stuck can pass, however busy the machine is."""
+
+
+def short(*phases: str) -> dict[str, float]:
+    """Give deadlines that are short in the phases in which a rank will be stuck, and there alone.
+
+    Where a rank is lost, how long its peers may take to leave decides nothing but the test's time.
+    """
+    return {**PATIENT, "leave_s": 2.5, **{f"{each}_s": 4.0 for each in phases}}
+
 
 DP2 = Layout(dp_shard=2)
 DP4 = Layout(dp_shard=4)
@@ -156,10 +165,13 @@ class Run:
         self.out.mkdir(parents=True, exist_ok=True)
         self.checkpoints = folder / "ck"
         layout = options.pop("layout", DP2).to_dict()
+        options.setdefault("deadlines", PATIENT)
         self.options = Options(
             folder=str(self.checkpoints), out=str(self.out), layout=layout, **options
         )
         self.environment: dict[str, str] = {}
+        self.later: dict[str, float] | None = None
+        """Deadlines of all launches but the first, where they are others."""
         self.said: list[str] = []
         self.launches: list[int] = []
         self.hosts: list[tuple[int, ...]] = []
@@ -172,7 +184,10 @@ class Run:
 
     def launch(self, environment: Mapping[str, str]) -> Launch:
         """Start the ranks (the supervisor's launcher protocol)."""
-        merged = {"TINY": self.options.to_text(), **self.environment, **environment}
+        options = self.options
+        if self.launches and self.later is not None:
+            options = replace(options, deadlines=self.later)
+        merged = {"TINY": options.to_text(), **self.environment, **environment}
         # The last entry is for all launches that follow.
         hosts = self.hosts[min(len(self.launches), len(self.hosts) - 1)] if self.hosts else ()
         nproc = sum(hosts) or self.nproc
@@ -193,6 +208,11 @@ class Run:
     def change(self, **options: Any) -> None:
         """Change options for the next launch."""
         self.options = replace(self.options, **options)
+
+    def lose(self, fault: Fault, *phases: str) -> None:
+        """Lose a rank in the first launch, which waits briefly for it in `phases`."""
+        self.change(fault=fault, deadlines=short(*phases))
+        self.later = PATIENT
 
     def losses(self) -> dict[int, float]:
         """The loss per step; a step trained again after a restart counts as trained last."""

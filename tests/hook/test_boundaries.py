@@ -10,7 +10,7 @@ import pytest
 
 from tests.hook.breaking import GUARD, HANG, LISTEN_AT
 from tests.hook.daemon import FakeDaemon
-from tests.hook.harness import QUICK, Run, Zygote, worst_difference
+from tests.hook.harness import Run, Zygote, short, worst_difference
 from tests.hook.tiny import Fault
 from wattmesh.errors import (
     CallHuman,
@@ -50,7 +50,7 @@ SEEN = {
 
 def breaking(zygote: Zygote, folder: Path, socket_path: Path, **environment: str) -> Run:
     """A run of two ranks that saves at every step."""
-    run = Run(zygote, folder, 2, steps=MANY, boundary_every=1, deadlines=QUICK)
+    run = Run(zygote, folder, 2, steps=MANY, boundary_every=1)
     run.with_daemon(socket_path).environment.update(environment)
     run.job = "tests.hook.breaking:main"
     return run
@@ -107,6 +107,7 @@ def test_a_disk_that_hangs_ends_only_a_run_that_may_be_switched(
 ) -> None:
     """Observed, the save is given up and those after it wait for nothing; else, the deadline."""
     run = breaking(zygote, tmp_path, socket_path, **{HANG: "1"})
+    run.change(deadlines=short("save"))
     with FakeDaemon(socket_path, run.out, [], mode=mode):
         status = run.once(PATIENCE_S)
     assert (status == 0) == (mode == "observe"), run.log()

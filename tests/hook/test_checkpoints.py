@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.hook.daemon import FakeDaemon, Wish
-from tests.hook.harness import QUICK, TP2, Run, Zygote, until, worst_difference
+from tests.hook.harness import TP2, Run, Zygote, until, worst_difference
 from wattmesh.errors import CallHuman, CheckpointDamaged, InputInvalid
 from wattmesh.integrations.torchrun import EXIT_REFUSED
 from wattmesh.reconfig.attempt import Identity
@@ -147,7 +147,6 @@ def test_a_full_disk_does_not_stop_training(
         2,
         steps=15,
         boundary_every=5,
-        deadlines=QUICK,
         wait_for={"10": "order-1"},
         file_limit_at=10,
     ).with_daemon(socket_path)

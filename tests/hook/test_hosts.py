@@ -16,7 +16,17 @@ from pathlib import Path
 import pytest
 
 from tests.hook.daemon import FakeDaemon, Wish
-from tests.hook.harness import DP2, DP4, QUICK, TP2, Run, Zygote, until, worst_difference
+from tests.hook.harness import (
+    DP2,
+    DP4,
+    PATIENT,
+    TP2,
+    Run,
+    Zygote,
+    short,
+    until,
+    worst_difference,
+)
 from tests.hook.test_switch import GOOD
 from tests.hook.tiny import Fault
 from wattmesh.reconfig.layout import Layout
@@ -30,7 +40,8 @@ BATCH = 12
 
 def on_two_hosts(zygote: Zygote, folder: Path, **options: object) -> Run:
     """A run of four ranks, 0 and 1 on the first host, 2 and 3 on the second."""
-    run = Run(zygote, folder, 4, batch=BATCH, **{"deadlines": QUICK, **options})
+    run = Run(zygote, folder, 4, batch=BATCH, **options)
+    run.later = PATIENT
     run.hosts = [(2, 2)]
     return run
 
@@ -54,7 +65,7 @@ def test_a_job_goes_through_four_two_three_and_four_ranks_of_two_hosts(
     ]
     waits = {"5": "order-1", "10": "order-2", "15": "order-3"}
     run = on_two_hosts(
-        zygote, tmp_path, layout=DP4, steps=20, boundary_every=5, wait_for=waits, deadlines={}
+        zygote, tmp_path, layout=DP4, steps=20, boundary_every=5, wait_for=waits
     ).with_daemon(socket_path)
     with FakeDaemon(socket_path, run.out, wishes) as daemon:
         assert run.once() == 0, run.log()
@@ -71,8 +82,9 @@ def test_a_host_is_lost_and_the_run_goes_on_with_what_is_left(
 ) -> None:
     """Nothing is heard of the second host any more: the first leaves, and trains on by itself."""
     run = on_two_hosts(
-        zygote, tmp_path, layout=DP4, steps=15, boundary_every=5, wait_for={"8": "go"}
-    )
+        zygote, tmp_path, layout=DP4, steps=15, boundary_every=5, wait_for={"8": "go"},
+        deadlines=short("train"),
+    )  # fmt: skip
     run.hosts.append((2,))
     losing = threading.Thread(target=lose_the_second_host, args=(run,))
     losing.start()
@@ -91,7 +103,7 @@ def test_a_host_that_is_parked_whole_ends_when_nothing_is_heard_any_more(
     run = on_two_hosts(
         zygote, tmp_path, layout=DP2, steps=15, boundary_every=5, wait_for={"8": "go"}
     )
-    run.change(deadlines={**QUICK, "silence_s": 6.0})
+    run.change(deadlines={**short(), "silence_s": 6.0})
     run.launch({})
     until(lambda: len(run.lines()) >= 7, "step 7")
     os.kill(zygote.agents(run.launches[0])[0], signal.SIGUSR1)
@@ -153,11 +165,11 @@ def cut_the_cable(zygote: Zygote, folder: Path, phase: str) -> tuple[Run, FakeDa
     """Train a run whose cable is cut in one phase of its switch."""
     fault = Fault(rank=2, at=phase, what="cut", after_step=10)
     wish = Wish(layout=TP2, ranks=(1, 2), at=10)
-    with tempfile.TemporaryDirectory(prefix="wm") as short:
-        socket_path = Path(short) / "d.sock"
+    with tempfile.TemporaryDirectory(prefix="wm") as near:
+        socket_path = Path(near) / "d.sock"
         run = on_two_hosts(
             zygote, folder / phase, layout=DP4, steps=15, boundary_every=5, fault=fault,
-            wait_for={"10": "order-1"},
+            wait_for={"10": "order-1"}, deadlines=short(phase),
         ).with_daemon(socket_path)  # fmt: skip
         with FakeDaemon(socket_path, run.out, [wish]) as daemon:
             assert run.supervised() == 0, (run.said, run.log())

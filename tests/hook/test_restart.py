@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.hook.daemon import FakeDaemon, Wish
-from tests.hook.harness import QUICK, TP2, Run, Zygote, until, worst_difference
+from tests.hook.harness import TP2, Run, Zygote, until, worst_difference
 from tests.hook.tiny import Fault
 from wattmesh.integrations.torchrun import EXIT_STOPPED, Supervisor, end_all_with
 from wattmesh.reconfig.switch import SwitchState
@@ -39,7 +39,6 @@ def run(zygote: Zygote, tmp_path: Path, socket_path: Path) -> Run:
         2,
         steps=15,
         boundary_every=5,
-        deadlines=QUICK,
         wait_for={"10": "order-1"},
     ).with_daemon(socket_path)
 
@@ -227,7 +226,7 @@ def test_a_finished_run_that_is_launched_again_trains_no_step_more(
     zygote: Zygote, tmp_path: Path
 ) -> None:
     """It ends at once, in the state it had: a repeated launch must not train past the target."""
-    run = Run(zygote, tmp_path, 2, steps=10, boundary_every=5, deadlines=QUICK)
+    run = Run(zygote, tmp_path, 2, steps=10, boundary_every=5)
     assert run.supervised() == 0, run.said
     before = run.losses()
     assert run.supervised() == 0, run.said
