@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from wattmesh.controller.journal.values import without_numbers
 from wattmesh.controller.life import boot_id
 from wattmesh.errors import WattmeshError
 from wattmesh.telemetry.readings import utc_now
@@ -71,6 +72,7 @@ class Loop:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._due_s: float | None = None
+        self._said: set[str] = set()
         self.state = LoopState(name=name, every_s=every_s)
 
     def start(self) -> None:
@@ -129,9 +131,11 @@ class Loop:
         try:
             self._body()
         except WattmeshError as error:
-            # An outage is one line in the log, not one per turn.
-            level = logging.DEBUG if str(error) == self.state.trouble else logging.WARNING
+            # An outage is one line in the log, not one per turn, however it counts its tries.
+            same = without_numbers(str(error))
+            level = logging.DEBUG if same in self._said else logging.WARNING
             log.log(level, "%s: %s", self.state.name, error)
+            self._said.add(same)
             return str(error), False
         except Exception as error:
             log.exception(
@@ -139,6 +143,9 @@ class Loop:
                 self.state.name,
             )
             return f"a bug ended its turn ({type(error).__name__}: {error}); please report it", True
+        if self._said:
+            log.info("%s: works again", self.state.name)
+            self._said.clear()
         return "", False
 
     def _run(self) -> None:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from wattmesh.controller.journal.carbon import FetchRow
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.values import without_numbers
 from wattmesh.errors import NoData, SourceRefused, SourceUnavailable
 from wattmesh.telemetry.carbon import CarbonBatch, CarbonPoint, Provider
 
@@ -71,26 +72,27 @@ class Poller:
         """
         store, signal = self._journal.carbon, self._provider.signal
         fetch = store.last_fetch(signal)
-        new, said = 0, list[str]()
+        new, said = 0, dict[str, str]()  # by what makes two sentences one to a reader
         failures = list[Failure]()
         if self._provider.series.observed:
             observed, failure = self._observed(fetch, now)
             new += store.store(observed.points)
-            said += observed.refused
+            said |= {each: each for each in observed.refused}
             failures += [failure] if failure else []
         if self._wants_ahead and self._provider.series.forecast_s > 0:
             ahead, failure = self._ahead(now)
             new += store.store(ahead.points)
-            said += ahead.refused
+            said |= {each: each for each in ahead.refused}
             if failure is not None and not self._provider.series.observed:
                 failures.append(failure)
             elif failure is not None:
-                said.append(f"The forecast did not come: {failure}.")
+                sentence = f"The forecast did not come: {failure}."
+                said[without_numbers(sentence)] = sentence
         if failures:
             why, refused = str(failures[0]), isinstance(failures[0], SourceRefused)
             store.fetched(signal, now, ok=False, detail=why, refused=refused)
             return Polled(new=new, refused=self._unsaid(said), failure=failures[0])
-        store.fetched(signal, now, ok=True, detail=said[0] if said else "")
+        store.fetched(signal, now, ok=True, detail=next(iter(said.values()), ""))
         if self._provider.series.observed:
             new += self._fill(now)
         return Polled(new=new, refused=self._unsaid(said))
@@ -160,10 +162,10 @@ class Poller:
         store.filled(signal, deep_at=fetch.deep_at, since=start)
         return new
 
-    def _unsaid(self, said: list[str]) -> tuple[str, ...]:
-        """Give the sentences that the poll before did not give."""
-        fresh = tuple(each for each in dict.fromkeys(said) if each not in self._said)
-        self._said = set(said)
+    def _unsaid(self, said: dict[str, str]) -> tuple[str, ...]:
+        """Give the sentences that no poll gave since the last one that had nothing to say."""
+        fresh = tuple(each for same, each in said.items() if same not in self._said)
+        self._said = self._said | said.keys() if said else set()
         return fresh
 
 

@@ -191,6 +191,17 @@ def test_a_missing_forecast_costs_only_itself(world: World) -> None:
     assert (fetch.state, fetch.detail) == ("ok", polled.refused[0])
 
 
+def test_a_forecast_that_stays_away_is_said_once(world: World) -> None:
+    """However often it is asked for, and whatever the sentence counts."""
+    neso = world.neso()
+    world.server.fail(Fault.SERVER_ERROR, provider="neso", path="fw48h")
+    poller = Poller(neso, world.journal)
+    said = [each for _ in range(8) for each in poller.poll(NOW).refused]
+    assert len(said) <= 2  # that it fails; that it is left alone
+    world.server.mend()
+    assert poller.poll(NOW).refused == ()
+
+
 def test_what_was_refused_is_said_once(world: World) -> None:
     """A false zero is in every answer for two days; it is one line in the log."""
     neso = world.neso()

@@ -118,15 +118,22 @@ def test_an_outside_failure_is_progress_and_said_once(
     """A source that stays away is one line in the log, and the loop counts as alive."""
     loop = Loop("sampler", 5.0, work, clock.clock)
     work.error = SourceUnavailable("nvml does not answer")
-    with caplog.at_level(logging.INFO):
-        turns(loop, clock, 3)
+    caplog.set_level(logging.INFO)
+    turns(loop, clock, 3)
     assert loop.state.failures == 3
     assert loop.state.trouble == "nvml does not answer"
     assert loop.state.last_progress_s == 1010.0
     assert len(caplog.records) == 1
+    for tried in range(3):
+        work.error = SourceUnavailable(f"it failed {tried} times and rests for {9.5 - tried} s")
+        turns(loop, clock, 1)
+        work.error = SourceUnavailable("nvml does not answer")
+        turns(loop, clock, 1)
+    assert len(caplog.records) == 2
     work.error = None
-    loop.turn()
+    turns(loop, clock, 2)
     assert loop.state.trouble == ""
+    assert caplog.messages[2:] == ["sampler: works again"]
 
 
 def test_a_bug_ends_a_turn_and_not_the_loop(
