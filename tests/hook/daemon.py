@@ -5,7 +5,6 @@ It speaks the real protocol with the real wire types; the real daemon has tests 
 
 import json
 import threading
-import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -159,20 +158,31 @@ class FakeDaemon(UnixHttp):
         return [(each.state, each.evidence["total_s"], each.evidence[AT_PACE]) for each in told]
 
 
-class Misbehaving(UnixHttp):
-    """A server that breaks the protocol in one chosen way."""
+SLOW_S = 300.0
+"""A slow answer takes so long."""
 
-    def __init__(self, socket_path: Path, how: str) -> None:
-        """Choose `how`: slow | drip | garbage | not_json | wrong_types | errors | refuses."""
+
+class Misbehaving(UnixHttp):
+    """A server that breaks the protocol in chosen ways, one after the other."""
+
+    def __init__(self, socket_path: Path, how: tuple[str, ...]) -> None:
+        """Choose from slow, garbage, not_json, list, wrong_types, errors, refuses, unknown."""
         self.calls = 0
         self._how = how
+        self._over = threading.Event()
         super().__init__(socket_path)
+
+    def __exit__(self, *error: object) -> None:
+        """Stop serving; who still waits for an answer gets one."""
+        self._over.set()
+        super().__exit__(*error)
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
         """Answer one call, badly."""
+        how = self._how[self.calls % len(self._how)]
         self.calls += 1
-        if self._how == "slow":
-            time.sleep(30)
+        if how == "slow":
+            self._over.wait(SLOW_S)
         answers = {
             "slow": (200, b"{}"),
             "garbage": (200, b"\x00\xff\x17" * 100),
@@ -183,4 +193,4 @@ class Misbehaving(UnixHttp):
             "refuses": (409, b'{"error": "no", "kind": "fenced"}'),
             "unknown": (404, b'{"error": "who?"}'),
         }
-        return answers[self._how]
+        return answers[how]

@@ -26,7 +26,9 @@ Undisturbed = Callable[[int, str], dict[int, float]]
 
 STEPS = 15
 SWITCH_AT = 10
-PHASES = ("agree", "save", "teardown", "rebuild", "rebuild_after_mesh", "load", "verify")
+PHASES = ("agree", "save", "rebuild_after_mesh", "load", "verify")
+"""And teardown, where the leader is killed; before its rebuild a parked one is."""
+
 AT_ONCE = 2
 """Runs under way at once: most of their time is spent waiting for deadlines."""
 
@@ -156,7 +158,7 @@ def _lose_parked(run: Run, what: signal.Signals) -> None:
     (run.out / "go").touch()
 
 
-@pytest.mark.parametrize("what", ["stop", "kill", "hang"])
+@pytest.mark.parametrize("what", ["stop", "hang"])
 def test_a_rank_is_lost_between_boundaries(
     zygote: Zygote, tmp_path: Path, undisturbed: Undisturbed, what: str
 ) -> None:
@@ -166,11 +168,11 @@ def test_a_rank_is_lost_between_boundaries(
     run.lose(fault, "train")
     assert run.supervised() == 0, (run.said, run.log())
     wall_s(run, "training", what)
-    assert ("past its deadline of 4 s" in run.said[0]) == (what != "kill"), run.said
+    assert "past its deadline of 4 s" in run.said[0], run.said
     assert worst_difference(run.losses(), undisturbed(STEPS, "float32")) == 0.0
 
 
-@pytest.mark.parametrize("phase", ["rebuild", "rebuild_after_mesh", "load", "verify"])
+@pytest.mark.parametrize("phase", ["rebuild_after_mesh", "load", "verify"])
 def test_an_error_in_the_new_layout_is_rolled_back_in_place(
     run: Run, socket_path: Path, undisturbed: Undisturbed, phase: str
 ) -> None:
