@@ -26,8 +26,9 @@ from benchmarks.hostile.readers import peak_mib, reset_peak
 from benchmarks.hostile.tried import Cost, Tried
 from tests.api import facts
 from tests.daemon.clocks import SteppedClock
-from tests.daemon.process import ask, empty_journal
+from tests.daemon.process import ask
 from tests.daemon.test_life import trace
+from tests.migrated import empty_journal
 from wattmesh.controller.books.period_roll import PeriodRoll
 from wattmesh.controller.duties import Housekeeping
 from wattmesh.controller.settings.read import Settings, parse

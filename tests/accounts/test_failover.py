@@ -22,7 +22,7 @@ from tests.accounts.build import (
     register,
     slot,
 )
-from tests.daemon.process import empty_journal
+from tests.migrated import empty_journal
 from wattmesh.controller.books.accounts import Accounts
 from wattmesh.controller.books.slot_prices import Fallback, Tariff, cover
 from wattmesh.controller.journal.journal import Journal

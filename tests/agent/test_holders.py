@@ -8,11 +8,11 @@ import pytest
 
 from tests.agent.ledgers import T0
 from tests.api import facts
+from tests.migrated import migrate
 from wattmesh.controller.fleet import holders
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.errors import SourceUnavailable
-from wattmesh.migrations.upgrade import upgrade
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.reconfig.catalogue_file import parse
 from wattmesh.reconfig.wire import Finish, Progress, Register
@@ -25,7 +25,7 @@ GPUS = ("G0", "G1", "G2", "G3")
 @pytest.fixture
 def journal(sqlite_url: str) -> Iterator[Journal]:
     """An empty journal."""
-    upgrade(sqlite_url)
+    migrate(sqlite_url)
     opened = Journal.open(sqlite_url)
     yield opened
     opened.close()

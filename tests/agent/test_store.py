@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from sqlalchemy import update
 
 from tests.agent.ledgers import SLOT, T0, amounts, counter, row
+from tests.migrated import migrate
 from wattmesh.controller.api.agents import laid
 from wattmesh.controller.fleet import controls, gpus_read, own_gpus_read, sample
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.nodes import NodeRow
 from wattmesh.controller.journal.tables import NODES
 from wattmesh.errors import InputInvalid
-from wattmesh.migrations.upgrade import upgrade
 from wattmesh.telemetry.delivery import Batch, Report
 from wattmesh.telemetry.desired import Applied, GpuControl
 from wattmesh.telemetry.ledger import EnergyRow, SlotGrid
@@ -28,7 +28,7 @@ from wattmesh.telemetry.sampler import Sample
 @pytest.fixture
 def journal(journal_url: str) -> Iterator[Journal]:
     """An empty journal of each kind."""
-    upgrade(journal_url)
+    migrate(journal_url)
     opened = Journal.open(journal_url)
     yield opened
     opened.close()

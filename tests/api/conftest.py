@@ -13,7 +13,8 @@ import pytest
 from tests.api import facts
 from tests.api.stranger import GROUP
 from tests.daemon.clocks import SteppedClock
-from tests.daemon.process import Answer, ask, empty_journal
+from tests.daemon.process import Answer, ask
+from tests.migrated import empty_journal, migrate
 from wattmesh.controller.api.desk import Desk
 from wattmesh.controller.api.server import ApiServer
 from wattmesh.controller.api.sockets import listen
@@ -23,7 +24,6 @@ from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.controller.loops import Loop
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.read import Settings, parse
-from wattmesh.migrations.upgrade import upgrade
 from wattmesh.reconfig import catalogue_file
 
 
@@ -116,7 +116,7 @@ def served(open_folder: Path, settings: Settings) -> Iterator[Served]:
 @pytest.fixture
 def served_on_each(open_folder: Path, settings: Settings, journal_url: str) -> Iterator[Served]:
     """The interface on SQLite, and on PostgreSQL."""
-    upgrade(journal_url)
+    migrate(journal_url)
     journal = settings.journal.model_copy(update={"url": journal_url})
     with serving(open_folder, settings.model_copy(update={"journal": journal})) as here:
         yield here

@@ -5,22 +5,19 @@ transitions as the cycle and a hook make them, rows and counters as a sampler bo
 intensities as a poller stores them. Books are read through `run_saving`, `budget` and `audit`.
 """
 
-import atexit
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.books.world import Span, Stay, World
+from tests.migrated import empty_journal
 from wattmesh.controller.books.accounts import Accounts
 from wattmesh.controller.books.saving import Saving, run_saving
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan, RunRow
-from wattmesh.migrations.upgrade import upgrade
 from wattmesh.reconfig.catalogue import (
     Catalogue,
     Equivalence,
@@ -48,15 +45,6 @@ TOKENS_TOTAL = 10**12
 def moment(at_s: float) -> datetime:
     """Give a moment after T0."""
     return T0 + timedelta(seconds=at_s)
-
-
-@cache
-def _template() -> Path:
-    """Migrate one journal for the whole session; copies begin every example."""
-    folder = Path(mkdtemp(prefix="wattmesh-books-", dir=_memory()))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    upgrade(f"sqlite:///{folder / 'journal.db'}")
-    return folder / "journal.db"
 
 
 def _memory() -> str | None:
@@ -443,7 +431,7 @@ class Sites:
     def site(self, world: World, sights: Mapping[str, Sight], told: Told, **more: Any) -> Site:
         """Give a site with an empty journal."""
         path = Path(self._folder.name) / f"{len(self._open)}.db"
-        shutil.copy(_template(), path)
+        path.write_bytes(empty_journal())
         journal = Journal.open(f"sqlite:///{path}")
         self._open.append(journal)
         return Site(journal=journal, world=world, sights=sights, told=told, **more)

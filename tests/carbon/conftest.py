@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.process import empty_journal
+from tests.migrated import empty_journal
 from wattmesh.controller.journal.journal import Journal
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.carbon.clock import Clock
+from tests.migrated import migrate
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.signals.poller import Poller
 from wattmesh.errors import AuthFailed, Transient
@@ -15,7 +16,6 @@ from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
 from wattmesh.integrations.carbon.http import JsonHttp, Patience
 from wattmesh.integrations.carbon.watttime import WattTime
-from wattmesh.migrations.upgrade import upgrade
 from wattmesh.telemetry.carbon import Provider
 from wattmesh.telemetry.readings import Quality
 
@@ -42,7 +42,7 @@ def grid(clock: Clock) -> Iterator[GridServer]:
 def journal(tmp_path: Path) -> Iterator[Journal]:
     """Give a fresh journal."""
     url = f"sqlite:///{tmp_path / 'journal.db'}"
-    upgrade(url)
+    migrate(url)
     opened = Journal.open(url)
     yield opened
     opened.close()

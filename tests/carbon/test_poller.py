@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.clocks import SteppedClock
-from tests.daemon.process import empty_journal
+from tests.migrated import empty_journal
 from wattmesh.controller.duties import REFUSED_AGAIN_S, PollDuty
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.observe import SignalFacts, carbon_view

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.clocks import T0, SteppedClock
-from tests.daemon.process import empty_journal
+from tests.migrated import empty_journal
 from wattmesh.controller.figures import FigureReader
 from wattmesh.controller.journal.forecasts import PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal

@@ -14,8 +14,8 @@ import pytest
 
 from tests.accounts.test_report import ACCOUNTING, GRID, HOUR, ZONE, points, row
 from tests.cli.test_screens import plain
-from tests.daemon.process import empty_journal
 from tests.journal.build import UID, register
+from tests.migrated import empty_journal
 from wattmesh.controller.books.accounts import Accounts
 from wattmesh.controller.books.periods import month_named, period_of
 from wattmesh.controller.cli.main import main

@@ -20,6 +20,7 @@ from tests.cycle.test_cycle import (
     step_switch,
     store_day,
 )
+from tests.migrated import migrate
 from wattmesh.controller.clocks import (
     BEAT_S,
     LEASE_S,
@@ -35,7 +36,6 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan, RunRow
 from wattmesh.controller.observe import SignalFacts
 from wattmesh.errors import Fenced
-from wattmesh.migrations.upgrade import upgrade
 from wattmesh.policies.decision import Action, Mode, PolicySettings
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Register
@@ -52,7 +52,7 @@ WITH_CLOCKS = replace(CATALOGUE, points=(FAST, SLOW, SMALL))
 @pytest.fixture
 def journal(journal_url: str) -> Iterator[Journal]:
     """A run on four GPUs, unlocked, before two dirty hours and a clean day."""
-    upgrade(journal_url)
+    migrate(journal_url)
     opened = Journal.open(journal_url)
     introduce(opened, WITH_CLOCKS, gpus=GPUS)
     store_day(opened, high_first=True)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.migrated import migrate
 from wattmesh.controller.cycle import Cycle, CycleReport, CycleSettings
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan
 from wattmesh.controller.observe import SignalFacts, run_view
 from wattmesh.migrations import HEAD
-from wattmesh.migrations.upgrade import upgrade
 from wattmesh.policies.decision import Mode, PolicySettings
 from wattmesh.reconfig.catalogue import (
     Catalogue,
@@ -60,7 +60,7 @@ CATALOGUE = Catalogue(
 @pytest.fixture
 def journal(journal_url: str) -> Iterator[Journal]:
     """A migrated journal with one live run at point A and a day of intensities."""
-    upgrade(journal_url)
+    migrate(journal_url)
     opened = Journal.open(journal_url)
     introduce(opened, CATALOGUE)
     store_day(opened, high_first=True)
@@ -290,7 +290,7 @@ def test_two_failed_switches_freeze_the_run_and_call_a_human(journal: Journal) -
 def test_a_journal_that_is_gone_means_hold_and_says_so(tmp_path: Path) -> None:
     """The daemon lives; the sentence tells what to do."""
     url = f"sqlite:///{tmp_path}/journal.db"
-    upgrade(url)
+    migrate(url)
     opened = Journal.open(url)
     opened.database.engine.dispose()
     path = opened.database.url.database

@@ -17,7 +17,7 @@ from tests.cycle.test_cycle import (
     store_day,
     turn,
 )
-from tests.daemon.process import empty_journal
+from tests.migrated import empty_journal
 from wattmesh.controller.journal.forecasts import PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.policies.decision import IntensitySlot, Rung

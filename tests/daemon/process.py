@@ -7,16 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests.daemon.waiting import wait_for
-from wattmesh.migrations.upgrade import upgrade
+from tests.migrated import empty_journal
 
 SETTINGS = """\
 mode = "act"
@@ -131,15 +129,6 @@ class DaemonProcess:
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(30.0)
-
-
-@cache
-def empty_journal() -> bytes:
-    """Give a SQLite journal at the head revision (migrating one takes a second or two)."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "journal.db"
-        upgrade(f"sqlite:///{path}")
-        return path.read_bytes()
 
 
 @contextmanager

@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.core import Metric
 
 from tests.daemon.clocks import SteppedClock
-from tests.daemon.process import empty_journal
 from tests.journal.test_ledger import EMISSION, ENERGY
+from tests.migrated import empty_journal
 from wattmesh.controller.books.budget_metrics import budget_metrics
 from wattmesh.controller.books.period_roll import PeriodRoll
 from wattmesh.controller.journal.journal import Journal

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.api import facts
-from tests.daemon.process import DaemonProcess, daemon, empty_journal
+from tests.daemon.process import DaemonProcess, daemon
 from tests.daemon.waiting import wait_for
+from tests.migrated import empty_journal
 from wattmesh import durable
 
 ORDER = f"/v1/runs/{facts.RUN}/order"

@@ -25,9 +25,9 @@ from tests.accounts.build import (
 )
 from tests.api import facts
 from tests.daemon.clocks import SteppedClock
-from tests.daemon.process import empty_journal
 from tests.daemon.waiting import wait_for
 from tests.journal.build import CATALOGUE
+from tests.migrated import empty_journal
 from wattmesh.controller import scrapes
 from wattmesh.controller.books.saving import run_saving
 from wattmesh.controller.journal.journal import Journal

@@ -20,6 +20,7 @@ from tests.daemon.process import ask
 from tests.daemon.test_life import CARBON, trace
 from tests.journal.build import order, put_order
 from tests.journal.test_ledger import EMISSION, ENERGY
+from tests.migrated import migrate
 from wattmesh.controller import kernel_clock
 from wattmesh.controller.books.period_roll import PeriodRoll
 from wattmesh.controller.duties import Housekeeping
@@ -28,7 +29,6 @@ from wattmesh.controller.settings.read import parse
 from wattmesh.controller.trusted_time import HOLD_S, MARK_S, TrustedTime
 from wattmesh.controller.wall_clock import Mark
 from wattmesh.controller.wiring import Parts
-from wattmesh.migrations.upgrade import upgrade
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Transition
 
@@ -129,7 +129,7 @@ def site_at(folder: Path, url: str) -> Iterator[Site]:
     clock = SteppedClock()
     (folder / "catalogue.toml").write_text(facts.CATALOGUE)
     trace(folder)
-    upgrade(url)
+    migrate(url)
     site = Site(folder, url, clock, started(folder, url, clock))
     try:
         book(site)
@@ -281,7 +281,7 @@ def test_a_step_while_no_daemon_ran_is_noticed(tmp_path: Path) -> None:
 
 def test_a_journal_without_a_mark_is_asked_for_its_newest_entry(journal_url: str) -> None:
     """One from before there were marks, or of a machine that never ran a daemon."""
-    upgrade(journal_url)
+    migrate(journal_url)
     journal, clock = Journal.open(journal_url), SteppedClock()
     trusted = TrustedTime(clock.clock)
     trusted.await_journal()

@@ -12,10 +12,11 @@ import pytest
 
 from tests.api import facts
 from tests.daemon.clocks import SteppedClock
-from tests.daemon.process import ask, empty_journal
+from tests.daemon.process import ask
 from tests.daemon.test_life import CARBON, trace
 from tests.daemon.waiting import wait_for
 from tests.journal.build import order, put_order
+from tests.migrated import empty_journal
 from wattmesh.controller.books.period_roll import PeriodRoll
 from wattmesh.controller.duties import PollDuty
 from wattmesh.controller.journal.journal import Journal

@@ -41,6 +41,8 @@ class Checkout:
         (packages,) = self.folder.glob(".venv/lib/python*/site-packages")
         (packages / "pip").mkdir(exist_ok=True)
         text = PIP.format(log=str(self.log), status=pip_status)
+        # Two of one size within a second are one to Python's bytecode.
+        shutil.rmtree(packages / "pip" / "__pycache__", ignore_errors=True)
         (packages / "pip" / "__main__.py").write_text(text)
 
     def setup(self, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.migrated import migrate
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.migrations.upgrade import upgrade
 
 
 @pytest.fixture
 def journal(journal_url: str) -> Iterator[Journal]:
     """An empty journal at the head revision."""
-    upgrade(journal_url)
+    migrate(journal_url)
     opened = Journal.open(journal_url)
     yield opened
     opened.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.process import empty_journal
+from tests.migrated import empty_journal
 from wattmesh.controller.journal import identity
 from wattmesh.controller.journal.copies import Restored, backup, restore
 from wattmesh.controller.journal.engine import Database

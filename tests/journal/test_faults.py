@@ -14,20 +14,20 @@ from pathlib import Path
 import pytest
 
 from tests.journal.build import T0, order, put_order, register
+from tests.migrated import migrate
 from wattmesh import durable
 from wattmesh.controller import schema
 from wattmesh.controller.journal import engine
 from wattmesh.controller.journal.failures import Locked
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import FixInput, InputInvalid, JournalUnavailable
-from wattmesh.migrations.upgrade import upgrade
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A migrated SQLite file."""
     path = tmp_path / "journal.db"
-    upgrade(f"sqlite:///{path}")
+    migrate(f"sqlite:///{path}")
     return path
 
 
@@ -152,7 +152,7 @@ while True:
 
 def test_kill_9_loses_nothing_that_was_acknowledged(journal_url: str) -> None:
     """Every order that was acknowledged before the kill is there, whole, afterwards."""
-    upgrade(journal_url)
+    migrate(journal_url)
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, journal_url], stdout=subprocess.PIPE, text=True
     )

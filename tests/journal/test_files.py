@@ -12,16 +12,16 @@ import pytest
 from sqlalchemy import event
 
 from tests.journal.build import T0, register
+from tests.migrated import migrate
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import JournalUnavailable
-from wattmesh.migrations.upgrade import upgrade
 
 MANY_PAGES = 1_000_000
 
 
 def opened(path: Path) -> Journal:
     """Migrate and open a journal file."""
-    upgrade(f"sqlite:///{path}")
+    migrate(f"sqlite:///{path}")
     return Journal.open(f"sqlite:///{path}")
 
 

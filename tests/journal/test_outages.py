@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.cycle.test_cycle import T0, UID, A
+from tests.migrated import migrate
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import RunPlan
-from wattmesh.migrations.upgrade import upgrade
 from wattmesh.reconfig.wire import Finish, Register
 
 DAY = timedelta(days=1)
@@ -19,7 +19,7 @@ HOUR = timedelta(hours=1)
 @pytest.fixture
 def journal(journal_url: str) -> Iterator[Journal]:
     """An empty journal."""
-    upgrade(journal_url)
+    migrate(journal_url)
     opened = Journal.open(journal_url)
     yield opened
     opened.close()

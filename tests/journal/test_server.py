@@ -8,16 +8,16 @@ import pytest
 
 from tests import postgresql
 from tests.journal.build import T0, register
+from tests.migrated import migrate
 from wattmesh.controller.journal import engine
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import JournalUnavailable
-from wattmesh.migrations.upgrade import upgrade
 
 
 @pytest.fixture
 def server(postgresql_url: str) -> Iterator[Journal]:
     """A journal on PostgreSQL."""
-    upgrade(postgresql_url)
+    migrate(postgresql_url)
     opened = Journal.open(postgresql_url)
     yield opened
     opened.close()

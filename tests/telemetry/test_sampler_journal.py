@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.migrated import migrate
 from tests.telemetry.test_sampler import GRID, RUN
 from tests.telemetry.world import World
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import JournalUnavailable
-from wattmesh.migrations.upgrade import upgrade
 from wattmesh.telemetry.fake_nvml import FakeNvml
 from wattmesh.telemetry.ledger import SlotGrid
 from wattmesh.telemetry.nvml_source import NvmlSource
@@ -22,7 +22,7 @@ from wattmesh.telemetry.sampler import Sampler
 @pytest.fixture
 def journal(journal_url: str) -> Iterator[Journal]:
     """Give a migrated journal."""
-    upgrade(journal_url)
+    migrate(journal_url)
     opened = Journal.open(journal_url)
     yield opened
     opened.close()
@@ -50,7 +50,7 @@ def test_a_killed_sampler_goes_on_in_the_journal(journal: Journal) -> None:
 def test_a_journal_that_is_gone_loses_nothing(tmp_path: Path) -> None:
     """A SQLite file moved away and back: flushes fail meanwhile, and the sum is right after."""
     url = f"sqlite:///{tmp_path / 'journal.db'}"
-    upgrade(url)
+    migrate(url)
     opened = Journal.open(url)
     world = World()
     sampler = Sampler(world, opened.ledger, GRID, boot_id="boot-1")
@@ -77,7 +77,7 @@ def test_a_journal_that_is_gone_loses_nothing(tmp_path: Path) -> None:
 def test_gpus_are_booked_as_their_counters_say(tmp_path: Path) -> None:
     """In real time: rows sum to what the counters moved, and rows of fake GPUs say simulated."""
     url = f"sqlite:///{tmp_path / 'journal.db'}"
-    upgrade(url)
+    migrate(url)
     opened = Journal.open(url)
     source = NvmlSource(FakeNvml.create(tmp_path / "gpus", 2, update_ms=0).library)
     grid = SlotGrid(origin=utc_now(), interval_s=0.05)
