@@ -9,7 +9,7 @@ remembers the highest seq of each (node, boot_id) and adds nothing for one that 
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -66,8 +66,8 @@ class Batch:
             "boot_id": self.boot_id,
             "seq": self.seq,
             "at": self.at.isoformat(),
-            "rows": [_plain(asdict(row)) for row in self.rows],
-            "baselines": [_plain(asdict(each)) for each in self.baselines],
+            "rows": [_plain(row) for row in self.rows],
+            "baselines": [_plain(each) for each in self.baselines],
         }
 
     @classmethod
@@ -204,7 +204,8 @@ def _row(data: object) -> EnergyRow:
     )
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
+def _plain(row: EnergyRow | CounterBaseline) -> dict[str, Any]:
+    values = {each.name: getattr(row, each.name) for each in fields(row)}
     return {
         key: value.isoformat() if isinstance(value, datetime) else value
         for key, value in values.items()

@@ -6,7 +6,7 @@ change that is unsent, so that nothing is delivered twice.
 
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import asdict, fields
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -132,7 +132,7 @@ def put_counters(connection: sqlite3.Connection, baselines: Iterable[CounterBase
     connection.executemany(
         f"INSERT OR REPLACE INTO counters ({', '.join(_COUNTER)}) VALUES ({_COUNTER_MARKS})",
         [
-            tuple(({**asdict(each), "at": to_us(each.at)})[name] for name in _COUNTER)
+            tuple(to_us(each.at) if name == "at" else getattr(each, name) for name in _COUNTER)
             for each in baselines
         ],
     )
