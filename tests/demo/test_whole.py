@@ -37,9 +37,9 @@ START_S = 60.0
 def known_points(folder: Path) -> Path:
     """Write a catalogue as profiling would, so that a test need not profile."""
     shapes = {
-        "A": (Layout(dp_shard=2, tp=2), 1100.0, 2400.0),
-        "B": (Layout(tp=2), 690.0, 1270.0),
-        "C": (Layout(pp=2, dp_shard=2), 1080.0, 2400.0),
+        "A": (Layout(dp_shard=2), 1100.0, 1270.0),
+        "B": (Layout(), 690.0, 690.0),
+        "C": (Layout(tp=2), 1080.0, 1270.0),
     }
     points = tuple(
         OperatingPoint(
@@ -85,12 +85,14 @@ def still_there(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, Any]]:
-    """One small demo: 24 hours in 20 seconds, 32 steps, all the time in the world."""
+    """One small demo: 24 hours in 20 seconds, 32 steps, 2 ranks, all the time in the world."""
     home = tmp_path_factory.mktemp("whole")
     plan = DemoPlan(
         folder=home / "out",
         day_s=20.0,
         steps=32,
+        processes=2,
+        layout="dp_shard=2",
         order_at=0.0,
         order_by=0.0,
         policy=DemoPolicy(dwell_s=0.5, gain_factor=1.0),
