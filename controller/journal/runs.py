@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, func, insert, or_, select, update
 
 from wattmesh.controller.journal.admission import (
     EXPIRED,
@@ -322,7 +322,10 @@ class RunStore:
         """Lay hands on again, and forget failed switches."""
         with self._database.writing() as connection:
             if run is not None:
-                change_run(connection, run, frozen="", thawed_at=to_us(now))
+                # No failure so far counts, whatever the wall clock said when it was written.
+                newest = select(func.max(SWITCHES.c.updated_at)).where(SWITCHES.c.run == run)
+                thawed_us = max(to_us(now), connection.execute(newest).scalar() or 0)
+                change_run(connection, run, frozen="", thawed_at=thawed_us)
             else:
                 connection.execute(delete(FREEZE))
 
