@@ -253,10 +253,10 @@ def _moved(connection: Connection, state: SwitchState, run: str, now: datetime) 
     What ends after a thaw is dated after it, whatever the wall clock says: failures count from it.
     """
     thawed_us = connection.execute(select(RUNS.c.thawed_at).where(RUNS.c.run == run)).scalar()
-    ended = state in FINAL and thawed_us is not None
+    not_before_us = thawed_us + 1 if thawed_us is not None and state in FINAL else 0
     return {
         "state": str(state),
-        "updated_at": max(to_us(now), thawed_us + 1) if ended else to_us(now),
+        "updated_at": max(to_us(now), not_before_us),
         "open_run": None if state in FINAL else run,
     }
 

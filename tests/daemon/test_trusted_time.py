@@ -242,6 +242,35 @@ def test_a_step_is_not_forgotten_by_a_restart(tmp_path: Path, kill: bool) -> Non
         assert kept(site) != before
 
 
+@pytest.mark.parametrize("step_s", [400 * DAY_S, -400 * DAY_S])
+def test_a_deadline_that_is_counted_from_a_launch_under_a_wrong_clock(
+    tmp_path: Path, step_s: float
+) -> None:
+    """Put right with the clock, like all that tells when the run began.
+
+    The twins: one that was launched before keeps its own, and one that is launched after as well.
+    """
+    with site_at(tmp_path, f"sqlite:///{tmp_path}/journal.db") as site:
+        launched: dict[str, datetime] = {}
+        for number, each_s in enumerate((0.0, step_s, -step_s)):
+            site.clock.step_wall(each_s)
+            site.turn(5.0)
+            run = f"{facts.RUN[:-1]}{number}"
+            launched[run] = site.clock.wall - timedelta(seconds=step_s * (number == 1))
+            body = facts.register(run=run, incarnation=f"i{number}")
+            site.call("POST", f"/v1/runs/{run}/register", body)
+        site.turn(HOLD_S + MARK_S)
+        site.clock.step_wall(-3600.0)
+        site.turn(5.0)
+        for run, at in launched.items():
+            row = site.journal.runs.find(run, site.clock.wall)
+            assert row is not None
+            assert (row.registered_at, row.deadline) == (at, at + timedelta(seconds=DAY_S)), run
+            assert site.journal.stays.of(run)[0].at == at
+            (launch,) = site.journal.stays.launches(run)
+            assert launch.start == at
+
+
 CAP_STEPS = {
     "two hours forward": (7200.0, False),
     "400 days forward": (400 * DAY_S, False),

@@ -186,7 +186,7 @@ def test_a_clock_that_was_a_year_ahead_shuts_nobody_out_for_a_year(journal: Jour
     for at in range(4):
         register(journal, run=f"a{at}", incarnation=f"a{at}", most=2, now=after(YEAR_S + at * 60))
     for attempt in range(1, MOST_LAUNCHES + 1):
-        launch = {"incarnation": f"i{attempt}", "supersedes": f"i{attempt - 1}"}
+        launch: dict[str, Any] = {"incarnation": f"i{attempt}", "supersedes": f"i{attempt - 1}"}
         register(journal, attempt=attempt, now=after(YEAR_S + 300), **launch)
     more: dict[str, Any] = {"incarnation": "more", "attempt": 999, "supersedes": f"i{attempt}"}
     journal.runs.liveness.shift(-3000.0)
