@@ -115,7 +115,7 @@ def test_a_month_of_which_nothing_was_read_is_a_dash_and_not_zero(folder: Path) 
     """Its time and what was drawn at most stand in the first line, not in a run's notes alone."""
     lines = plain(screen(as_json(made(folder)))).splitlines()
     (energy,) = (each for each in lines if each.startswith("energy"))
-    assert energy.endswith(" · 1 min of GPU time were not read (at most 42 J est+sim more)")
+    assert energy.endswith(" · 1 min of GPU time were not read (at most 42 J est more)")
     journal = Journal.open(f"sqlite:///{folder}/journal.db")
     with journal.database.writing() as connection:
         connection.exec_driver_sql("DELETE FROM emissions")
