@@ -238,7 +238,7 @@ ELSEWHERE = (
 def test_a_path_that_the_unit_does_not_open_is_named_with_what_to_do(
     place: Machine, gpus: FakeNvml
 ) -> None:
-    """Each setting that names one; and a credential that is not there, the certificate's key too."""
+    """Each setting that names one; and a credential that is not there."""
     (place.folder / "etc/credstore/wattmesh-agent.token").write_text("a token that nobody looks at")
     settings = {"wattmesh": DAEMON} | dict.fromkeys(
         ("wattmesh-agent", "wattmesh-actuator"), NODE.format(library=gpus.library, port=9)
