@@ -54,6 +54,7 @@ class CycleSettings:
         budgets: what is left of the budgets that are a run's own, by its name.
         clock_lag_s: until a clock that is wished is in force (`controller.clocks.back_s`).
         lost_s: a run that was not heard for longer is ended.
+        stepped_s: how far ahead the wall clock is by steps that may be a mistake.
     """
 
     mode: Mode
@@ -67,6 +68,7 @@ class CycleSettings:
     budgets: Mapping[str, BudgetView] = field(default_factory=dict)
     clock_lag_s: float = BACK_S
     lost_s: float = inf
+    stepped_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,8 @@ class Cycle:
         self._journal.check_revision()
         if epoch is not None:
             self._settle(settings, now, epoch)
-        cap_row = self._journal.caps.in_force(now)
+        unstepped = now - timedelta(seconds=settings.stepped_s)
+        cap_row = self._journal.caps.in_force(now, unstepped)
         observation = observe(
             self._journal,
             now=now,

@@ -106,11 +106,17 @@ class CycleDuty:
 
     def _follow_clock(self) -> None:
         """Let everything follow what the wall clock was stepped by; remember it as an event."""
-        for step in self._pulse.trusted.take_steps():
+        runs, trusted = self._journal.runs, self._pulse.trusted
+        for step in trusted.take_steps():
             log.warning("%s", step.sentence)
-            self._journal.runs.liveness.shift(step.step_s)
+            runs.liveness.shift(step.step_s)
+            runs.doubtful.follow(step.step_s)
             self._on_clock_step()
             remember(self._journal, self._pulse, "clock_step", step.sentence)
+        try:
+            runs.doubtful.settle(trusted=trusted.held_s() == 0)
+        except JournalUnavailable as error:
+            log.warning("the dates of runs that began under a wrong clock stand: %s", error)
 
 
 def remember(journal: Journal, pulse: Pulse, kind: str, detail: str) -> None:

@@ -125,7 +125,7 @@ def carbon_view(journal: Journal, facts: SignalFacts | None, now: datetime) -> C
     age_s = max(0.0, (now - ok_at).total_seconds()) if ok_at else None
     point = running_point(journal, facts, now)
     standing = stand(
-        journal.forecasts.newest(facts.signal),
+        journal.forecasts.newest(facts.signal, now),
         running=slot_of(point) if point else None,
         static=point is not None and point.quality is Quality.STATIC,
         now=now,

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from wattmesh import migrations
+from wattmesh import durable, migrations
 from wattmesh.controller.journal.engine import BUSY_TIMEOUT_S
 from wattmesh.controller.journal.failures import locked
 from wattmesh.controller.sqlite_url import sqlite_path
@@ -42,6 +42,8 @@ def bring_up_to_date(url: str) -> None:
             f"the journal's folder {path.parent} cannot be made ({error.strerror}); make it, or "
             "name another place in journal.url"
         ) from error
+    if why := durable.cannot_write(path.parent):
+        raise FixInput(f"the journal's folder {why}, or name another place in journal.url")
     if found:
         log.info("the journal %s: from revision %s to %s", path, found, migrations.HEAD)
     else:
@@ -87,4 +89,4 @@ def _migrate(url: str) -> None:
         ) from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise JournalUnavailable(f"the journal could not be upgraded: {last}")
+        raise JournalUnavailable(last.removeprefix("wattmesh: "))

@@ -266,7 +266,10 @@ def _clocks(pulse: Pulse) -> tuple[int, int]:
 def cap_line(pulse: Pulse, now: datetime) -> CapLine | None:
     """Show the operator's power cap as the newest cycle keeps it; None: none was in force."""
     report = pulse.turned.report if pulse.turned else None
-    if report is None or report.cap is None or report.cap.row.until <= now:
+    if report is None or report.cap is None:
+        return None
+    unstepped = now - timedelta(seconds=pulse.trusted.stepped_s())
+    if not report.cap.row.holds(now, unstepped):
         return None
     cap, names = report.cap, {each.run: each.name for each in report.cap.before.runs}
     flags = power_flags(pulse)

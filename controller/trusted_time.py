@@ -75,6 +75,7 @@ class TrustedTime:
         self._before: Look | None = None
         self._until_s = clock.monotonic()
         self._why = ""
+        self._stepped_s = 0.0
         self._untold: list[ClockStep] = []
         self._recalled = True
         self._marked_s: float | None = None
@@ -106,6 +107,16 @@ class TrustedTime:
             rest_s = self._until_s - look.monotonic_s
             return max(0.0, rest_s) if self._recalled else HOLD_S
 
+    def stepped_s(self) -> float:
+        """Give how far ahead the wall clock is by steps that still hold everything, in seconds.
+
+        What had an end before a step, and must neither lose nor gain by it, ends by the time that
+        it would be without.
+        """
+        with self._lock:
+            self._look()
+            return self._stepped_s
+
     def take_steps(self) -> tuple[ClockStep, ...]:
         """Give the steps that nobody was told of yet, oldest first."""
         with self._lock:
@@ -135,6 +146,7 @@ class TrustedTime:
                 boot_id=self._clock.boot(),
                 held_s=held_s,
                 why=self._why if held_s else "",
+                stepped_s=self._stepped_s if held_s else 0.0,
             )
         if due or ends:
             marks.keep(mark)
@@ -146,27 +158,30 @@ class TrustedTime:
         boot_id = self._clock.boot()
         with self._lock:
             look = self._look()
-            clause = while_away(known, newest, look, boot_id)
+            clause, step_s = while_away(known, newest, look, boot_id)
             if known is not None and (rest_s := left_s(known, look, boot_id)) > 0:
-                self._hold(known.why, look.monotonic_s + rest_s)
+                self._hold(known.why, look.monotonic_s + rest_s, known.stepped_s)
             if clause:
                 self._untold.append(ClockStep(step_s=0.0, sentence=f"{clause}."))
-                self._hold(clause, look.monotonic_s + HOLD_S)
+                self._hold(clause, look.monotonic_s + HOLD_S, step_s)
             self._recalled = True
 
     def _look(self) -> Look:
         """Take both clocks, and note a step since the look before; under the lock."""
         look = self._read()
+        if look.monotonic_s >= self._until_s:
+            self._stepped_s = 0.0
         step_s, self._before = stepped_s(self._before, look), look
         if step_s:
             sentence = step_sentence(step_s, look.now)
             self._untold.append(ClockStep(step_s=step_s, sentence=sentence))
-            self._hold(step_clause(step_s, look.now), look.monotonic_s + HOLD_S)
+            self._hold(step_clause(step_s, look.now), look.monotonic_s + HOLD_S, step_s)
             self._marked_s = None
         return look
 
-    def _hold(self, why: str, until_s: float) -> None:
+    def _hold(self, why: str, until_s: float, step_s: float) -> None:
         """Hold everything until a moment of monotonic time, if nothing holds it for longer."""
+        self._stepped_s += step_s
         if until_s > self._until_s:
             self._why, self._until_s = why, until_s
 

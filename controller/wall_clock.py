@@ -18,6 +18,8 @@ REBOOT_S = 60.0
 LONG_AWAY_S = 86_400.0
 """Where only dates tell how long nobody ran, more than this may as well be a step forward."""
 
+_NO = ("", 0.0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
@@ -42,6 +44,7 @@ class Mark:
     Attributes:
         boot_id: the monotonic clock means nothing in another boot.
         held_s: what was left of the time for which nothing is trusted after a step, and `why`.
+        stepped_s: how far the wall clock was stepped in that time, together.
     """
 
     at: datetime
@@ -49,6 +52,7 @@ class Mark:
     boot_id: str
     held_s: float = 0.0
     why: str = ""
+    stepped_s: float = 0.0
 
 
 def stepped_s(before: Look | None, after: Look) -> float:
@@ -76,7 +80,9 @@ def step_sentence(step_s: float, now: datetime) -> str:
     )
 
 
-def while_away(known: Mark | None, newest: datetime | None, look: Look, boot_id: str) -> str:
+def while_away(
+    known: Mark | None, newest: datetime | None, look: Look, boot_id: str
+) -> tuple[str, float]:
     """Say how the wall clock was stepped while no daemon ran here, as a clause; "" if it was not.
 
     Args:
@@ -84,21 +90,25 @@ def while_away(known: Mark | None, newest: datetime | None, look: Look, boot_id:
         newest: the newest date that the journal has of anything; asked where there is no mark.
         look: both clocks now.
         boot_id: of now; "" where the kernel names none.
+
+    Returns:
+        The clause, and by how many seconds: where only dates tell, all the time between them.
     """
     if known is not None and boot_id and known.boot_id == boot_id:
         step_s = stepped_s(Look(now=known.at, monotonic_s=known.monotonic_s), look)
-        return f"{step_clause(step_s, look.now)}, while no daemon ran" if step_s else ""
+        return (f"{step_clause(step_s, look.now)}, while no daemon ran", step_s) if step_s else _NO
     before = known.at if known is not None else newest
     if before is None:
-        return ""
+        return _NO
     away_s = (look.now - before).total_seconds()
     if -REBOOT_S <= away_s <= LONG_AWAY_S:
-        return ""
+        return _NO
     where = "earlier" if away_s < 0 else "later"
-    return (
+    clause = (
         f"The wall clock stood at {_read(look.now)} when the daemon started, "
         f"{duration(abs(away_s))} {where} than the newest entry of the journal"
     )
+    return clause, away_s
 
 
 def left_s(known: Mark, look: Look, boot_id: str) -> float:

@@ -269,9 +269,8 @@ class Parts:
 
     def _cycle_settings(self) -> CycleSettings:
         """Give the cycle its settings as they stand now."""
-        settings = self.pulse.settings
+        settings, trusted = self.pulse.settings, self.pulse.trusted
         timeout_s = settings.policy.switch_timeout_s
-        trusted = self.pulse.trusted
         controls = self._nodes()
         return CycleSettings(
             gpus=self.pulse.gpus,
@@ -284,6 +283,7 @@ class Parts:
             switch_timeout_s=inf if trusted.held_s() > 0 else timeout_s,
             cycle_s=settings.loops.cycle_s,
             lost_s=inf if trusted.doubt() else settings.journal.lost_days * DAY_S,
+            stepped_s=trusted.stepped_s(),
             budgets=own_budgets(self.pulse),
             clock_lag_s=back_s(settings.actuator.step_share, settings.actuator.write_every_s),
         )

@@ -41,6 +41,22 @@ def hold(path: Path, *, shared: bool = False) -> int:
     return lock
 
 
+def cannot_write(folder: Path) -> str:
+    """Say why nothing can be written in a folder, and what to do; "" where something can."""
+    try:
+        read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+    except OSError as error:
+        return f"{folder} cannot be used ({error.strerror}): make it, for the service's user"
+    if read_only:
+        return (
+            f"{folder} is read-only for this service: name it in ReadWritePaths= of the service's "
+            "unit (`systemctl edit`)"
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"{folder} may not be written by uid {os.geteuid()}: give it to the service's user"
+    return ""
+
+
 def fsync_folder(folder: Path) -> None:
     """Make the names in `folder` durable (POSIX: a rename is only as durable as its parent)."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -170,9 +170,9 @@ def _hold(path: Path) -> int:
             "agent.outbox"
         ) from error
     except OSError as error:
+        why = durable.cannot_write(path.parent) or f"{path.parent}: {error.strerror}"
         raise FixInput(
-            f"the outbox's folder {path.parent} cannot be used ({error.strerror}); make it, or "
-            "name another file in agent.outbox"
+            f"the outbox's folder {why}, or name another file in agent.outbox"
         ) from error
 
 

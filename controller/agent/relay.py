@@ -57,7 +57,7 @@ class Relay:
         Raises:
             FixInput: the path cannot be bound.
         """
-        self._listening = listen(path, group)
+        self._listening = listen(path, group, "agent.relay")
         self._link = link
         self._calls = Places(MOST_CALLS, MOST_CALLS_PER_USER)
         self._connections = Places(MOST_CONNECTIONS, MOST_CONNECTIONS_PER_USER)

@@ -32,7 +32,7 @@ from wattmesh.controller.journal.run_nodes import ANY
 from wattmesh.controller.journal.tokens import digest_of
 from wattmesh.controller.settings.checks import listen_address
 from wattmesh.controller.settings.model import ApiSection
-from wattmesh.controller.settings.secrets import read_secret
+from wattmesh.controller.settings.secrets import is_credential, no_credential, read_secret
 from wattmesh.errors import CallHuman, FixInput
 from wattmesh.named_file import SECRET_BYTES, read_named
 
@@ -69,6 +69,8 @@ class AgentsServer:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as error:
             self._socket.close()
+            if isinstance(error, FileNotFoundError) and is_credential(key) and not key.exists():
+                raise no_credential("api.tls_key", key, error.strerror) from error
             raise FixInput(
                 f"api.tls_certificate {certificate} and api.tls_key {key} cannot be used "
                 f"({error}); make them anew"

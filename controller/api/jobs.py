@@ -69,6 +69,7 @@ def register(desk: Desk, call: Call) -> dict[str, Any]:
             plan=desk.plan_for(message.name),
             most=desk.pulse.settings.api.runs_per_user,
             node=call.peer.node,
+            doubted=desk.pulse.trusted.held_s() > 0,
         )
     if taken:
         log.info(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from wattmesh import durable
 from wattmesh.errors import FixInput
+from wattmesh.telemetry.actuator.settings import OPERATORS
 
 log = logging.getLogger(__name__)
 
@@ -45,16 +46,28 @@ class Listening:
         os.close(self._lock)
 
 
-def listen(path: Path, group: str) -> Listening:
+def listen(path: Path, group: str, key: str = "api.socket") -> Listening:
     """Bind `path` with mode 0660 for the daemon's user and `group` (where that group exists).
+
+    Args:
+        path: of the socket.
+        group: who may connect.
+        key: of the settings that names the path.
 
     Raises:
         AddressTaken: another daemon holds the path.
         FixInput: the folder is missing or not writable, or something else stands at `path`.
     """
-    lock = _lock(path)
+    lock, number = _lock(path, key), group_id(group)
+    if number is None and group not in ("", OPERATORS):
+        log.warning(
+            "this machine has no group %s, so only this service's own group can reach %s: make it "
+            "(integrations/systemd/wattmesh.conf), and start the service again",
+            group,
+            path,
+        )
     try:
-        return Listening(path, _bind(path, group_id(group)), lock)
+        return Listening(path, _bind(path, number, key), lock)
     except BaseException:
         os.close(lock)
         raise
@@ -76,28 +89,26 @@ def group_name(gid: int | None) -> str:
         return str(gid)
 
 
-def _lock(path: Path) -> int:
+def _lock(path: Path, key: str) -> int:
     """Take the lock beside the socket, or say who has it."""
     try:
         return durable.hold(path)
     except durable.Held as error:
         raise AddressTaken(
             f"another daemon (pid {error.holder}) serves {path}; stop it first, or give this one "
-            "its own api.socket"
+            f"its own {key}"
         ) from error
     except OSError as error:
-        raise FixInput(
-            f"the socket's folder {path.parent} cannot be used ({error.strerror}); make it, or "
-            "name another path in api.socket"
-        ) from error
+        why = durable.cannot_write(path.parent) or f"{path.parent}: {error.strerror}"
+        raise FixInput(f"the socket's folder {why}, or name another path in {key}") from error
 
 
-def _bind(path: Path, group: int | None) -> socket.socket:
+def _bind(path: Path, group: int | None, key: str) -> socket.socket:
     """Bind under the lock; what a dead daemon left is replaced."""
     if path.is_socket():
         path.unlink()
     elif path.exists() or path.is_symlink():
-        raise FixInput(f"{path} exists and is no socket; move it away, or change api.socket")
+        raise FixInput(f"{path} exists and is no socket; move it away, or change {key}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     # The socket must not stand open to the wrong group, not even until the chmod. (The umask is
     # the whole process's: `listen` is called before any thread starts.)
@@ -108,7 +119,7 @@ def _bind(path: Path, group: int | None) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise FixInput(f"cannot listen on {path} ({error.strerror}); change api.socket") from error
+        raise FixInput(f"cannot listen on {path} ({error.strerror}); change {key}") from error
     finally:
         os.umask(before)
     return listener

@@ -101,12 +101,22 @@ def _state(view: Mapping[str, Any]) -> str:
 
 
 def _energy(view: Mapping[str, Any]) -> str:
-    """Both boundaries, and the PUE between them."""
-    machines = f"IT {words.joules(view['energy_mj'] / 1e3, view['flags'])}"
+    """Both boundaries, the PUE between them, and the time in which nobody measured."""
+    dark_ms = sum(each["unobserved_ms"] for each in view["subjects"])
+    upper_mj = sum(each["upper_mj"] for each in view["subjects"])
+    read = bool(view["energy_mj"] or not dark_ms)
+    machines = f"IT {words.joules(view['energy_mj'] / 1e3, view['flags']) if read else '-'}"
     if view["pue"] is None:
-        return f"{machines} · facility - (no PUE is set)"
-    facility = words.joules(view["facility_mj"] / 1e3, view["flags"])
-    return f"{machines} · facility {facility} (PUE {view['pue']:g})"
+        said = f"{machines} · facility - (no PUE is set)"
+    else:
+        facility = words.joules(view["facility_mj"] / 1e3, view["flags"]) if read else "-"
+        said = f"{machines} · facility {facility} (PUE {view['pue']:g})"
+    if not dark_ms:
+        return said
+    most = words.joules(upper_mj / 1e3, [*view["flags"], "estimated"])
+    return (
+        f"{said} · {words.duration(dark_ms / 1e3)} of GPU time were not read (at most {most} more)"
+    )
 
 
 def _totals(totals: Sequence[Mapping[str, Any]]) -> list[Text]:
@@ -193,14 +203,15 @@ def _sorted(subjects: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def _subject(each: Mapping[str, Any]) -> Iterator[Sequence[str | Text]]:
     """One row, and one more for each further signal."""
     flags = each["flags"]
-    priced = each["energy_mj"] != each["unpriced_mj"] or not each["energy_mj"]
+    read = bool(each["energy_mj"] or not each["unobserved_ms"])
+    priced = read and (each["energy_mj"] != each["unpriced_mj"] or not each["energy_mj"])
     facility, tokens = each["facility_mj"], each["tokens"]
     name = LINES.get(each["subject"], each["subject"])
     first, *rest = each["carbon"] or [{"carbon_ug": each["carbon_ug"], "flags": flags}]
     yield (
         Text(name, style=STRONG if each["kind"] == "run" else ""),
-        words.joules(each["energy_mj"] / 1e3, flags),
-        words.UNKNOWN if facility is None else words.joules(facility / 1e3, flags),
+        words.joules(each["energy_mj"] / 1e3, flags) if read else words.UNKNOWN,
+        words.UNKNOWN if facility is None or not read else words.joules(facility / 1e3, flags),
         words.micrograms(first["carbon_ug"], first["flags"]) if priced else words.UNKNOWN,
         words.micrograms(each["embodied_ug"], _embodied(each)),
         words.figures(each["gpu_hours"]) if each["kind"] == "run" else "",

@@ -35,7 +35,9 @@ _NEW = (
     select(func.count())
     .select_from(_BOUND)
     .where(
-        _VOUCHED, RUNS.c.registered_at >= bindparam("since_us"), RUNS.c.run != bindparam("which")
+        _VOUCHED,
+        RUNS.c.registered_at.between(bindparam("since_us"), bindparam("until_us")),
+        RUNS.c.run != bindparam("which"),
     )
 )
 _LAUNCHES = (
@@ -46,7 +48,9 @@ _LAUNCHES = (
         ),
     )
     .select_from(_BOUND.join(INCARNATIONS, INCARNATIONS.c.run == RUNS.c.run))
-    .where(_VOUCHED, INCARNATIONS.c.started_at >= bindparam("since_us"))
+    .where(
+        _VOUCHED, INCARNATIONS.c.started_at.between(bindparam("since_us"), bindparam("until_us"))
+    )
 )
 _NAMED_FIRST = (
     select(RUNS.c.owner_uid)
@@ -170,7 +174,7 @@ def make_room(
     whose = {"uid": uid, "node": node}
     rows = connection.execute(_THEIRS, whose).all()
     others = [row for row in rows if row.run != message.run]
-    begun = {**whose, "since_us": to_us(now - NEW_RUNS_TIME), "which": message.run}
+    begun = {**whose, **_around(now), "which": message.run}
     new = connection.execute(_NEW, begun).scalar_one()
     if new >= NEW_RUNS_FACTOR * most and len(others) == len(rows):
         raise Refused(
@@ -199,7 +203,7 @@ def check_launches(
     Raises:
         RetryLater: so many were launched, or so much was told of GPUs, within an hour.
     """
-    asked = {"uid": uid, "node": node, "since_us": to_us(now - NEW_RUNS_TIME), "which": message.run}
+    asked = {"uid": uid, "node": node, **_around(now), "which": message.run}
     launches, letters = connection.execute(_LAUNCHES, asked).one()
     if launches >= MOST_LAUNCHES:
         raise RetryLater(
@@ -211,6 +215,15 @@ def check_launches(
             f"launches of uid {uid} named GPUs with {letters} letters within an hour, and no more "
             f"than {MOST_NAMED} are kept: launch less often; it is let in as the hour passes"
         )
+
+
+def _around(now: datetime) -> dict[str, int]:
+    """Give the hour that counts.
+
+    And as much to come: what a clock dated that was an hour ahead is counted, and what one dated
+    that was a year ahead shuts nobody out for a year.
+    """
+    return {"since_us": to_us(now - NEW_RUNS_TIME), "until_us": to_us(now + NEW_RUNS_TIME)}
 
 
 def check_newer(

@@ -1,6 +1,8 @@
 """Power caps that operators ordered: append-only rows, the newest of which holds until its end.
 
 Invariant: a row is never changed but by being ended, once; at any time at most one cap is in force.
+A step of the wall clock neither ends nor prolongs one while that step may be a mistake: every
+question names both times, `now` and what the clock would read `unstepped`.
 """
 
 from dataclasses import dataclass
@@ -33,6 +35,10 @@ class CapRow:
     ended_at: datetime | None = None
     ended_by: str = ""
 
+    def holds(self, now: datetime, unstepped: datetime) -> bool:
+        """Say whether it holds, if nobody ended it: by the clock as it was, or by its own dates."""
+        return self.until > unstepped or self.start <= now < self.until
+
 
 class CapStore:
     """The table of caps."""
@@ -42,7 +48,15 @@ class CapStore:
         self._database = database
 
     def order(
-        self, cap_w: float, until: datetime, *, by: str, reason: str, now: datetime, epoch: int
+        self,
+        cap_w: float,
+        until: datetime,
+        *,
+        by: str,
+        reason: str,
+        now: datetime,
+        epoch: int,
+        unstepped: datetime | None = None,
     ) -> CapRow | None:
         """Put a cap in force from now on; it takes the place of the one before.
 
@@ -63,11 +77,13 @@ class CapStore:
         }
         with self._database.writing() as connection:
             check_epoch(connection, epoch)
-            before = _end(connection, by, now)
+            before = _end(connection, by, now, unstepped or now)
             connection.execute(insert(POWER_CAPS).values(**row))
         return before
 
-    def end(self, *, by: str, now: datetime, epoch: int) -> CapRow | None:
+    def end(
+        self, *, by: str, now: datetime, epoch: int, unstepped: datetime | None = None
+    ) -> CapRow | None:
         """End the cap in force; None when there is none.
 
         Raises:
@@ -75,12 +91,17 @@ class CapStore:
         """
         with self._database.writing() as connection:
             check_epoch(connection, epoch)
-            return _end(connection, by, now)
+            return _end(connection, by, now, unstepped or now)
 
-    def in_force(self, now: datetime) -> CapRow | None:
-        """Give the cap that holds at `now`; None when none does."""
+    def in_force(self, now: datetime, unstepped: datetime | None = None) -> CapRow | None:
+        """Give the cap that holds at `now`; None when none does.
+
+        Args:
+            now: the wall clock.
+            unstepped: what it would read without a step that may be a mistake; default: the same.
+        """
         with self._database.reading() as connection:
-            return _in_force(connection, now)
+            return _in_force(connection, now, unstepped or now)
 
     def list(self, limit: int = 100) -> tuple[CapRow, ...]:
         """List caps, newest first."""
@@ -89,26 +110,22 @@ class CapStore:
             return tuple(map(_row, connection.execute(query)))
 
 
-def _in_force(connection: Connection, now: datetime) -> CapRow | None:
-    """Find the newest cap that was not ended and holds.
-
-    Its start is not asked for: a wall clock that was stepped back ends no cap.
-    """
+def _in_force(connection: Connection, now: datetime, unstepped: datetime) -> CapRow | None:
+    """Find the newest cap that was not ended and holds."""
     table = POWER_CAPS.c
     query = (
         select(POWER_CAPS)
         .where(table.ended_at.is_(None))
-        .where(table.until_at > to_us(now))
+        .where(table.until_at > to_us(min(now, unstepped)))
         .order_by(table.id.desc())
-        .limit(1)
     )
-    row = connection.execute(query).one_or_none()
-    return _row(row) if row else None
+    rows = map(_row, connection.execute(query))
+    return next((row for row in rows if row.holds(now, unstepped)), None)
 
 
-def _end(connection: Connection, by: str, now: datetime) -> CapRow | None:
+def _end(connection: Connection, by: str, now: datetime, unstepped: datetime) -> CapRow | None:
     """End the cap in force."""
-    found = _in_force(connection, now)
+    found = _in_force(connection, now, unstepped)
     if found is not None:
         mine = POWER_CAPS.c.id == found.id
         values = {"ended_at": to_us(now), "ended_by": by}

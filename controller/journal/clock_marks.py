@@ -42,6 +42,7 @@ class ClockMarks:
             boot_id=row.boot_id,
             held_s=row.held_us / 1e6,
             why=row.why,
+            stepped_s=row.stepped_us / 1e6,
         )
 
     def newest_date(self) -> datetime | None:
@@ -68,6 +69,7 @@ class ClockMarks:
             "monotonic_us": round(mark.monotonic_s * 1e6),
             "held_us": round(mark.held_s * 1e6),
             "why": mark.why,
+            "stepped_us": round(mark.stepped_s * 1e6),
         }
         with self._database.writing() as connection:
             upsert(connection, CLOCK_MARKS, [row])

@@ -81,8 +81,9 @@ def in_use(database: Database) -> int | None:
     except durable.Held as error:
         raise Locked(f"the journal {path} is being restored by process {error.holder}") from error
     except OSError as error:
+        why = durable.cannot_write(path.parent) or "it must belong to the daemon's user"
         raise JournalUnavailable(
-            f"{path}.lock cannot be opened ({error.strerror}): it must belong to the daemon's user"
+            f"{path}.lock cannot be opened ({error.strerror}): {why}"
         ) from error
 
 
@@ -185,6 +186,11 @@ def _whole_file(path: Path) -> None:
         raise InputInvalid(f"{path} cannot be read ({error.strerror})") from error
     if not stat.S_ISREG(kind):
         raise InputInvalid(f"{path} is no plain file")
+    if not os.access(path, os.R_OK):
+        raise InputInvalid(
+            f"{path} may not be read by uid {os.geteuid()}: run this as root, or as the daemon's "
+            "user"
+        )
 
 
 def _free(path: Path) -> None:

@@ -21,6 +21,9 @@ from wattmesh.telemetry.carbon import CarbonPoint, Signal
 ISSUES_KEPT = timedelta(days=4)
 """Longer than any forecast reaches: until then an issue is compared with what came."""
 
+AHEAD = timedelta(hours=1)
+"""A clock may be ahead of another by so much."""
+
 BLEND, PROFILE = "blend", "profile"
 """Sources beside the provider: its forecast blended with ours, and ours of its history alone."""
 
@@ -82,11 +85,17 @@ class ForecastStore:
             connection.execute(insert(CARBON_FORECASTS), [values])
         return True
 
-    def newest(self, signal: Signal) -> tuple[Forecast, ...]:
-        """Give the newest issue of every source that there is."""
+    def newest(self, signal: Signal, now: datetime | None = None) -> tuple[Forecast, ...]:
+        """Give the newest issue of every source that there is.
+
+        Args:
+            signal: of what.
+            now: the wall clock; what says that it is issued much later was dated by a wrong one,
+                and is never the newest. None: whatever they say.
+        """
         with self._database.reading() as connection:
             found = (
-                self._newest_of(connection, signal, source)
+                self._newest_of(connection, signal, source, now)
                 for source in (signal.provider, BLEND, PROFILE)
             )
             return tuple(each for each in found if each is not None)
@@ -176,10 +185,14 @@ class ForecastStore:
         with self._database.writing() as connection:
             upsert(connection, CARBON_SKILL, [row])
 
-    def _newest_of(self, connection: Connection, signal: Signal, source: str) -> Forecast | None:
+    def _newest_of(
+        self, connection: Connection, signal: Signal, source: str, now: datetime | None
+    ) -> Forecast | None:
         """Read the newest issue of one source; a row that was read before is not read again."""
         table = CARBON_FORECASTS.c
-        mine = (table.signal == str(signal), table.source == source)
+        mine = [table.signal == str(signal), table.source == source]
+        if now is not None:
+            mine.append(table.issued_at <= to_us(now + AHEAD))
         order = (table.issued_at.desc(), table.id.desc())
         newest = select(table.id).where(*mine).order_by(*order).limit(1)
         id_ = connection.execute(newest).scalar()
@@ -197,10 +210,14 @@ class ForecastStore:
 
 
 def issues(points: Sequence[CarbonPoint]) -> tuple[Forecast, ...]:
-    """Sort the forecast points of one answer into issues: one for each moment of issue."""
+    """Sort the forecast points of one answer into issues: one for each moment of issue.
+
+    Nobody issues later than we hear of it: one that says so would be the newest until that day.
+    """
     by_issue: dict[tuple[Signal, datetime], list[CarbonPoint]] = {}
     for point in points:
-        by_issue.setdefault((point.signal, point.issued_at), []).append(point)
+        issued_at = min(point.issued_at, point.fetched_at)
+        by_issue.setdefault((point.signal, issued_at), []).append(point)
     return tuple(
         Forecast(
             signal=signal,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, func, insert, or_, select, update
 
 from wattmesh.controller.journal.admission import (
     EXPIRED,
@@ -28,6 +28,7 @@ from wattmesh.controller.journal.admission import (
     speaking,
     succeed,
 )
+from wattmesh.controller.journal.doubtful_runs import DoubtfulRuns
 from wattmesh.controller.journal.engine import Database
 from wattmesh.controller.journal.frozen_catalogue import point_rows
 from wattmesh.controller.journal.introduced import first_mark, incarnation_row
@@ -97,6 +98,7 @@ class RunStore:
         """Keep the database; who lives is known from here on."""
         self._database = database
         self.liveness = Liveness()
+        self.doubtful = DoubtfulRuns(database)
         self._unreadable: set[str] = set()
 
     def register(
@@ -109,6 +111,7 @@ class RunStore:
         plan: RunPlan,
         most: int = MOST_RUNS,
         node: str = HERE,
+        doubted: bool = False,
     ) -> tuple[Registered, bool]:
         """Take in one incarnation of a run; say whether it was new, or went on after an end.
 
@@ -120,17 +123,19 @@ class RunStore:
             plan: what the settings say of that name.
             most: runs of one user that have not ended; one more ends the longest silent of them.
             node: the node whose agent vouches for the owner.
+            doubted: the wall clock may be wrong: a new run's dates follow its next steps.
 
         Raises:
             Refused: the run, or its name, belongs to another user, or the user has too many.
             Fenced: a newer attempt is known, or another incarnation is still alive.
             RetryLater: it was launched too often within an hour.
         """
-        taken = True
+        taken, new = True, False
         with self._database.writing() as connection:
             check_name(connection, message, owner_uid, plan)
             make_room(connection, self.liveness, message, owner_uid, now=now, most=most, node=node)
-            if insert_new(connection, RUNS, first_row(message, owner_uid, now, plan)):
+            new = insert_new(connection, RUNS, first_row(message, owner_uid, now, plan))
+            if new:
                 check_launches(connection, message, owner_uid, now=now, node=node)
                 upsert(connection, TOKEN_MARKS, [first_mark(message, now)])
                 if plan.catalogue is not None:
@@ -152,6 +157,8 @@ class RunStore:
                 else:
                     taken = False
             note_stay(connection, message.run, now)
+        if new and doubted:
+            self.doubtful.add(message.run, counted=plan.deadline is None)
         self.liveness.hear(message.run, Sign.of(message, owner_uid, now, "registered"))
         answer = Registered(
             run=message.run, incarnation=message.incarnation, attempt=message.attempt, epoch=epoch
@@ -322,7 +329,10 @@ class RunStore:
         """Lay hands on again, and forget failed switches."""
         with self._database.writing() as connection:
             if run is not None:
-                change_run(connection, run, frozen="", thawed_at=to_us(now))
+                # No failure so far counts, whatever the wall clock said when it was written.
+                newest = select(func.max(SWITCHES.c.updated_at)).where(SWITCHES.c.run == run)
+                thawed_us = max(to_us(now), connection.execute(newest).scalar() or 0)
+                change_run(connection, run, frozen="", thawed_at=thawed_us)
             else:
                 connection.execute(delete(FREEZE))
 

@@ -178,7 +178,7 @@ class SwitchStore:
                 values = {
                     "detail": transition.detail or row.detail,
                     "evidence": to_text(evidence),
-                    **_moved(transition.state, transition.run, now),
+                    **_moved(connection, transition.state, transition.run, now),
                 }
                 _update(connection, transition.plan, values)
                 _follow(connection, transition)
@@ -201,7 +201,7 @@ class SwitchStore:
             row = _hold(connection, plan)
             if row is None or not advance(SwitchState(row.state), state):
                 return False
-            _update(connection, plan, {"detail": detail, **_moved(state, row.run, now)})
+            _update(connection, plan, {"detail": detail, **_moved(connection, state, row.run, now)})
             note_stay(connection, row.run, now)
             return True
 
@@ -247,11 +247,16 @@ def _lived(row: SwitchRow) -> tuple[int, int, datetime]:
     return row.attempt, row.order.not_before_step, row.created_at
 
 
-def _moved(state: SwitchState, run: str, now: datetime) -> dict[str, Any]:
-    """Give the columns that every step sets."""
+def _moved(connection: Connection, state: SwitchState, run: str, now: datetime) -> dict[str, Any]:
+    """Give the columns that every step sets.
+
+    What ends after a thaw is dated after it, whatever the wall clock says: failures count from it.
+    """
+    thawed_us = connection.execute(select(RUNS.c.thawed_at).where(RUNS.c.run == run)).scalar()
+    not_before_us = thawed_us + 1 if thawed_us is not None and state in FINAL else 0
     return {
         "state": str(state),
-        "updated_at": to_us(now),
+        "updated_at": max(to_us(now), not_before_us),
         "open_run": None if state in FINAL else run,
     }
 

@@ -280,6 +280,7 @@ CLOCK_MARKS = Table(
     Column("monotonic_us", BigInteger, nullable=False),
     Column("held_us", BigInteger, nullable=False),
     Column("why", Text, nullable=False),
+    Column("stepped_us", BigInteger, nullable=False, default=0),
 )
 
 POWER_CAPS = Table(

@@ -1,7 +1,8 @@
 """Tokens of nodes' agents: made here, told once, kept as their hash, and ended for good.
 
 Invariant: a token is 256 random bits, so its plain SHA-256 tells nobody anything; what is in the
-journal, or in a backup of it, opens no door.
+journal, or in a backup of it, opens no door. One that was revoked has no hash any more: no clock
+that is set back makes it valid again.
 """
 
 import hashlib
@@ -20,6 +21,9 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.ranges import NODE
 
 TOKEN_BYTES = 32
+ENDED = "ended-"
+"""What stands for the hash of a token that opens nothing, whatever time it is."""
+
 MOST_VALID = 4
 """Tokens of one node that are valid at the same time: of rotations that follow each other soon."""
 
@@ -123,14 +127,26 @@ def digest_of(token: str) -> str:
 
 def _valid(now: datetime) -> Select[Any]:
     ends = NODE_TOKENS.c.ends_at
-    return select(NODE_TOKENS).where(or_(ends.is_(None), ends > to_us(now)))
+    kept = NODE_TOKENS.c.digest.not_like(f"{ENDED}%")
+    return select(NODE_TOKENS).where(kept, or_(ends.is_(None), ends > to_us(now)))
 
 
 def _end(connection: Connection, node: str, at: datetime, by: str, now: datetime) -> int:
-    """Let the valid tokens of a node end at a time; one that ends sooner stays so."""
-    ends = NODE_TOKENS.c.ends_at
-    later = or_(ends.is_(None), ends > max(to_us(at), to_us(now)))
-    statement = update(NODE_TOKENS).where(NODE_TOKENS.c.node == node, later)
-    return connection.execute(
-        statement.values(ends_at=to_us(at), ended_by=one_line(by, 255))
-    ).rowcount
+    """Let the valid tokens of a node end at a time; one that ends sooner stays so.
+
+    At once: of none that the node ever had anything is kept that could open a door.
+    """
+    table, later_us, ended = NODE_TOKENS.c, max(to_us(at), to_us(now)), 0
+    theirs = select(NODE_TOKENS).where(table.node == node, table.digest.not_like(f"{ENDED}%"))
+    for row in connection.execute(theirs).all():
+        values: dict[str, Any] = {}
+        if row.ends_at is None or row.ends_at > later_us:
+            values |= {"ends_at": to_us(at), "ended_by": one_line(by, 255)}
+            ended += 1
+        if at <= now:
+            values["digest"] = ENDED + secrets.token_hex(16)
+        if values:
+            connection.execute(
+                update(NODE_TOKENS).where(table.digest == row.digest).values(**values)
+            )
+    return ended

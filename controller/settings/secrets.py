@@ -31,15 +31,20 @@ def read_secret(key: str, path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         if is_credential(path):
-            raise FixInput(
-                f"{key}: the service has no credential {path.name} ({why}): put it into "
-                f"/etc/credstore/{path.name} (mode 0600, root's), have LoadCredential={path.name} "
-                "in the unit (systemd 252 or later), and restart the service"
-            ) from error
+            raise no_credential(key, path, why) from error
         raise FixInput(f"{key}: {path} cannot be read ({why})") from error
     if not secret:
         raise FixInput(f"{key}: {path} is empty; put the secret into it")
     return secret
+
+
+def no_credential(key: str, path: Path, why: str) -> FixInput:
+    """Say what to do about a credential that the service does not have."""
+    return FixInput(
+        f"{key}: the service has no credential {path.name} ({why}): put it into "
+        f"/etc/credstore/{path.name} (mode 0600, root's), have LoadCredential={path.name} "
+        "in the unit (systemd 252 or later), and restart the service"
+    )
 
 
 def secret_mistakes(key: str, path: Path) -> Iterator[Mistake]:

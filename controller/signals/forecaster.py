@@ -96,7 +96,7 @@ class Forecaster:
 
     def _issue(self, now: datetime) -> Forecast | None:
         """Give the provider's newest forecast while it may be decided on."""
-        for each in self._journal.forecasts.newest(self._signal):
+        for each in self._journal.forecasts.newest(self._signal, now):
             young = now - each.issued_at <= OLDEST[Rung.ISSUED] * self._scale
             if each.source == self._signal.provider and young and each.slots[-1].end > now:
                 return each

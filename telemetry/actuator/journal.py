@@ -388,6 +388,5 @@ def _read(path: Path) -> Memory:
 
 def _unavailable(path: Path, error: OSError) -> JournalUnavailable:
     """Say that nothing can be remembered."""
-    return JournalUnavailable(
-        f"{path} cannot be used ({error.strerror or error}): no GPU is changed until it can"
-    )
+    why = durable.cannot_write(path.parent) or error.strerror or error
+    return JournalUnavailable(f"{path} cannot be used ({why}): no GPU is changed until it can")

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from wattmesh.durable import cannot_write
 from wattmesh.errors import Fenced, InputInvalid, Refused, RetryLater, WattmeshError
 from wattmesh.telemetry.actuator.engine import Engine
 from wattmesh.telemetry.actuator.restore import returned_json
@@ -256,9 +257,8 @@ def _listen(path: Path, group: int | None) -> socket.socket:
         listener.bind(str(path))
     except OSError as error:
         listener.close()
-        raise InputInvalid(
-            f"{path} cannot be bound ({error.strerror}): correct actuator.socket"
-        ) from error
+        why = cannot_write(path.parent) or error.strerror
+        raise InputInvalid(f"{path} cannot be bound: {why}, or correct actuator.socket") from error
     finally:
         os.umask(before)
     if group is not None:

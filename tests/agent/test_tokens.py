@@ -79,6 +79,10 @@ def test_a_token_opens_its_own_node_for_as_long_as_it_is_valid(
     assert site.post("/v1/agents/n1/token/revoke", {}).status == 200
     assert ask(remote, newer, "POST", READINGS, report(4)).status == 401
     again = made(site, "n1")
+    site.clock.step_wall(-7200.0)
+    site.post("/v1/agents/n9/token/revoke", {})  # whoever asks for tokens next reads them anew
+    assert ask(remote, newer, "POST", READINGS, report(4)).status == 401, "the clock was set back"
+    site.clock.step_wall(7200.0)
     assert ask(remote, again, "POST", READINGS, report(4)).status == 200
 
     for keep_h in (-1, 1e9, "1", None, True):

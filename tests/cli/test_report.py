@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import struct
 from collections import Counter
 from dataclasses import replace
@@ -108,6 +109,24 @@ def test_the_screen_names_scenario_signal_and_boundary(folder: Path) -> None:
     assert "Market-based factors are excluded" in text
     assert "quality    measured 100.0 %" in text
     assert "simulated: power_w" in text
+
+
+def test_a_month_of_which_nothing_was_read_is_a_dash_and_not_zero(folder: Path) -> None:
+    """Its time and what was drawn at most stand in the first line, not in a run's notes alone."""
+    lines = plain(screen(as_json(made(folder)))).splitlines()
+    (energy,) = (each for each in lines if each.startswith("energy"))
+    assert energy.endswith(" · 1 min of GPU time were not read (at most 42 J est more)")
+    journal = Journal.open(f"sqlite:///{folder}/journal.db")
+    with journal.database.writing() as connection:
+        connection.exec_driver_sql("DELETE FROM emissions")
+        connection.exec_driver_sql("DELETE FROM energy WHERE gpu_uuid != 'g3'")
+    journal.close()
+    lines = plain(screen(as_json(made(folder)))).splitlines()
+    (energy,) = (each for each in lines if each.startswith("energy"))
+    assert "IT - · facility - (PUE 1.25) · 1 min of GPU time were not read" in energy
+    (idle,) = (each for each in lines if each.startswith("idle"))
+    assert idle.split()[:4] == ["idle", "-", "-", "-"]
+    assert not re.search(r"\b0 (J|g)\b", idle + energy)
 
 
 def test_a_lifecycle_signal_is_never_called_scope_2(folder: Path) -> None:

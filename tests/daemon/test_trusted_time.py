@@ -242,6 +242,91 @@ def test_a_step_is_not_forgotten_by_a_restart(tmp_path: Path, kill: bool) -> Non
         assert kept(site) != before
 
 
+@pytest.mark.parametrize("step_s", [400 * DAY_S, -400 * DAY_S])
+def test_a_deadline_that_is_counted_from_a_launch_under_a_wrong_clock(
+    tmp_path: Path, step_s: float
+) -> None:
+    """Put right with the clock, like all that tells when the run began.
+
+    The twins: one that was launched before keeps its own, and one that is launched after as well.
+    """
+    with site_at(tmp_path, f"sqlite:///{tmp_path}/journal.db") as site:
+        launched: dict[str, datetime] = {}
+        for number, each_s in enumerate((0.0, step_s, -step_s)):
+            site.clock.step_wall(each_s)
+            site.turn(5.0)
+            run = f"{facts.RUN[:-1]}{number}"
+            launched[run] = site.clock.wall - timedelta(seconds=step_s * (number == 1))
+            body = facts.register(run=run, incarnation=f"i{number}")
+            site.call("POST", f"/v1/runs/{run}/register", body)
+        site.turn(HOLD_S + MARK_S)
+        site.clock.step_wall(-3600.0)
+        site.turn(5.0)
+        for run, at in launched.items():
+            row = site.journal.runs.find(run, site.clock.wall)
+            assert row is not None
+            assert (row.registered_at, row.deadline) == (at, at + timedelta(seconds=DAY_S)), run
+            assert site.journal.stays.of(run)[0].at == at
+            (launch,) = site.journal.stays.launches(run)
+            assert launch.start == at
+
+
+CAP_STEPS = {
+    "two hours forward": (7200.0, False),
+    "400 days forward": (400 * DAY_S, False),
+    "400 days forward, and a restart": (400 * DAY_S, True),
+    "an hour back": (-3600.0, False),
+    "400 days back, and a restart": (-400 * DAY_S, True),
+}
+
+
+def test_a_step_neither_ends_nor_prolongs_a_power_cap(tmp_path: Path) -> None:
+    """It ends by the time that passes; one that was over does not begin anew.
+
+    The twin: what is ordered after the step holds by the clock as it reads then.
+    """
+    with site_at(tmp_path, f"sqlite:///{tmp_path}/journal.db") as site:
+        for name, (step_s, restart) in CAP_STEPS.items():
+            site.turn()
+            capped(site, 100 * DAY_S)
+            site.turn(50 * DAY_S)
+            assert in_force(site) == 1000.0
+            site.call("POST", "/v1/powercap/end", {})
+            capped(site, 1800.0)
+            site.turn(1.0)
+            site.clock.step_wall(step_s)
+            if restart:
+                site.turn(MARK_S)
+                site.restart(kill=True)
+            site.turn(900.0)
+            assert in_force(site) == 1000.0, name
+            site.turn(900.0)
+            assert in_force(site) is None, name
+            capped(site, 300.0)
+            site.turn(200.0)
+            assert in_force(site) == 1000.0, name
+            assert "was ended" in site.call("POST", "/v1/powercap/end", {})["done"], name
+            site.turn(1.0)
+            assert in_force(site) is None, name
+            site.clock.step_wall(-step_s)
+            site.turn(HOLD_S + MARK_S)
+
+
+def capped(site: Site, lasts_s: float) -> None:
+    """Cap all boards, as an operator does who reads the clock as it is."""
+    now, epoch = site.clock.wall, site.parts.pulse.epoch or 0
+    until = now + timedelta(seconds=lasts_s)
+    site.journal.caps.order(1000.0, until, by="ana", reason="hot", now=now, epoch=epoch)
+
+
+def in_force(site: Site) -> float | None:
+    """Give what nodes are told and people are shown, which must be one story."""
+    snapshot, shown = site.parts.pulse.snapshot, site.call("GET", "/v1/powercap")["cap"]
+    told = snapshot.cap.row.cap_w if snapshot is not None and snapshot.cap is not None else None
+    assert told == (shown["cap_w"] if shown else None)
+    return told
+
+
 AWAY = {
     "an hour forward": (3600.0, 60.0, "boot-1", "stepped forward by 1 h"),
     "an hour back": (-3600.0, 60.0, "boot-1", "stepped back by 1 h"),

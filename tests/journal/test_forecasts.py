@@ -64,6 +64,28 @@ def test_an_older_issue_that_comes_late_is_not_the_newest(journal: Journal) -> N
     assert found.issued_at == T0 + 2 * HALF_HOUR
 
 
+def test_what_is_issued_in_times_to_come_is_never_the_newest(journal: Journal) -> None:
+    """Neither a year ahead by a clock that was wrong, nor because a provider says so."""
+    day = timedelta(days=400)
+    ahead = replace(made(300.0), issued_at=T0 + day, fetched_at=T0 + day)
+    journal.forecasts.store(made(100.0))
+    journal.forecasts.store(ahead)
+    assert journal.forecasts.newest(SIGNAL)[0].issued_at == T0 + day
+    (found,) = journal.forecasts.newest(SIGNAL, T0 + timedelta(minutes=5))
+    assert found.issued_at == T0
+    point = CarbonPoint(
+        signal=SIGNAL,
+        start=T0,
+        end=T0 + HALF_HOUR,
+        g_per_kwh=100.0,
+        quality=Quality.FORECAST,
+        issued_at=T0 + day,
+        fetched_at=T0,
+        model="",
+    )
+    assert [each.issued_at for each in issues([point])] == [T0]
+
+
 def test_the_newest_of_each_source_is_told(journal: Journal) -> None:
     """The provider's, the blend and the profile stand beside each other, each whole."""
     journal.forecasts.store(made(100.0))

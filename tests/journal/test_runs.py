@@ -13,6 +13,8 @@ from wattmesh.errors import Fenced, InputInvalid, Refused, RetryLater
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Finish
 
+YEAR_S = 400 * 86_400.0
+
 
 def test_a_registered_run_comes_back_whole(journal: Journal) -> None:
     """The catalogue and the deadline are frozen with it."""
@@ -177,6 +179,24 @@ def test_launching_again_and_again_fills_no_journal(journal: Journal) -> None:
         register(journal, **more)
     register(journal, run="other", incarnation="o1")
     register(journal, now=after(3601), **more)
+
+
+def test_a_clock_that_was_a_year_ahead_shuts_nobody_out_for_a_year(journal: Journal) -> None:
+    """Launches and new runs count by the hour on both sides of now: an hour ahead counts still."""
+    for at in range(4):
+        register(journal, run=f"a{at}", incarnation=f"a{at}", most=2, now=after(YEAR_S + at * 60))
+    for attempt in range(1, MOST_LAUNCHES + 1):
+        launch: dict[str, Any] = {"incarnation": f"i{attempt}", "supersedes": f"i{attempt - 1}"}
+        register(journal, attempt=attempt, now=after(YEAR_S + 300), **launch)
+    more: dict[str, Any] = {"incarnation": "more", "attempt": 999, "supersedes": f"i{attempt}"}
+    journal.runs.liveness.shift(-3000.0)
+    with pytest.raises(Refused, match="begun 5 runs within an hour"):
+        register(journal, run="b", incarnation="b", most=2, now=after(YEAR_S - 2700))
+    with pytest.raises(RetryLater, match="240 times within an hour"):
+        register(journal, now=after(YEAR_S - 2700), **more)
+    journal.runs.liveness.shift(3000.0 - YEAR_S)
+    register(journal, run="b", incarnation="b", most=2, now=after(600))
+    register(journal, now=after(600), **more)
 
 
 def test_launches_that_name_many_gpus_are_bounded_by_what_they_name(

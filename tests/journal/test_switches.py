@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -117,6 +118,25 @@ def test_a_stepped_clock_reorders_nothing(journal: Journal, epoch: int) -> None:
         journal.switches.record(transition(state, f"p{n}"), owner_uid=UID, now=after(seconds))
     assert [row.plan for row in journal.switches.history("r")] == ["p1", "p0"]
     assert journal.switches.failures_in_a_row("r") == 0
+
+
+@pytest.mark.parametrize("ahead_s", [400 * 86_400.0, -400 * 86_400.0])
+def test_a_thaw_under_a_stepped_clock_forgets_what_was_and_nothing_else(
+    journal: Journal, epoch: int, ahead_s: float
+) -> None:
+    """Dated a year ahead or behind: two failures after it freeze the run as ever."""
+    for n in range(4):
+        if n == 2:
+            journal.runs.thaw("r", by="anna", now=after(ahead_s))
+            assert journal.switches.failures_in_a_row("r") == 0
+        put_order(journal, order(epoch, f"p{n}"), after(n))
+        if n % 2:
+            ended = transition(SwitchState.FAILED, f"p{n}")
+            journal.switches.record(ended, owner_uid=UID, now=after(n))
+        else:
+            late: dict[str, Any] = {"detail": "", "now": after(n), "epoch": epoch}
+            assert journal.switches.close(f"p{n}", SwitchState.FAILED, **late)
+    assert journal.switches.failures_in_a_row("r") == 2
 
 
 def test_steps_are_listed_as_they_were_lived(journal: Journal, epoch: int) -> None:

@@ -225,11 +225,47 @@ def test_as_it_was_the_agent_was_killed_at_each_start(place: Machine, gpus: Fake
         place.start("wattmesh-agent", NODE.format(library=gpus.library, port=9), unit)
 
 
+ELSEWHERE = (
+    ("wattmesh", "[api]\n", '[journal]\nurl = "sqlite:////srv/j.db"\n[api]\n', "journal.url"),
+    ("wattmesh", "[api]\n", '[api]\nsocket = "/srv/w.sock"\n', "api.socket"),
+    ("wattmesh-agent", "/run/wattmesh-agent/agent.sock", "/srv/a.sock", "agent.relay"),
+    ("wattmesh-agent", "[agent]\n", '[agent]\noutbox = "/srv/a.db"\n', "agent.outbox"),
+    ("wattmesh-actuator", "[actuator]\n", '[actuator]\nsocket = "/srv/s"\n', "actuator.socket"),
+    ("wattmesh-actuator", "[actuator]\n", '[actuator]\njournal = "/srv/j"\n', "no GPU is changed"),
+)
+
+
+def test_a_path_that_the_unit_does_not_open_is_named_with_what_to_do(
+    place: Machine, gpus: FakeNvml
+) -> None:
+    """Each setting that names one; and a credential that is not there."""
+    (place.folder / "etc/credstore/wattmesh-agent.token").write_text("a token that nobody looks at")
+    settings = {"wattmesh": DAEMON} | dict.fromkeys(
+        ("wattmesh-agent", "wattmesh-actuator"), NODE.format(library=gpus.library, port=9)
+    )
+    for name, before, after, key in ELSEWHERE:
+        with pytest.raises(AssertionError) as ended:
+            place.start(name, settings[name].replace(before, after))
+        said = str(ended.value).splitlines()[-1]
+        assert "/srv is read-only for this service: name it in ReadWritePaths= of the" in said
+        assert key in said
+    for name, credential in (("wattmesh", "tls.key"), ("wattmesh-agent", "agent.token")):
+        with pytest.raises(AssertionError, match=f"put it into /etc/credstore/none-{credential}"):
+            place.start(
+                name, settings[name].replace(f"wattmesh-{credential}", f"none-{credential}")
+            )
+
+
 def test_a_group_that_a_service_is_not_in_gets_no_socket(place: Machine) -> None:
     """The other half of the door: the filter lets it ask, and the kernel says no."""
     daemon = place.start("wattmesh", DAEMON, without(shipped("wattmesh"), "SupplementaryGroups"))
     assert opened_to(daemon.runtime / "wattmesh.sock")[0] == 0o600
     assert "wattmesh-jobs" in daemon.log
+    assert daemon.stop() == 0
+    again = place.start("wattmesh", DAEMON.replace("wattmesh-jobs", "wattmesh-job"))
+    api = again.runtime / "wattmesh.sock"
+    assert opened_to(api) == (0o660, place.gid("wattmesh"))
+    assert "no group wattmesh-job, so only this service's own group can reach" in again.log
 
 
 PROBE = """
