@@ -1,6 +1,7 @@
 """What every process of ours does at its start and at its end, the daemon and the agents alike."""
 
 import argparse
+import ctypes
 import logging
 import os
 import signal
@@ -16,6 +17,9 @@ STOPPING = frozenset({signal.SIGTERM, signal.SIGINT})
 WATCHED = frozenset({*STOPPING, signal.SIGHUP})
 """Signals that a process of ours waits for itself."""
 
+PR_SET_PDEATHSIG = 1
+"""Linux, prctl(2)."""
+
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 QUIET_LIBRARIES = ("apscheduler", "uvicorn", "urllib3", "asyncio")
@@ -29,6 +33,16 @@ def boot_id() -> str:
         return BOOT_ID.read_text().strip()
     except OSError:
         return ""
+
+
+def end_with(parent: int, number: signal.Signals) -> None:
+    """Let the kernel send this process a signal when its parent ends; end now if it has ended.
+
+    The parent's thread that started this process counts as the parent.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
 
 
 def live(

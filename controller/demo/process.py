@@ -1,7 +1,8 @@
 """The processes that the demo starts, and surely ends.
 
 Invariant: whatever way the demo ends, every process it started, and every process those started,
-is gone before it returns; each is ended by its pid, never by its name.
+is gone before it returns; each is ended by its pid, never by its name. Where the demo is killed,
+the kernel asks its processes to end.
 """
 
 import contextlib
@@ -12,10 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from wattmesh.controller.life import end_with
 from wattmesh.errors import WattmeshError
 
 POLL_S = 0.02
@@ -43,6 +46,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **environment},
                 start_new_session=True,
+                preexec_fn=partial(end_with, os.getpid(), signal.SIGTERM),  # noqa: PLW1509
             )
 
     @property

@@ -8,7 +8,6 @@ of arithmetic stay out of the daemon. It knows no clock time, no journal and no 
 Invariant: it never outlives the daemon that started it, however that one ends.
 """
 
-import ctypes
 import os
 import signal
 import socket
@@ -16,12 +15,10 @@ import sys
 import time
 from contextlib import suppress
 
+from wattmesh.controller.life import end_with
 from wattmesh.controller.planner.wire import Told, read_asked, written
 from wattmesh.policies.planner.problem import NoPlan
 from wattmesh.policies.planning import solved
-
-PR_SET_PDEATHSIG = 1
-"""Linux, prctl(2)."""
 
 NICER = 10
 """Plans may wait; what else runs on the machine may not wait for them."""
@@ -38,16 +35,9 @@ def answer(line: bytes) -> bytes:
     return written(Told(digest=digest, seconds=seconds, plan=found))
 
 
-def end_with(parent: int) -> None:
-    """Let the kernel end this process with its parent; end now if that has happened already."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        sys.exit(0)
-
-
 def main() -> None:
     """Answer until the daemon hangs up."""
-    end_with(int(sys.argv[1]))
+    end_with(int(sys.argv[1]), signal.SIGKILL)
     with suppress(OSError):
         os.nice(NICER)
     with socket.socket(fileno=sys.stdin.fileno()) as pipe, pipe.makefile("rwb") as lines:

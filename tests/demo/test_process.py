@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -47,6 +48,25 @@ def test_leaving_the_block_ends_grandchildren_in_sessions_of_their_own(tmp_path:
             child.stop(grace_s=0.2)
     wait_for(lambda: start_time(grandchild) != started, limit_s=5, what="ending")
     assert set(descendants(os.getpid())) <= before
+
+
+def test_what_it_started_ends_when_it_is_killed(tmp_path: Path) -> None:
+    """Nobody is left to clean up: a daemon once ran on at full speed for hours."""
+    log = tmp_path / "child.log"
+    starts = (
+        "import sys, time; from pathlib import Path\n"
+        "from wattmesh.controller.demo.process import Child\n"
+        f"Child('helper', [sys.executable, '-c', 'import os, time; print(os.getpid(), flush=True); "
+        f"time.sleep(600)'], log=Path({str(log)!r}), environment={{}})\n"
+        "time.sleep(600)"
+    )
+    demo = subprocess.Popen([sys.executable, "-c", starts])
+    wait_for(lambda: log.exists() and log.read_text().strip().isdigit(), limit_s=20, what="it")
+    pid = int(log.read_text())
+    started = start_time(pid)
+    demo.kill()
+    demo.wait()
+    wait_for(lambda: start_time(pid) != started, limit_s=20, what="its end")
 
 
 def test_a_failed_child_says_where_its_log_is(tmp_path: Path) -> None:
