@@ -1,0 +1,313 @@
+"""Red means that a person must act: each red line is provoked, and is gone when that has passed.
+
+`trouble.py` is the one place that decides it; what only looks like trouble stands beside each line.
+"""
+
+import ast
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.cli import facts
+from tests.cli.test_coverage import status_view
+from tests.daemon.clocks import SteppedClock
+from tests.telemetry.world import World
+from wattmesh.controller import trouble
+from wattmesh.controller.books.spending import PeriodLine
+from wattmesh.controller.journal.nodes import NodeRow
+from wattmesh.controller.loops import LoopState
+from wattmesh.controller.planner.asking import Planning
+from wattmesh.controller.pulse import Pulse, Sampled
+from wattmesh.controller.settings.read import Settings
+from wattmesh.controller.trusted_time import HOLD_S
+from wattmesh.controller.views import CapLine
+from wattmesh.telemetry.desired import Applied
+from wattmesh.telemetry.readings import Component
+from wattmesh.telemetry.sampler import Sample
+
+THEIRS = "5f0d0c3e-0000-4000-8000-000000000002"
+
+
+class Site:
+    """A daemon that is well, as `status` sees it, until a test changes something."""
+
+    def __init__(self) -> None:
+        """Begin well, an hour after the start."""
+        self.clock = SteppedClock()
+        self.pulse = Pulse(
+            clock=self.clock.clock, settings=Settings(), started_s=self.clock.monotonic_s
+        )
+        self.clock.pass_s(HOLD_S)
+        self.view = replace(status_view(), at=self.clock.wall)
+
+    def red(self) -> tuple[str, ...]:
+        """Give the red lines."""
+        return trouble.troubles(self.view, self.pulse)
+
+    def show(self, **changes: Any) -> None:
+        """Change what the view shows."""
+        self.view = replace(self.view, **changes)
+
+    def loop(self, **changes: Any) -> None:
+        """Let the sampler be as told."""
+        state = LoopState(name="sampler", every_s=5.0, last_progress_s=self.clock.monotonic_s)
+        self.pulse.loops["sampler"] = lambda: replace(state, **changes)
+
+    def node(self, **told: Any) -> None:
+        """Let one node's agent tell something."""
+        heard = self.clock.wall
+        self.pulse.nodes = (
+            NodeRow(node="n1", boot_id="b", last_seen_at=heard, devices={}, facts=told),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One red line: words of it, what provokes it, and what is nearly so and needs nobody."""
+
+    words: str
+    provoked: Callable[[Site], None]
+    gone: Callable[[Site], None]
+
+
+def carbon(**changes: Any) -> Callable[[Site], None]:
+    """Let the signal be as told."""
+    return lambda site: site.show(carbon=facts.carbon(**{"state": "ok", **changes}))
+
+
+def power(**changes: Any) -> Callable[[Site], None]:
+    """Let the power be read as told."""
+    return lambda site: site.show(power=facts.power(**changes))
+
+
+def run(**changes: Any) -> Callable[[Site], None]:
+    """Let one run be as told."""
+    return lambda site: site.show(runs=(facts.run(**changes),))
+
+
+def cap(**changes: Any) -> Callable[[Site], None]:
+    """Let a power cap be in force."""
+    at = SteppedClock().wall
+    kept = CapLine(
+        cap_w=4000.0,
+        start=at,
+        until=at + timedelta(hours=1),
+        by="uid 0",
+        reason="the utility asks",
+        meets=True,
+        bound_w=3900.0,
+        lowest_w=1000.0,
+        sentence="The cap of 4 kW cannot be kept: raise it.",
+    )
+    return lambda site: site.show(cap=replace(kept, **changes))
+
+
+def planning(in_a_row: int) -> Callable[[Site], None]:
+    """Let plans fail so often in a row."""
+
+    def change(site: Site) -> None:
+        site.pulse.planning = lambda: Planning(in_a_row=in_a_row, trouble="it was killed")
+
+    return change
+
+
+def budget(alert: str) -> Callable[[Site], None]:
+    """Let the cluster's budget say something."""
+
+    def change(site: Site) -> None:
+        at = site.clock.wall
+        site.pulse.budgets = (
+            PeriodLine(
+                name="cluster",
+                period="2026-11",
+                start=at,
+                end=at + timedelta(days=30),
+                limit_g=1.0,
+                spent_g=0.5,
+                unpriced_j=0.0,
+                expected_g=0.4,
+                burn=1.2,
+                on_course_g=None,
+                restated_g=0.0,
+                alert=alert,
+            ),
+        )
+
+    return change
+
+
+def obeys(why: str) -> Callable[[Site], None]:
+    """Let the actuator of a node obey us, or refuse us by its fence."""
+
+    def change(site: Site) -> None:
+        site.pulse.epoch, site.pulse.journal = 3, "ours"
+        site.node(applied=Applied(mode="enforce", epoch=9, fenced=why, journal=THEIRS).to_json())
+
+    return change
+
+
+def meter(watts: float) -> Callable[[Site], None]:
+    """Let the meter of a node read so much, where its one GPU draws 100 W."""
+
+    def change(site: Site) -> None:
+        gpu = World("G0").read()[0]
+        psu = replace(gpu, gpu_uuid="node:n1:psu", power_w=watts, component=Component.NODE)
+        site.pulse.exporter.observe(Sample(readings=(gpu, psu)), {})
+
+    return change
+
+
+def outage(site: Site) -> None:
+    """Let the journal not answer."""
+    site.pulse.journal_failed("the journal is locked")
+
+
+def answers(site: Site) -> None:
+    """Let it answer again."""
+    outage(site)
+    site.pulse.journal_answered()
+
+
+def stepped(site: Site) -> None:
+    """Step the wall clock."""
+    site.clock.step_wall(3600.0)
+
+
+def stepped_long_ago(site: Site) -> None:
+    """And wait until it is believed."""
+    stepped(site)
+    site.pulse.trusted.doubt()
+    site.clock.pass_s(HOLD_S + 1)
+
+
+def refused(sentence: str) -> Callable[[Site], None]:
+    """Let a node's delivery be refused, and taken again where there is no sentence."""
+
+    def change(site: Site) -> None:
+        site.pulse.node_faults.note("n1", "2 rows of the future")
+        if not sentence:
+            site.pulse.node_faults.clear("n1")
+
+    return change
+
+
+LINES = (
+    Line("The journal is locked (for 0 s now)", outage, answers),
+    Line(
+        "The sampler loop: a bug ended its turn",
+        lambda site: site.loop(trouble="a bug ended its turn (KeyError)"),
+        lambda site: site.loop(trouble="nvml does not answer"),
+    ),
+    Line(
+        "The sampler loop has not got on",
+        lambda site: site.loop(last_progress_s=site.clock.monotonic_s - 36.0),
+        lambda site: site.loop(last_progress_s=site.clock.monotonic_s - 34.0),
+    ),
+    Line(
+        "was not taken",
+        lambda site: setattr(site.pulse, "settings_trouble", "The settings file was not taken."),
+        lambda site: setattr(site.pulse, "settings_trouble", ""),
+    ),
+    Line("No plan can be made", planning(trouble.PLANS_FAILED), planning(trouble.PLANS_FAILED - 1)),
+    Line("The wall clock was stepped", stepped, stepped_long_ago),
+    Line(
+        "is closed and has not ended",
+        lambda site: setattr(site.pulse, "sealed_ahead", ("2027-01",)),
+        lambda site: setattr(site.pulse, "sealed_ahead", ()),
+    ),
+    Line(
+        "refuses to answer, and will until you mend it",
+        carbon(state="refused", detail="the key is not known"),
+        carbon(),
+    ),
+    Line(
+        "Every run holds until the signal is back",
+        carbon(trouble="No answer for 2 h.", rung="none"),
+        carbon(trouble="Nothing is known of the hours ahead.", rung="static"),
+    ),
+    Line(
+        "has not answered for",
+        carbon(state="failed", detail="timeout", age_s=trouble.LONG_SILENT_S + 60),
+        carbon(state="failed", detail="timeout", age_s=trouble.LONG_SILENT_S - 60),
+    ),
+    Line("GPU power is not read", power(trouble="no NVML"), power()),
+    Line("2 of 64 GPUs do not answer", power(gpus=62), power(gpus=65)),
+    Line(
+        "Power is read in part",
+        lambda site: sampled(site, (("G1", "the field is not supported"),)),
+        lambda site: sampled(site, ()),
+    ),
+    Line("Coverage 56 of 64 GPUs", power(covered=56, to_cover=64), power(covered=64, to_cover=64)),
+    Line(
+        "keeps back ledger rows",
+        lambda site: site.node(refused={"rows": 2, "energy_j": 5.0, "why": "of a newer version"}),
+        lambda site: site.node(refused={"rows": 0, "energy_j": 0.0, "why": ""}),
+    ),
+    Line("what its agent delivers is refused", refused("why"), refused("")),
+    Line("obeys another journal", obeys("journal"), obeys("")),
+    Line("obeys epoch 9 of this journal", obeys("epoch"), obeys("")),
+    Line("node's meter reads 20 W", meter(20.0), meter(500.0)),
+    Line("The cap of 4 kW cannot be kept", cap(meets=False), cap()),
+    Line("miss the deadline, for a cap outranks it", cap(late=("llama-8b",)), cap()),
+    Line("cluster burns too fast", budget("cluster burns too fast: postpone a run"), budget("")),
+    Line(
+        "3 runs of uid 1000 have not been heard",
+        lambda site: site.show(
+            runs=(facts.run(state="lost", activity="lost"),), lost_more={"1000": 2}
+        ),
+        lambda site: site.show(runs=(facts.run(),), lost_more={}),
+    ),
+    Line(
+        "llama-8b has not been heard for",
+        run(state="lost", activity="lost", last_seen_s=900.0),
+        run(state="lost", activity="stopped", last_seen_s=900.0),
+    ),
+    Line(
+        "has no new checkpoint (the disk is full)",
+        run(trouble="the disk is full"),
+        run(state="finished", activity="finished", trouble="the disk is full"),
+    ),
+    Line(
+        "is frozen: wattmesh froze it",
+        run(activity="frozen", frozen="wattmesh froze it after two failures"),
+        run(activity="frozen", frozen="uid 1000: maintenance"),
+    ),
+    Line(
+        "where it is frozen", run(slack_s=-60.0, frozen="uid 1000: maintenance"), run(slack_s=0.0)
+    ),
+    Line("even at its fastest point", run(slack_s=-60.0), run(slack_s=0.0)),
+)
+
+
+def sampled(site: Site, troubles: tuple[tuple[str, str], ...]) -> None:
+    """Let the newest sample say what it could not read."""
+    reading = World("G0").read()
+    sample = Sample(readings=tuple(reading), troubles=troubles)
+    site.pulse.sampled = Sampled(monotonic_s=site.clock.monotonic_s, sample=sample)
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.words)
+def test_a_red_line_comes_and_goes(line: Line) -> None:
+    """Exactly one line, which ends in what to do; none where it has passed or needs nobody."""
+    site = Site()
+    assert site.red() == ()
+    line.provoked(site)
+    (said,) = site.red()
+    assert line.words in said
+    assert said.endswith((".", "run"))
+    line.gone(site)
+    assert site.red() == ()
+
+
+def test_no_red_line_is_left_out() -> None:
+    """A line that is added to the one place wants a row here.
+
+    Beside its own sentences it passes on two of fences, one of devices, one of budgets.
+    """
+    tree = ast.parse(inspect.getsource(trouble))
+    own = [each for each in ast.walk(tree) if isinstance(each, ast.Yield)]
+    assert len(LINES) == len(own) + 4
