@@ -147,7 +147,8 @@ def _why(pulse: Pulse) -> str:
 def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
     """What is wrong with single devices and nodes, as far as it is not told already."""
     flags = view.power.flags
-    yield from (marks.sentence(each, flags) for each in pulse.exporter.troubles())
+    for said in (marks.sentence(each, flags) for each in pulse.exporter.troubles()):
+        yield f"{said[:1].upper()}{said[1:].rstrip('.')}."
     power = view.power
     if power.covered < power.to_cover and power.gpus >= power.expected:
         yield (

@@ -250,7 +250,7 @@ LINES = (
     Line("what its agent delivers is refused", refused("why"), refused("")),
     Line("obeys another journal", obeys("journal"), obeys("")),
     Line("obeys epoch 9 of this journal", obeys("epoch"), obeys("")),
-    Line("node's meter reads 20 W", meter(20.0), meter(500.0)),
+    Line("The node's meter reads 20 W", meter(20.0), meter(500.0)),
     Line("The cap of 4 kW cannot be kept", cap(meets=False), cap()),
     Line("miss the deadline, for a cap outranks it", cap(late=("llama-8b",)), cap()),
     Line("cluster burns too fast", budget("cluster burns too fast: postpone a run"), budget("")),
@@ -298,7 +298,7 @@ def test_a_red_line_comes_and_goes(line: Line) -> None:
     line.provoked(site)
     (said,) = site.red()
     assert line.words in said
-    assert said.endswith((".", "run"))
+    assert said.endswith(".")
     line.gone(site)
     assert site.red() == ()
 
@@ -306,8 +306,8 @@ def test_a_red_line_comes_and_goes(line: Line) -> None:
 def test_no_red_line_is_left_out() -> None:
     """A line that is added to the one place wants a row here.
 
-    Beside its own sentences it passes on two of fences, one of devices, one of budgets.
+    Beside its own sentences it passes on two of fences, one of budgets.
     """
     tree = ast.parse(inspect.getsource(trouble))
     own = [each for each in ast.walk(tree) if isinstance(each, ast.Yield)]
-    assert len(LINES) == len(own) + 4
+    assert len(LINES) == len(own) + 3
