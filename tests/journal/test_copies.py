@@ -236,7 +236,10 @@ def test_a_backup_from_before_an_upgrade_is_brought_up_to_date(
 
 @needs_root
 def test_root_restores_for_the_daemons_user(url: str, tmp_path: Path) -> None:
-    """Who owns the folder can take the lock, lead, and write; files of root would keep it out."""
+    """Who owns the folder can take the lock, lead, and write; files of root would keep it out.
+
+    Another user is told that it may not read it, and not that the copy could not be written.
+    """
     state = tmp_path / "state"
     backup(url, tmp_path / "b.db")
     shutil.rmtree(state)
@@ -265,6 +268,12 @@ def test_root_restores_for_the_daemons_user(url: str, tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.stdout.strip() == str(2 + 2 * APART), done.stderr
+    os.seteuid(DAEMON_UID + 1)
+    try:
+        with pytest.raises(InputInvalid, match=r"journal.db may not be read by uid \d+: run this"):
+            backup(url, tmp_path / "c.db")
+    finally:
+        os.seteuid(0)
 
 
 def test_the_command_says_what_stands_in_its_way(url: str, tmp_path: Path) -> None:
