@@ -143,6 +143,10 @@ def test_an_agent_on_this_machine_attests_who_made_a_call(served: Served) -> Non
     progress = f"/v1/runs/{facts.RUN}/progress"
     assert call(progress, json.dumps(facts.progress()).encode(), "0") == 403
     assert call(progress, json.dumps(facts.progress()).encode(), "4242") == 200
+    for uid, status in (("0", 403), ("4242", 200)):
+        headers = {ATTESTED_UID: uid}
+        order = link.call("GET", f"/v1/runs/{facts.RUN}/order", limit_s=10.0, headers=headers)
+        assert order.status == status
     for nonsense in ("", "root", "-1", "4294967295", "99999999999"):
         assert call(target, register, nonsense) == 403
     assert ATTESTED_UID.lower() == attested.ATTESTED_UID
