@@ -176,6 +176,10 @@ def test_a_restore_that_cannot_be_changes_nothing(url: str, tmp_path: Path) -> N
         assert files(state) == before, name
     with pytest.raises(InputInvalid, match="stands there: --replace moves it aside"):
         put_back(url, good)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InputInvalid, match="link stands there already"):
+        backup(url, tmp_path / "link")
+    assert not (tmp_path / "nowhere").exists()
     daemon = Journal.open(url, daemon=True)
     standby = Journal.open(url, daemon=True)
     for one in (daemon, standby):
