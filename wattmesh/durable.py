@@ -52,7 +52,7 @@ def cannot_write(folder: Path) -> str:
             f"{folder} is read-only for this service: name it in ReadWritePaths= of the service's "
             "unit (`systemctl edit`)"
         )
-    if not os.access(folder, os.W_OK | os.X_OK):
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
         return f"{folder} may not be written by uid {os.geteuid()}: give it to the service's user"
     return ""
 

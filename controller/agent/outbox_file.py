@@ -170,10 +170,9 @@ def _hold(path: Path) -> int:
             "agent.outbox"
         ) from error
     except OSError as error:
-        why = durable.cannot_write(path.parent) or f"{path.parent}: {error.strerror}"
-        raise FixInput(
-            f"the outbox's folder {why}, or name another file in agent.outbox"
-        ) from error
+        why = durable.cannot_write(path.parent)
+        said = f"the outbox's folder {why}" if why else f"{path}.lock: {error.strerror}"
+        raise FixInput(f"{said}, or name another file in agent.outbox") from error
 
 
 def _create(connection: sqlite3.Connection) -> None:

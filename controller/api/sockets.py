@@ -99,8 +99,9 @@ def _lock(path: Path, key: str) -> int:
             f"its own {key}"
         ) from error
     except OSError as error:
-        why = durable.cannot_write(path.parent) or f"{path.parent}: {error.strerror}"
-        raise FixInput(f"the socket's folder {why}, or name another path in {key}") from error
+        why = durable.cannot_write(path.parent)
+        said = f"the socket's folder {why}" if why else f"{path}.lock: {error.strerror}"
+        raise FixInput(f"{said}, or name another path in {key}") from error
 
 
 def _bind(path: Path, group: int | None, key: str) -> socket.socket:

@@ -65,6 +65,24 @@ def _dark(period: Mapping[str, Any]) -> list[Text | str]:
     return [styled(("at most    ", DIM), (said, WARN))]
 
 
+def read_joules(view: Mapping[str, Any], energy_mj: int) -> str:
+    """Write an energy of a report; `-` where nothing at all was read."""
+    nothing = not energy_mj and any(each["unobserved_ms"] for each in view["subjects"])
+    return words.UNKNOWN if nothing else words.joules(energy_mj / 1e3, view["flags"])
+
+
+def not_read(view: Mapping[str, Any]) -> str:
+    """Say for how long nobody measured in a report, and the most that was drawn then."""
+    dark_ms, upper_mj = (
+        sum(each[name] for each in view["subjects"]) for name in ("unobserved_ms", "upper_mj")
+    )
+    if not dark_ms:
+        return ""
+    most = words.joules(upper_mj / 1e3, [*view["flags"], "estimated"])
+    dark = words.duration(dark_ms / 1e3)
+    return f" · {dark} of GPU time were not read (at most {most} more)"
+
+
 def period_name(name: str) -> str:
     """Write 2026-11 as November 2026; other periods as they are called."""
     try:

@@ -18,7 +18,13 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from wattmesh.controller.cli import words
-from wattmesh.controller.cli.period_screen import period_name, scope, signal_words
+from wattmesh.controller.cli.period_screen import (
+    not_read,
+    period_name,
+    read_joules,
+    scope,
+    signal_words,
+)
 from wattmesh.controller.marks import marked
 from wattmesh.controller.pictures import FAINT, MUTED, STYLE
 
@@ -62,7 +68,7 @@ def _title(view: dict[str, Any]) -> str:
 
 def _subtitle(view: dict[str, Any]) -> str:
     """What it is of."""
-    energy = words.joules(view["energy_mj"] / 1e3, view["flags"])
+    energy = f"{read_joules(view, view['energy_mj'])}{not_read(view)}"
     pue = "IT boundary" if view["pue"] is None else f"x PUE {view['pue']:g}"
     state = "closed" if view["closed_at"] else "running" if view["running"] else "not closed"
     signals = [each["signal"] for each in view["carbon"]] or [view["signal"]]

@@ -13,7 +13,13 @@ from rich.text import Text
 
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, legend, styled
-from wattmesh.controller.cli.period_screen import period_name, scope, signal_words
+from wattmesh.controller.cli.period_screen import (
+    not_read,
+    period_name,
+    read_joules,
+    scope,
+    signal_words,
+)
 from wattmesh.controller.cli.tables import Column, table
 
 NAMES = {
@@ -102,21 +108,11 @@ def _state(view: Mapping[str, Any]) -> str:
 
 def _energy(view: Mapping[str, Any]) -> str:
     """Both boundaries, the PUE between them, and the time in which nobody measured."""
-    dark_ms = sum(each["unobserved_ms"] for each in view["subjects"])
-    upper_mj = sum(each["upper_mj"] for each in view["subjects"])
-    read = bool(view["energy_mj"] or not dark_ms)
-    machines = f"IT {words.joules(view['energy_mj'] / 1e3, view['flags']) if read else '-'}"
+    machines, dark = read_joules(view, view["energy_mj"]), not_read(view)
     if view["pue"] is None:
-        said = f"{machines} · facility - (no PUE is set)"
-    else:
-        facility = words.joules(view["facility_mj"] / 1e3, view["flags"]) if read else "-"
-        said = f"{machines} · facility {facility} (PUE {view['pue']:g})"
-    if not dark_ms:
-        return said
-    most = words.joules(upper_mj / 1e3, [*view["flags"], "estimated"])
-    return (
-        f"{said} · {words.duration(dark_ms / 1e3)} of GPU time were not read (at most {most} more)"
-    )
+        return f"IT {machines} · facility - (no PUE is set){dark}"
+    facility = read_joules(view, view["facility_mj"])
+    return f"IT {machines} · facility {facility} (PUE {view['pue']:g}){dark}"
 
 
 def _totals(totals: Sequence[Mapping[str, Any]]) -> list[Text]:

@@ -186,7 +186,7 @@ def _whole_file(path: Path) -> None:
         raise InputInvalid(f"{path} cannot be read ({error.strerror})") from error
     if not stat.S_ISREG(kind):
         raise InputInvalid(f"{path} is no plain file")
-    if not os.access(path, os.R_OK):
+    if not os.access(path, os.R_OK, effective_ids=True):
         raise InputInvalid(
             f"{path} may not be read by uid {os.geteuid()}: run this as root, or as the daemon's "
             "user"

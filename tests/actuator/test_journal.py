@@ -4,6 +4,7 @@ import json
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.actuator.worlds import NOW, duty, facts, heard, thrift
+from tests.api.stranger import STRANGER, needs_root
 from wattmesh.errors import JournalUnavailable, Refused
 from wattmesh.telemetry.actuator import journal as journal_file
 from wattmesh.telemetry.actuator.facts import Held
@@ -184,6 +186,26 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "journal").symlink_to(tmp_path / "other")
     with pytest.raises(JournalUnavailable):
         Journal.open(tmp_path / "journal")
+
+
+def test_only_a_plain_file_is_believed(tmp_path: Path) -> None:
+    """A pipe would read as an empty memory, and take what is to be remembered."""
+    os.mkfifo(tmp_path / "journal", 0o600)
+    with pytest.raises(Refused, match="not a plain file of ours: move it away"):
+        Journal.open(tmp_path / "journal")
+
+
+@needs_root
+def test_only_a_file_of_ours_is_believed(tmp_path: Path) -> None:
+    """What another user wrote there names no GPU that is ours to give back."""
+    path = tmp_path / "journal"
+    path.write_bytes(encode(MEMORY))
+    os.chown(path, STRANGER, STRANGER)
+    with pytest.raises(Refused, match="not a plain file of ours: move it away"):
+        Journal.open(path)
+    os.chown(path, 0, 0)
+    with closing(Journal.open(path)) as ours:
+        assert ours.memory.held == MEMORY.held
 
 
 def test_a_full_disk_announces_nothing_and_leaves_no_half_line(

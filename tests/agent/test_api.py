@@ -23,7 +23,7 @@ from tests.api.stranger import STRANGER, as_stranger, needs_root
 from tests.daemon.process import Answer
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.agent.knowledge import Told
-from wattmesh.controller.agent.link import Link
+from wattmesh.controller.agent.link import LONGEST_ANSWER, Link
 from wattmesh.controller.agent.relay import ATTESTED_UID, MOST_CONNECTIONS_PER_USER, Relay
 from wattmesh.controller.api import attested, handshakes
 from wattmesh.controller.api.agents_server import AgentsServer
@@ -143,6 +143,10 @@ def test_an_agent_on_this_machine_attests_who_made_a_call(served: Served) -> Non
     progress = f"/v1/runs/{facts.RUN}/progress"
     assert call(progress, json.dumps(facts.progress()).encode(), "0") == 403
     assert call(progress, json.dumps(facts.progress()).encode(), "4242") == 200
+    for uid, status in (("0", 403), ("4242", 200)):
+        headers = {ATTESTED_UID: uid}
+        order = link.call("GET", f"/v1/runs/{facts.RUN}/order", limit_s=10.0, headers=headers)
+        assert order.status == status
     for nonsense in ("", "root", "-1", "4294967295", "99999999999"):
         assert call(target, register, nonsense) == 403
     assert ATTESTED_UID.lower() == attested.ATTESTED_UID
@@ -411,3 +415,24 @@ def reached(remote: Remote) -> bool:
         return remote.ask("GET", "/").status == 401
     except (OSError, http.client.HTTPException):
         return False
+
+
+def test_an_answer_of_the_controller_that_has_no_end_fills_no_memory(tmp_path: Path) -> None:
+    """As much as is ever answered is taken, and not one byte more."""
+    lengths = (LONGEST_ANSWER, LONGEST_ANSWER + 1)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "c.sock"))
+        listener.listen()
+
+        def answer() -> None:
+            for length in lengths:
+                client, _ = listener.accept()
+                with client, suppress(OSError):
+                    client.recv(4096)
+                    client.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + bytes(length))
+
+        threading.Thread(target=answer, daemon=True).start()
+        link = Link(f"unix://{tmp_path}/c.sock")
+        assert len(link.call("GET", "/", limit_s=60.0).content) == lengths[0]
+        with pytest.raises(SourceUnavailable, match="an endless answer"):
+            link.call("GET", "/", limit_s=60.0)

@@ -20,6 +20,7 @@ from wattmesh.controller.agent.link import Link
 from wattmesh.controller.agent.relay import Relay
 from wattmesh.controller.api import speaking
 from wattmesh.controller.cli.main import main
+from wattmesh.controller.journal.tokens import MOST_VALID
 from wattmesh.reconfig.switch import SwitchState
 
 __all__ = ["open_folder", "served_on_each", "settings"]
@@ -94,6 +95,13 @@ def test_a_token_opens_its_own_node_for_as_long_as_it_is_valid(
         ("n1", False),
         ("n1", True),
     ]
+    for _ in range(MOST_VALID):
+        made(site, "n3", "token/rotate")
+    refused = site.post("/v1/agents/n3/token/rotate", {})
+    assert (refused.status, "has 4 tokens that are still valid" in refused.body["error"]) == (
+        422,
+        True,
+    )
     kept = json.dumps(listed) + str(site.get("/v1/events").body)
     with site.journal.database.reading() as connection:
         kept += str(connection.exec_driver_sql("SELECT * FROM node_tokens").all())

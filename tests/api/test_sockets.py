@@ -86,3 +86,12 @@ def test_a_socket_that_somebody_replaced_is_left_alone(tmp_path: Path) -> None:
     path.write_text("somebody else's")
     listening.close()
     assert path.read_text() == "somebody else's"
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_written_through(tmp_path: Path) -> None:
+    """Whoever may put one there must not have a file of the daemon's emptied."""
+    (tmp_path / "kept").write_text("all of it")
+    (tmp_path / "w.sock.lock").symlink_to(tmp_path / "kept")
+    with pytest.raises(FixInput, match=r"w\.sock\.lock: .*, or name another path in api\.socket"):
+        listen(tmp_path / "w.sock", "")
+    assert (tmp_path / "kept").read_text() == "all of it"

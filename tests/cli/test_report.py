@@ -19,6 +19,7 @@ from tests.journal.build import UID, register
 from tests.migrated import empty_journal
 from wattmesh.controller.books.accounts import Accounts
 from wattmesh.controller.books.periods import month_named, period_of
+from wattmesh.controller.cli import report_picture
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cli.report_csv import COLUMNS, as_csv
 from wattmesh.controller.cli.report_screen import screen
@@ -126,7 +127,9 @@ def test_a_month_of_which_nothing_was_read_is_a_dash_and_not_zero(folder: Path) 
     assert "IT - · facility - (PUE 1.25) · 1 min of GPU time were not read" in energy
     (idle,) = (each for each in lines if each.startswith("idle"))
     assert idle.split()[:4] == ["idle", "-", "-", "-"]
-    assert not re.search(r"\b0 (J|g)\b", idle + energy)
+    picture = report_picture._subtitle(as_json(made(folder)))
+    assert picture.startswith("- · 1 min of GPU time were not read")
+    assert not re.search(r"\b0 (J|g)\b", idle + energy + picture)
 
 
 def test_a_lifecycle_signal_is_never_called_scope_2(folder: Path) -> None:

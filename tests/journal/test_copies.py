@@ -176,6 +176,10 @@ def test_a_restore_that_cannot_be_changes_nothing(url: str, tmp_path: Path) -> N
         assert files(state) == before, name
     with pytest.raises(InputInvalid, match="stands there: --replace moves it aside"):
         put_back(url, good)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InputInvalid, match="link stands there already"):
+        backup(url, tmp_path / "link")
+    assert not (tmp_path / "nowhere").exists()
     daemon = Journal.open(url, daemon=True)
     standby = Journal.open(url, daemon=True)
     for one in (daemon, standby):
@@ -236,7 +240,10 @@ def test_a_backup_from_before_an_upgrade_is_brought_up_to_date(
 
 @needs_root
 def test_root_restores_for_the_daemons_user(url: str, tmp_path: Path) -> None:
-    """Who owns the folder can take the lock, lead, and write; files of root would keep it out."""
+    """Who owns the folder can take the lock, lead, and write; files of root would keep it out.
+
+    Another user is told that it may not read it, and not that the copy could not be written.
+    """
     state = tmp_path / "state"
     backup(url, tmp_path / "b.db")
     shutil.rmtree(state)
@@ -265,6 +272,12 @@ def test_root_restores_for_the_daemons_user(url: str, tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.stdout.strip() == str(2 + 2 * APART), done.stderr
+    os.seteuid(DAEMON_UID + 1)
+    try:
+        with pytest.raises(InputInvalid, match=r"journal.db may not be read by uid \d+: run this"):
+            backup(url, tmp_path / "c.db")
+    finally:
+        os.seteuid(0)
 
 
 def test_the_command_says_what_stands_in_its_way(url: str, tmp_path: Path) -> None:
