@@ -89,6 +89,7 @@ class Boundary:
         agreed = ready.agreed
         if not due:
             return agreed
+        self._job.noted(state.position.step, agreed, self.saves.trouble)
         if agreed.outcome is not None:
             self._end(agreed.outcome, agreed.detail, loss)
         elif agreed.deferred:
@@ -268,18 +269,19 @@ class Boundary:
             return
         story.tell(SwitchState.REBUILDING)
         began = time.monotonic()
-        held = self._tear_down()
+        held = self._tear_down(story)
         story.note.evidence["teardown_s"] = round(time.monotonic() - began, 4)
         if held and self._job.relaunched:
             self._restart(story, order, saved, loss, held)
             return
         self._follow(_next_generation(story, order, saved, self._position, held), story)
 
-    def _tear_down(self) -> str:
+    def _tear_down(self, story: Story) -> str:
         """Empty every rank's state; say what still holds too much of it, "" when nothing does."""
         with self._phase(Phase.TEARDOWN):
             share, name = self._member.tear_down()
             share, name = max(group.gather([share, name]))
+        story.note.evidence["held_share"] = round(share, 4)
         if share <= LIVE_SHARE:
             return ""
         return f"{share:.0%} of the old layout is still held in memory ({name})"
