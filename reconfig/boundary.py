@@ -59,6 +59,7 @@ class Boundary:
         self._position = Position()
         self.saves = Saves(job, member)
         self._story: Story | None = None
+        self._told = -1
 
     @property
     def _now(self) -> tuple[State, Generation]:
@@ -80,7 +81,7 @@ class Boundary:
         """
         began = time.monotonic()
         state, _ = self._now
-        self._position, self._story = state.position, None
+        self._position, self._story, self._told = state.position, None, -1
         with self._phase(Phase.AGREE):
             try:
                 ready = all_or_none(partial(self._prepare, began, due=due))
@@ -149,7 +150,7 @@ class Boundary:
             with suppress(Exception):
                 self._story.tell(SwitchState.ROLLED_BACK, detail=f"no checkpoint: {failure}")
                 self._orders.end()
-        return left_out(every, job.tokens_total)
+        return replace(left_out(every, job.tokens_total), told=self._told)
 
     def _agree(self) -> Agreed:
         """Compare positions, and learn what any rank was asked for and what the leader decided."""
@@ -157,6 +158,7 @@ class Boundary:
         job, position = self._job, state.position
         facts = group.gather(self._facts(state, generation))
         agreed = conclude(facts, generation.ranks, position, job.tokens_total)
+        self._told = agreed.told
         job.consumed.begin(position.samples)
         return agreed
 

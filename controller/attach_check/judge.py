@@ -11,7 +11,7 @@ from wattmesh.controller.cli.findings import Finding, Verdict, ok, problem, unkn
 from wattmesh.reconfig.attach_check.place import Attached, LeftOut, SaveStep
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import FINAL, SwitchState
-from wattmesh.reconfig.wire import Message, Transition
+from wattmesh.reconfig.wire import Message, Progress, Transition
 
 _KINDS = (
     (
@@ -47,6 +47,7 @@ _KINDS = (
 """Of the hook's sentences: words in them, what they are about, and what to do."""
 
 _LOOK = "look at the log"
+_AGAIN = "mend what stands above, and check again"
 _WRAPPED = re.compile(
     r"the boundary of step \d+ was left out \((.*)\)\. Training goes on; .*"
     r"|the checkpoint of step \d+ was not saved: (.*)"
@@ -86,7 +87,7 @@ class Seen:
         found: list[Switched] = []
         before: Layout | None = None
         for each in self.told:
-            before = each.layout if isinstance(each, SaveStep) else before
+            before = each.layout if isinstance(each, Progress) else before
             if isinstance(each, Transition) and each.state in FINAL and before is not None:
                 to = self.asked[int(each.plan.removeprefix("walk-"))]
                 # The last state is repeated when the first step at normal pace has ended.
@@ -185,7 +186,7 @@ def _not_reached(seen: Seen) -> Iterator[Finding]:
         yield unknown(
             "switch",
             f"{layout}: not reached; the last save step was {last}",
-            "mend what is said below, or let the script train for longer, and check again",
+            "mend what else is said here, or let the script train for longer, and check again",
         )
 
 
@@ -225,7 +226,7 @@ def _cause(sentence: str) -> str:
 def _references(seen: Seen) -> Finding:
     shares = [share for each in seen.switches if (share := each.number("held_share")) is not None]
     if not shares:
-        return unknown("references", "no layout was torn down, so nothing is known", _LOOK)
+        return unknown("references", "no layout was torn down, so nothing is known", _AGAIN)
     return ok(
         "references",
         f"at most {max(shares):.1%} of a layout was still in memory after its teardown "
@@ -241,22 +242,24 @@ def _probe(seen: Seen) -> Finding:
         if each.good and before is not None and after is not None and allowed is not None:
             found.append((abs(after - before) / max(abs(before), 1e-300), allowed, each))
     if not found:
-        return unknown("probe", "no switch came as far as its probe", _LOOK)
+        return unknown("probe", "no switch came as far as its probe", _AGAIN)
     moved, allowed, worst_of = max(found, key=lambda each: each[0] / each[1])
     noise = worst_of.number("probe_noise")
-    floor = "not needed, it is rounding" if noise is None else f"{noise:.1e}"
+    floor = "so little is rounding" if noise is None else f"the noise measured is {noise:.1e}"
     return ok(
         "probe",
-        f"it moved by at most {moved:.1e} (relative; {worst_of.words}), allowed is {allowed:.1e}; "
-        f"noise measured: {floor}",
+        f"it moved by at most {moved:.1e} (relative; {worst_of.words}), allowed is {allowed:.1e}: "
+        f"{floor}",
     )
 
 
 def _data(seen: Seen) -> Finding:
-    done = [each for each in seen.save_steps if not each.deferred]
+    done = [each for each in seen.save_steps if not each.deferred and each.told >= 0]
     silent = sorted({str(each.layout) for each in done if not each.told})
-    if not done or silent:
-        where = f" in {', '.join(silent)}" if silent else ""
+    if not done:
+        return unknown("data", "no save step came as far as comparing samples", _AGAIN)
+    if silent:
+        where = f" in {', '.join(silent)}"
         return unknown(
             "data",
             f"the script does not say which samples it read{where}, so samples read twice or not "

@@ -46,7 +46,8 @@ class SaveStep(Message):
     """What all ranks agreed on at one save step.
 
     Attributes:
-        ranks: how many trained. `told`: numbers of samples that they reported since the last check.
+        ranks: how many trained.
+        told: numbers of samples that they reported since the last check; -1 when not compared.
         deferred: why it waits; "".
         trouble: why it left no checkpoint, or what else `wattmesh status` would say; "".
         for_good: why no checkpoint or no switch can be made of this run at all; "".

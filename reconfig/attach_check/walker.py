@@ -99,8 +99,8 @@ class Walker(Silent):
     def transition(self, message: Transition) -> None:
         """Pass on what is said of a switch; go on when it has ended."""
         self._place.tell(message)
-        self._itinerary.ended(message)
-        self._tries = 0
+        if self._itinerary.ended(message):
+            self._tries = 0
 
     def finish(self, message: Finish) -> None:
         """Pass on that the run has ended in band."""

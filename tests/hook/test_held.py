@@ -78,7 +78,7 @@ HOLDERS: dict[Callable[[Callable[[Any], str]], str], str] = {
     by_a_local: "`old_model` in by_a_local",
     by_an_attribute: "`trainer.kept` in by_an_attribute",
     by_a_scheduler: "`schedule.optimizer` in by_a_scheduler",
-    by_a_global: "`KEPT` of module",
+    by_a_global: "`KEPT` of module tests.hook.test_held ({file}:{kept})",
     by_a_closure: "`inner` closed over by by_a_closure.<locals>.make.<locals>.<lambda>",
     by_a_generator: "`waiting` in by_a_generator",
 }
