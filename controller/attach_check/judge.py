@@ -46,6 +46,7 @@ _KINDS = (
 )
 """Of the hook's sentences: words in them, what they are about, and what to do."""
 
+_ORDER = (Verdict.PROBLEM, Verdict.UNKNOWN, Verdict.OK)
 _LOOK = "look at the log"
 _AGAIN = "mend what stands above, and check again"
 _WRAPPED = re.compile(
@@ -54,6 +55,7 @@ _WRAPPED = re.compile(
     r"|(?:no checkpoint|not begun): (.*)",
     re.DOTALL,
 )
+_WHO = re.compile(r" \[group rank \d+(?: \(and \d+ more ranks\))?\]")
 _PLACE = re.compile(r"\((/[^()\n]*:\d+)\)")
 
 
@@ -121,13 +123,21 @@ class Switched:
 
 
 def judge(seen: Seen) -> list[Finding]:
-    """Give every finding: switches first, then what holds for the whole walk."""
+    """Give every finding: problems first, then what is unknown, then what is well."""
     found = [*_switches(seen), *_not_reached(seen)]
     causes = {_cause(each.end.detail) for each in seen.switches}
     for where, sentence in _troubles(seen):
         if _cause(sentence) not in causes:
             causes.add(_cause(sentence))
             found.append(_of(sentence, where))
+    found += [
+        problem(
+            "state",
+            f"this run could be neither saved nor switched: {_core(why)}",
+            "mend it in build(); where the daemon acts, attach refuses to begin",
+        )
+        for why in sorted({each.for_good for each in seen.save_steps if each.for_good})
+    ]
     bad = {each.check for each in found if each.verdict is Verdict.PROBLEM}
     overall = (
         ("references", _references(seen)),
@@ -146,16 +156,13 @@ def judge(seen: Seen) -> list[Finding]:
             )
         )
     if seen.ended:
-        found.append(problem("script", seen.ended, _LOOK))
-    return found
+        found.append(_placed(problem("script", seen.ended, _LOOK)))
+    return sorted(found, key=lambda each: _ORDER.index(each.verdict))
 
 
 def worst(findings: Sequence[Finding]) -> Verdict:
     """Give the verdict on everything: one problem is a problem, one unknown is not ok."""
-    verdicts = {each.verdict for each in findings}
-    return next(
-        (each for each in (Verdict.PROBLEM, Verdict.UNKNOWN) if each in verdicts), Verdict.OK
-    )
+    return min((each.verdict for each in findings), key=_ORDER.index, default=Verdict.UNKNOWN)
 
 
 def _switches(seen: Seen) -> Iterator[Finding]:
@@ -177,23 +184,21 @@ def _switches(seen: Seen) -> Iterator[Finding]:
 
 
 def _not_reached(seen: Seen) -> Iterator[Finding]:
-    met = [each.to for each in seen.switches]
-    met += [each.layout for each in seen.told if isinstance(each, LeftOut)]
-    for layout in seen.asked:
-        if layout in met:
-            continue
-        last = seen.save_steps[-1].step if seen.save_steps else 0
+    met = len(seen.switches) + sum(isinstance(each, LeftOut) for each in seen.told)
+    begins = seen.attached is not None and seen.asked[:1] == (seen.attached.layout,)
+    last = seen.save_steps[-1].step if seen.save_steps else 0
+    for layout in seen.asked[met or begins :]:
         yield unknown(
             "switch",
             f"{layout}: not reached; the last save step was {last}",
-            "mend what else is said here, or let the script train for longer, and check again",
+            "mend what stands above, or let the script train for longer, and check again",
         )
 
 
 def _troubles(seen: Seen) -> Iterator[tuple[str, str]]:
     """What was said at save steps, each with where."""
     for each in seen.save_steps:
-        if each.trouble:
+        if each.trouble and each.trouble != each.for_good:
             yield f"{each.layout}, step {each.step}: ", each.trouble
     steps = seen.save_steps
     if steps and steps[-1].deferred:
@@ -207,15 +212,20 @@ def _of(sentence: str, prefix: str) -> Finding:
     check, do = next(
         ((check, do) for words, check, do in _KINDS if words in core), ("switch", _LOOK)
     )
-    place = _PLACE.search(core)
-    found = problem(check, f"{prefix}{core}", do)
+    return _placed(problem(check, f"{prefix}{core}", do))
+
+
+def _placed(found: Finding) -> Finding:
+    """Name the first file and line of its text apart."""
+    place = _PLACE.search(found.text)
     return replace(found, where=place[1]) if place else found
 
 
 def _core(sentence: str) -> str:
     """Take off what the hook wraps around the same cause at every boundary."""
     match = _WRAPPED.fullmatch(sentence)
-    return next(filter(None, match.groups()), sentence) if match else sentence
+    inner = next(filter(None, match.groups()), sentence) if match else sentence
+    return _WHO.sub("", inner)
 
 
 def _cause(sentence: str) -> str:
@@ -278,10 +288,11 @@ def _buffers(seen: Seen) -> Finding:
         each for each in seen.save_steps if each.ranks > 1 and not (each.deferred or each.trouble)
     ]
     if not compared:
+        alone = all(each.ranks == 1 for each in seen.save_steps)
         return unknown(
             "buffers",
             "there was no checkpoint of several ranks, so what they hold was not compared",
-            "add a layout of several ranks",
+            "add layouts of several ranks" if alone else _AGAIN,
         )
     return ok(
         "buffers",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import wattmesh
 from wattmesh.controller.attach_check.judge import Seen
 from wattmesh.controller.demo.process import Child, Children
 from wattmesh.errors import InputInvalid
@@ -30,8 +31,11 @@ _POLL_S = 0.1
 _WITHOUT_BOUNDARY = 20
 """Save steps' worth of steps without a call of `boundary`, before it is taken to be missing."""
 
-_ERROR = re.compile(r"^(?:\[rank\d+\]: )?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b.*)$", re.M)
-_OF_THE_LAUNCHER = "torch.distributed.elastic"
+_RANK = re.compile(r"^(?:\[rank\d+\]: )+")
+_FRAME = re.compile(r' *File "([^"]+)", line (\d+)')
+_ERROR = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b.*")
+_LIBRARIES = ("torch.distributed.elastic", "<", str(Path(wattmesh.__file__).parent))
+_INSTALLED = "/site-packages/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,13 +182,17 @@ def _where(told: Sequence[Message]) -> str:
 
 
 def _reason(log: Path) -> str:
-    """Find what a script that failed says of it."""
-    text = log.read_text(errors="replace")
-    errors: list[str] = [each for each in _ERROR.findall(text) if _OF_THE_LAUNCHER not in each]
-    if errors:
-        return errors[0].removeprefix("wattmesh.errors.").strip()[:400]
-    lines = text.strip().splitlines()
-    return lines[-1].strip()[:400] if lines else "it said nothing"
+    """Find what a script that failed says of it, and the line of its own that it came from."""
+    place, said = "", ""
+    for line in log.read_text(errors="replace").splitlines():
+        bare = _RANK.sub("", line)
+        frame = _FRAME.match(bare)
+        if frame and not frame[1].startswith(_LIBRARIES) and _INSTALLED not in frame[1]:
+            place = f" ({frame[1]}:{frame[2]})"
+        elif _ERROR.match(bare) and not bare.startswith(_LIBRARIES):
+            return f"{bare.removeprefix('wattmesh.errors.').strip()[:400]}{place}"
+        said = bare.strip() or said
+    return said[:400] or "it said nothing"
 
 
 def _refuse_unwalked(seen: Seen, asked: Asked) -> None:

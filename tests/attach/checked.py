@@ -22,7 +22,7 @@ import wattmesh
 BATCH, WIDTH = 8, 16
 FAULT = os.environ.get("FAULT", "")
 
-MODEL: Any = None
+KEPT: list[nn.Module] = []
 
 
 class Net(nn.Module):
@@ -49,7 +49,6 @@ def samples(numbers: range) -> torch.Tensor:
 
 def build(layout: wattmesh.Layout, ranks: wattmesh.Ranks) -> wattmesh.State:
     """Model and optimizer for one layout."""
-    global MODEL
     torch.manual_seed(0)
     mesh = init_device_mesh("cpu", (layout.dp_shard, layout.tp), mesh_dim_names=("dp", "tp"))
     net = Net()
@@ -65,7 +64,7 @@ def build(layout: wattmesh.Layout, ranks: wattmesh.Ranks) -> wattmesh.State:
     state = wattmesh.State(modules=[net], optimizers=[optimizer])
     state.parts.mesh, state.parts.layout = mesh, layout
     if FAULT == "global":
-        MODEL = net
+        KEPT.append(net)
     return state
 
 
