@@ -89,8 +89,25 @@ def check(asked: Asked, ended: Callable[[int], None] = lambda count: None) -> Se
             log=asked.log,
             environment={VARIABLE: folder, URL_VARIABLE: "", "PYTHONUNBUFFERED": "1"},
         )
-        why = _wait(child, place, asked, ended)
-        seen = Seen(asked=asked.layouts, told=tuple(place.told()), ended=why)
+        return hear(child, place, asked, ended)
+
+
+def hear(
+    child: Child, place: Place, asked: Asked, ended: Callable[[int], None] = lambda count: None
+) -> Seen:
+    """Hear a script until it ends, or is taken to hang; the caller ends it.
+
+    Args:
+        child: the script under its launcher.
+        place: the check's folder, which it tells its walk in.
+        asked: what is checked.
+        ended: see `check`.
+
+    Raises:
+        InputInvalid: it came to no save step; the sentence says why, and what to do.
+    """
+    why = _wait(child, place, asked, ended)
+    seen = Seen(asked=asked.layouts, told=tuple(place.told()), ended=why)
     _refuse_unwalked(seen, asked)
     return seen
 
