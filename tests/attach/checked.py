@@ -122,6 +122,16 @@ def main() -> int:
     return 0
 
 
+def documented() -> int:
+    """Train with the whole script of docs/attach.md instead, as it stands there."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "attach.md").read_text("utf-8")
+    script = page.partition("\n## A whole script\n")[2].partition("```python\n")[2]
+    code = script.partition("```")[0].replace("/shared/my-run", os.environ["REAL"])
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(code, "docs/attach.md", "exec"), names)
+    return 0
+
+
 def _save(state: wattmesh.State, step: int) -> wattmesh.Written:
     """A checkpointer of the user's own, into a folder that matters."""
     (Path(os.environ["REAL"]) / f"mine-{step}").mkdir(parents=True)
