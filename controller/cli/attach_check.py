@@ -28,7 +28,9 @@ _USE = "wattmesh attach-check --layouts dp2,tp2,1 -- train.py"
 def attach_check(
     script: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- SCRIPT [ARGS]...", help="Your script, as torchrun takes it."),
+        typer.Argument(
+            metavar="-- SCRIPT", help="Your script and its arguments, as torchrun has them."
+        ),
     ] = None,
     *,
     layouts: Annotated[
