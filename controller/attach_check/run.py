@@ -33,7 +33,6 @@ _WITHOUT_BOUNDARY = 20
 
 _RANK = re.compile(r"^(?:\[rank\d+\]: )+")
 _FRAME = re.compile(r' *File "([^"]+)", line (\d+)')
-_ERROR = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b.*")
 _LIBRARIES = ("torch.distributed.elastic", "<", str(Path(wattmesh.__file__).parent))
 _INSTALLED = "/site-packages/"
 
@@ -200,14 +199,18 @@ def _where(told: Sequence[Message]) -> str:
 
 def _reason(log: Path) -> str:
     """Find what a script that failed says of it, and the line of its own that it came from."""
-    place, said = "", ""
+    place, said, within = "", "", False
     for line in log.read_text(errors="replace").splitlines():
         bare = _RANK.sub("", line)
         frame = _FRAME.match(bare)
         if frame and not frame[1].startswith(_LIBRARIES) and _INSTALLED not in frame[1]:
             place = f" ({frame[1]}:{frame[2]})"
-        elif _ERROR.match(bare) and not bare.startswith(_LIBRARIES):
-            return f"{bare.removeprefix('wattmesh.errors.').strip()[:400]}{place}"
+        elif bare.startswith("Traceback "):
+            within = True
+        elif within and bare[:1].strip():
+            if not bare.startswith(_LIBRARIES):
+                return f"{bare.removeprefix('wattmesh.errors.').strip()[:400]}{place}"
+            within = False
         said = bare.strip() or said
     return said[:400] or "it said nothing"
 
@@ -221,14 +224,21 @@ def _refuse_unwalked(seen: Seen, asked: Asked) -> None:
     if seen.save_steps:
         return
     said = f"all it said is in {asked.log}"
+    began = seen.attached
+    if began is not None and began.layout.world_size > began.launched:
+        needs = began.layout.world_size
+        raise InputInvalid(
+            f"{asked.name} begins as {began.layout}, which needs {needs} ranks, and --nproc started "
+            f"{began.launched}; give --nproc {needs}; {said}"
+        )
     if seen.ended:
         raise InputInvalid(f"{seen.ended}; {said}")
-    if seen.attached is None:
+    if began is None:
         raise InputInvalid(
             f"{asked.name} ended well and never called wattmesh.attach: attach it first "
             f"(docs/attach.md); {said}"
         )
-    steps = seen.attached.steps_each
+    steps = began.steps_each
     last = max((each.step for each in seen.told if isinstance(each, Progress)), default=0)
     raise InputInvalid(
         f"{asked.name} ended after step {last}, before its first save step, {steps}: let it train "

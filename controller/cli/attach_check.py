@@ -28,9 +28,7 @@ _USE = "wattmesh attach-check --layouts dp2,tp2,1 -- train.py"
 def attach_check(
     script: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="-- SCRIPT", help="Your script and its arguments, as torchrun has them."
-        ),
+        typer.Argument(metavar="-- SCRIPT", help="Your script and its own arguments."),
     ] = None,
     *,
     layouts: Annotated[

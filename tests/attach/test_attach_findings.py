@@ -113,6 +113,16 @@ SAYS: list[tuple[str, tuple[Message, ...], str]] = [
         (ATTACHED,),
         "failed, before its first session.report(): two live launches",
     ),
+    (
+        "class Full(Exception): ...\nraise Full('no room')",
+        (ATTACHED, at(2)),
+        "failed, after step 2 as dp2: Full: no room; all it said",
+    ),
+    (
+        "raise KeyError",
+        (replace(ATTACHED, launched=1),),
+        "begins as dp2, which needs 2 ranks, and --nproc started 1; give --nproc 2;",
+    ),
     ("", (ATTACHED, at(3)), "ended after step 3, before its first save step, 5: let it train"),
     ("wait()", (), "nothing was heard of script.py for 1 s (before it called wattmesh.attach)"),
     ("wait()", (ATTACHED, at(3)), "(after step 3 as dp2); if that is only slow, give a longer"),
