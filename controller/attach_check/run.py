@@ -228,8 +228,8 @@ def _refuse_unwalked(seen: Seen, asked: Asked) -> None:
     if began is not None and began.layout.world_size > began.launched:
         needs = began.layout.world_size
         raise InputInvalid(
-            f"{asked.name} begins as {began.layout}, which needs {needs} ranks, and --nproc started "
-            f"{began.launched}; give --nproc {needs}; {said}"
+            f"{asked.name} begins as {began.layout}, which needs {needs} ranks, and --nproc "
+            f"started {began.launched}; give --nproc {needs}; {said}"
         )
     if seen.ended:
         raise InputInvalid(f"{seen.ended}; {said}")
