@@ -21,16 +21,16 @@ _KINDS = (
         "goes by restart only",
     ),
     (
-        "probe",
+        "the probe ",
         "probe",
         "compute the loss of one fixed batch, the same on every rank and in every layout; if it "
         "does, this layout computes another model",
     ),
     (
-        "samples",
+        "Does the loader follow session.position?",
         "data",
-        "make the loader in build(), from session.state.position.samples, and read each sample on "
-        "one data parallel rank",
+        "make the loader anew after each build, from session.state.position.samples, and read each "
+        "sample on one data parallel rank",
     ),
     (
         "ranks hold different values",
@@ -48,7 +48,7 @@ _KINDS = (
 
 _ORDER = (Verdict.PROBLEM, Verdict.UNKNOWN, Verdict.OK)
 _LOOK = "look at the log"
-_AGAIN = "mend what stands above, and check again"
+_AGAIN = "mend what else is said here, or name another layout, and check again"
 _WRAPPED = re.compile(
     r"the boundary of step \d+ was left out \((.*)\)\. Training goes on; .*"
     r"|the checkpoint of step \d+ was not saved: (.*)"
@@ -97,6 +97,13 @@ class Seen:
                     found.append(Switched(before=before, to=to, end=each))
         return found
 
+    def untold(self, compared: Sequence[SaveStep], *, least_ranks: int = 1) -> str:
+        """Name the layouts that were trained in, and are of no save step in `compared`; ""."""
+        begun = [each.layout for each in self.save_steps[:1]]
+        trained = {*begun, *(each.to for each in self.switches if each.good)}
+        missing = trained - {each.layout for each in compared}
+        return ", ".join(sorted(str(each) for each in missing if each.world_size >= least_ranks))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switched:
@@ -133,8 +140,8 @@ def judge(seen: Seen) -> list[Finding]:
     found += [
         problem(
             "state",
-            f"this run could be neither saved nor switched: {_core(why)}",
-            "mend it in build(); where the daemon acts, attach refuses to begin",
+            f"no switch of this run can be made: {_core(why)}",
+            "mend it; where the daemon acts, attach refuses to begin",
         )
         for why in sorted({each.for_good for each in seen.save_steps if each.for_good})
     ]
@@ -191,7 +198,7 @@ def _not_reached(seen: Seen) -> Iterator[Finding]:
         yield unknown(
             "switch",
             f"{layout}: not reached; the last save step was {last}",
-            "mend what stands above, or let the script train for longer, and check again",
+            "mend what else is said here, or let the script train for longer, and check again",
         )
 
 
@@ -266,8 +273,11 @@ def _probe(seen: Seen) -> Finding:
 def _data(seen: Seen) -> Finding:
     done = [each for each in seen.save_steps if not each.deferred and each.told >= 0]
     silent = sorted({str(each.layout) for each in done if not each.told})
-    if not done:
-        return unknown("data", "no save step came as far as comparing samples", _AGAIN)
+    missing = seen.untold(done)
+    if missing:
+        return unknown(
+            "data", f"no save step came as far as comparing samples in {missing}", _AGAIN
+        )
     if silent:
         where = f" in {', '.join(silent)}"
         return unknown(
@@ -287,12 +297,13 @@ def _buffers(seen: Seen) -> Finding:
     compared = [
         each for each in seen.save_steps if each.ranks > 1 and not (each.deferred or each.trouble)
     ]
-    if not compared:
-        alone = all(each.ranks == 1 for each in seen.save_steps)
+    missing = seen.untold(compared, least_ranks=2)
+    if missing or not compared:
+        where = f" in {missing}" if missing else ""
         return unknown(
             "buffers",
-            "there was no checkpoint of several ranks, so what they hold was not compared",
-            "add layouts of several ranks" if alone else _AGAIN,
+            f"there was no checkpoint of several ranks{where}, so what they hold was not compared",
+            _AGAIN,
         )
     return ok(
         "buffers",

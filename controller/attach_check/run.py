@@ -18,7 +18,7 @@ from wattmesh.controller.attach_check.judge import Seen
 from wattmesh.controller.demo.process import Child, Children
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.torchrun import words_of
-from wattmesh.reconfig.attach_check.place import VARIABLE, LeftOut, Place
+from wattmesh.reconfig.attach_check.place import VARIABLE, Attached, LeftOut, Place, SaveStep
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import URL_VARIABLE
 from wattmesh.reconfig.switch import FINAL
@@ -105,8 +105,9 @@ def hear(
     Raises:
         InputInvalid: it came to no save step; the sentence says why, and what to do.
     """
-    why = _wait(child, place, asked, ended)
-    seen = Seen(asked=asked.layouts, told=tuple(place.told()), ended=why)
+    told: list[Message] = []
+    why = _wait(child, place, asked, told, ended)
+    seen = Seen(asked=asked.layouts, told=tuple(told), ended=why)
     _refuse_unwalked(seen, asked)
     return seen
 
@@ -143,17 +144,20 @@ def _refuse(asked: Asked) -> None:
         raise InputInvalid(f"--scratch {asked.scratch} is no folder; make it, or leave it out")
 
 
-def _wait(child: Child, place: Place, asked: Asked, ended: Callable[[int], None]) -> str:
-    """Wait for the end of the script; say what was wrong with it, "" when nothing was."""
-    count, heard_s, done = 0, time.monotonic(), 0
-    while (status := child.ended()) is None:
-        time.sleep(_POLL_S)
-        told = place.told()
-        if len(told) > count:
-            count, heard_s = len(told), time.monotonic()
-            ended(_done(told) - done)
-            done = _done(told)
-        missing = _without_boundary(Seen(asked=asked.layouts, told=tuple(told)))
+def _wait(
+    child: Child, place: Place, asked: Asked, told: list[Message], ended: Callable[[int], None]
+) -> str:
+    """Collect what is `told` until the script ends; say what was wrong with it, "" when nothing."""
+    read, heard_s, over = 0, time.monotonic(), False
+    while not over:
+        # What was told before the end is read after it.
+        over = child.ended() is not None
+        more, read = place.told(read)
+        if more:
+            told += more
+            heard_s = time.monotonic()
+            ended(_done(told) - _done(told[: -len(more)]))
+        missing = _without_boundary(told)
         if missing:
             return missing
         if time.monotonic() - heard_s > asked.patience_s:
@@ -161,8 +165,9 @@ def _wait(child: Child, place: Place, asked: Asked, ended: Callable[[int], None]
                 f"nothing was heard of {asked.name} for {asked.patience_s:.0f} s "
                 f"({_where(told)}); if that is only slow, give a longer --patience"
             )
-    if status:
-        return f"{asked.name} failed, {_where(place.told())}: {_reason(asked.log)}"
+        time.sleep(0.0 if over else _POLL_S)
+    if child.ended():
+        return f"{asked.name} failed, {_where(told)}: {_reason(asked.log)}"
     return ""
 
 
@@ -172,12 +177,13 @@ def _done(told: Sequence[Message]) -> int:
     return len(plans) + sum(isinstance(each, LeftOut) for each in told)
 
 
-def _without_boundary(seen: Seen) -> str:
+def _without_boundary(told: Sequence[Message]) -> str:
     """Say that the script trains on and never calls `boundary`; "" when it does."""
-    newest = next((each for each in reversed(seen.told) if isinstance(each, Progress)), None)
-    if newest is None or seen.attached is None or seen.save_steps:
+    attached = next((each for each in told if isinstance(each, Attached)), None)
+    newest = next((each for each in reversed(told) if isinstance(each, Progress)), None)
+    if newest is None or attached is None or any(isinstance(each, SaveStep) for each in told):
         return ""
-    if newest.step <= _WITHOUT_BOUNDARY * seen.attached.steps_each:
+    if newest.step <= _WITHOUT_BOUNDARY * attached.steps_each:
         return ""
     return (
         f"session.boundary() was not called at a save step in {newest.step} steps; call it after "

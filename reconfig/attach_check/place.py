@@ -125,11 +125,14 @@ class Place:
         with (self.path / "told.jsonl").open("a", encoding="utf-8") as file:
             file.write(line)
 
-    def told(self) -> list[Message]:
-        """Everything that was told so far, in order."""
+    def told(self, after: int = 0) -> tuple[list[Message], int]:
+        """What was told behind so many bytes, in order, and how many bytes it ends at."""
         try:
-            text = (self.path / "told.jsonl").read_text(encoding="utf-8")
+            with (self.path / "told.jsonl").open("rb") as file:
+                file.seek(after)
+                whole, end, _ = file.read().rpartition(b"\n")
         except OSError:
-            return []
-        lines: list[dict[str, Any]] = [json.loads(line) for line in text.split("\n")[:-1]]
-        return [KINDS[line["kind"]].from_json(line["body"]) for line in lines]
+            return [], after
+        lines: list[dict[str, Any]] = [json.loads(line) for line in whole.splitlines()]
+        messages = [KINDS[line["kind"]].from_json(line["body"]) for line in lines]
+        return messages, after + len(whole) + len(end)

@@ -75,6 +75,11 @@ def line(*told: Message, check: str, ended: str = "") -> tuple[Verdict, str]:
         ((SAVED,), "switch", "unknown", "tp2: not reached; the last save step was 5"),
         ((replace(SAVED, told=0),), "data", "unknown", "which samples it read in dp2"),
         ((SAVED, replace(SAVED, layout=TP2, told=0)), "data", "unknown", "it read in tp2"),
+        # A script that is done right after a switch was not seen to train in the last layout.
+        ((SAVED, DONE), "data", "unknown", "no save step came as far as comparing samples in tp2"),
+        ((SAVED, DONE), "buffers", "unknown", "no checkpoint of several ranks in tp2, so"),
+        ((SAVED, DONE, replace(SAVED, layout=TP2)), "data", "ok", "at 2 save steps"),
+        ((SAVED, DONE, replace(SAVED, layout=TP2)), "buffers", "ok", "at 2 save steps"),
         ((replace(SAVED, told=-1),), "data", "unknown", "no save step came as far"),
         ((replace(SAVED, ranks=1),), "buffers", "unknown", "what they hold was not compared"),
         ((replace(SAVED, trouble="report: tokens = 1.5 is no whole number"),), "report", "problem",
