@@ -35,6 +35,7 @@ _RANK = re.compile(r"^(?:\[rank\d+\]: )+")
 _FRAME = re.compile(r' *File "([^"]+)", line (\d+)')
 _LIBRARIES = ("torch.distributed.elastic", "<", str(Path(wattmesh.__file__).parent))
 _INSTALLED = "/site-packages/"
+_OF_TORCHRUN = re.compile(r"[EWI]\d{4} \d\d:|\*{9}|Setting OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,20 +206,21 @@ def _where(told: Sequence[Message]) -> str:
 
 def _reason(log: Path) -> str:
     """Find what a script that failed says of it, and the line of its own that it came from."""
-    place, said, within = "", "", False
+    place, said, within, silent = "", "it said nothing", False, False
     for line in log.read_text(errors="replace").splitlines():
         bare = _RANK.sub("", line)
         frame = _FRAME.match(bare)
         if frame and not frame[1].startswith(_LIBRARIES) and _INSTALLED not in frame[1]:
             place = f" ({frame[1]}:{frame[2]})"
         elif bare.startswith("Traceback "):
-            within = True
+            within = silent = True
         elif within and bare[:1].strip():
             if not bare.startswith(_LIBRARIES):
                 return f"{bare.removeprefix('wattmesh.errors.').strip()[:400]}{place}"
             within = False
-        said = bare.strip() or said
-    return said[:400] or "it said nothing"
+        if bare.strip() and not silent and not _OF_TORCHRUN.match(bare):
+            said = bare.strip()
+    return said[:400]
 
 
 def _refuse_unwalked(seen: Seen, asked: Asked) -> None:

@@ -124,6 +124,13 @@ SAYS: list[tuple[str, tuple[Message, ...], str]] = [
         "failed, after step 2 as dp2: Full: no room; all it said",
     ),
     (
+        # A module that is not there: what the launcher says behind it is no reason.
+        "import sys\nsys.exit('No module named train\\nE1123 02:23:27.1 failed\\n'\n"
+        "'Traceback (most recent call last):\\ntorch.distributed.elastic.Failed:\\n=====')",
+        (),
+        "failed, before it called wattmesh.attach: No module named train; all it said",
+    ),
+    (
         "raise KeyError",
         (replace(ATTACHED, launched=1),),
         "begins as dp2, which needs 2 ranks, and --nproc started 1; give --nproc 2;",
