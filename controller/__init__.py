@@ -54,4 +54,5 @@ Nodes:
 Around a job:
     settings/            the settings file: read, checked, shown
     profile/             profiling a job into a catalogue
+    attach_check/        a user's own script, walked through layouts on the spot
 """

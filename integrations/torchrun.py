@@ -64,16 +64,21 @@ class Launcher(Protocol):
         ...
 
 
+def words_of(nproc: int, command: Sequence[str]) -> list[str]:
+    """Give the words that start `command` once, on `nproc` ranks of this host."""
+    return [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+        *("--nproc-per-node", str(nproc), "--max-restarts", "0"),
+        *command,
+    ]
+
+
 class Torchrun:
     """Launches through `torch.distributed.run --standalone`, in a session of its own."""
 
     def __init__(self, nproc: int, command: Sequence[str]) -> None:
         """Run `command` (a script with its arguments, or -m module ...) on `nproc` ranks."""
-        self._arguments = [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(nproc), "--max-restarts", "0"),
-            *command,
-        ]
+        self._arguments = words_of(nproc, command)
 
     def launch(self, environment: Mapping[str, str]) -> Launch:
         """Start the agent, which starts the ranks."""

@@ -5,6 +5,7 @@ Shared with the daemon, torch-free:
     catalogue, catalogue_file    a job's operating points with their evidence
     switch      the durable state machine of one switch
     wire        what a run and the daemon say to each other
+    itinerary   layouts that a run is walked through, one order at a time
 
 What a training script touches:
     session     attach, report, boundary, done
@@ -37,4 +38,5 @@ Inside a rank (in the order in which a launch meets them):
     reporter, courier, outbox, link          who speaks to the daemon, without making training wait
     heartbeat, launch_phase, pace            that the launch lives, at what, and how fast it trains
     first_steps                              when a run is at its pace after a switch
+    attach_check   orders and ears inside a run that `wattmesh attach-check` has started
 """

@@ -27,6 +27,8 @@ class Agreed:
         deferred: why this is no boundary yet (live gradients, a save in flight); "" when it is.
         outcome: why training ends here; None when it goes on.
         acted_on: whether the run may be switched, so that it must stop where it is not one run.
+        told: numbers of samples that all ranks reported since the last check, each rank's counted;
+            -1 where they were not compared.
     """
 
     deferred: str
@@ -34,6 +36,7 @@ class Agreed:
     detail: str
     order: Order | None
     acted_on: bool = True
+    told: int = -1
 
 
 def conclude(
@@ -60,6 +63,7 @@ def conclude(
         detail=detail,
         order=Order.from_json(ordered) if ordered and outcome is None else None,
         acted_on=any(fact["acted_on"] for fact in facts),
+        told=sum(fact["consumed"]["count"] for fact in facts),
     )
 
 

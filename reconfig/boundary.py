@@ -59,6 +59,7 @@ class Boundary:
         self._position = Position()
         self.saves = Saves(job, member)
         self._story: Story | None = None
+        self._told = -1
 
     @property
     def _now(self) -> tuple[State, Generation]:
@@ -80,7 +81,7 @@ class Boundary:
         """
         began = time.monotonic()
         state, _ = self._now
-        self._position, self._story = state.position, None
+        self._position, self._story, self._told = state.position, None, -1
         with self._phase(Phase.AGREE):
             try:
                 ready = all_or_none(partial(self._prepare, began, due=due))
@@ -89,6 +90,7 @@ class Boundary:
         agreed = ready.agreed
         if not due:
             return agreed
+        self._job.noted(state.position.step, agreed, self.saves.trouble)
         if agreed.outcome is not None:
             self._end(agreed.outcome, agreed.detail, loss)
         elif agreed.deferred:
@@ -148,7 +150,7 @@ class Boundary:
             with suppress(Exception):
                 self._story.tell(SwitchState.ROLLED_BACK, detail=f"no checkpoint: {failure}")
                 self._orders.end()
-        return left_out(every, job.tokens_total)
+        return replace(left_out(every, job.tokens_total), told=self._told)
 
     def _agree(self) -> Agreed:
         """Compare positions, and learn what any rank was asked for and what the leader decided."""
@@ -156,6 +158,7 @@ class Boundary:
         job, position = self._job, state.position
         facts = group.gather(self._facts(state, generation))
         agreed = conclude(facts, generation.ranks, position, job.tokens_total)
+        self._told = agreed.told
         job.consumed.begin(position.samples)
         return agreed
 
@@ -268,18 +271,19 @@ class Boundary:
             return
         story.tell(SwitchState.REBUILDING)
         began = time.monotonic()
-        held = self._tear_down()
+        held = self._tear_down(story)
         story.note.evidence["teardown_s"] = round(time.monotonic() - began, 4)
         if held and self._job.relaunched:
             self._restart(story, order, saved, loss, held)
             return
         self._follow(_next_generation(story, order, saved, self._position, held), story)
 
-    def _tear_down(self) -> str:
+    def _tear_down(self, story: Story) -> str:
         """Empty every rank's state; say what still holds too much of it, "" when nothing does."""
         with self._phase(Phase.TEARDOWN):
             share, name = self._member.tear_down()
             share, name = max(group.gather([share, name]))
+        story.note.evidence["held_share"] = round(share, 4)
         if share <= LIVE_SHARE:
             return ""
         return f"{share:.0%} of the old layout is still held in memory ({name})"

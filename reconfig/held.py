@@ -6,6 +6,7 @@ variable keeps them alive is the one thing that a person can mend, so it is look
 Invariant: looking holds nothing itself: no tensor, and no frame, outlives `Held.share`.
 """
 
+import ast
 import gc
 import inspect
 import sys
@@ -14,6 +15,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import CoroutineType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
@@ -198,15 +200,35 @@ def _variables(referrer: Any, level: list[Any], below: set[int]) -> Iterator[tup
     elif isinstance(referrer, dict):
         module = sys.modules.get(str(referrer.get("__name__", "")))
         if module is not None and vars(module) is referrer:
-            where = f"of module {module.__name__} ({referrer.get('__file__')})"
-            pairs = [*referrer.items()]
-            yield from (
-                (_Variable(name, where), each) for name, each in pairs if id(each) in wanted
-            )
+            file = str(referrer.get("__file__"))
+            for name, each in [*referrer.items()]:
+                if id(each) in wanted:
+                    where = f"of module {module.__name__} ({file}{_line(file, name)})"
+                    yield _Variable(name, where), each
     elif isinstance(referrer, GeneratorType | CoroutineType):
         frame = referrer.gi_frame if isinstance(referrer, GeneratorType) else referrer.cr_frame
         local = _locals(frame) if frame is not None else ()
         yield from ((variable, wanted[key]) for key, variable in local if key in wanted)
+
+
+def _line(file: str, name: str) -> str:
+    """Where a module's variable is given its value, the last such place, as `:LINE`; or ""."""
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    return "".join(f":{line}" for line in [*_stores(tree, name, here=True)][-1:])
+
+
+def _stores(within: ast.AST, name: str, *, here: bool) -> Iterator[int]:
+    """Lines that assign to a global; `here`: whether an assignment in this scope is one."""
+    for each in ast.iter_child_nodes(within):
+        scope = isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef)
+        inner = ast.walk(each) if scope else ()
+        told = any(isinstance(node, ast.Global) and name in node.names for node in inner)
+        if here and isinstance(each, ast.Name) and each.id == name:
+            yield from [each.lineno] if isinstance(each.ctx, ast.Store) else []
+        yield from _stores(each, name, here=told if scope else here)
 
 
 def _bytes(tensor: torch.Tensor) -> int:

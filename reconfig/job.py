@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.agreed import Agreed
 from wattmesh.reconfig.board import Board
 from wattmesh.reconfig.consumed import Consumed
 from wattmesh.reconfig.deadlines import Deadlines
@@ -27,6 +28,10 @@ Probe = Callable[[State], float]
 Evidence = dict[str, float | str]
 
 
+def _unnoted(step: int, agreed: Agreed, trouble: str) -> None:
+    """Nobody looks on at a save step."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Job:
     """One rank's surroundings, for the life of the process.
@@ -44,6 +49,7 @@ class Job:
         uncarried: why no checkpoint can be made of this run, which is observed all the same; "".
         unprobed: why no switch of this run could be proven, so that it is never switched; "".
         misreported: what `report` was first given that is no count; "".
+        noted: hears of every save step: its step, what was agreed, and the sentence for `status`.
     """
 
     name: str
@@ -71,6 +77,7 @@ class Job:
     uncarried: str = ""
     unprobed: str = ""
     misreported: str = ""
+    noted: Callable[[int, Agreed, str], None] = _unnoted
 
     def __post_init__(self) -> None:
         """Refuse numbers that nothing can be done every so often with."""

@@ -8,6 +8,7 @@ Invariant: `dp_replicate * dp_shard * cp * tp * pp == world_size`; `ep` divides
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
@@ -25,6 +26,9 @@ _SHORT = {
     "pp": "pp",
     "ep": "ep",
 }
+
+_WORDS = {word: name for name, word in _SHORT.items()}
+_DEGREE = re.compile(rf"({'|'.join(sorted(_WORDS))})([0-9]{{1,8}})\s*")
 
 MOST = 2**20
 """No degree is higher: a million ranks."""
@@ -97,6 +101,23 @@ class Layout:
         """Give the short name that screens show, e.g. `dp2 tp2 pp2`; `1 rank` when all are 1."""
         degrees = [(name, getattr(self, axis)) for axis, name in _SHORT.items()]
         return " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "1 rank"
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Read a layout as screens show it and people write it: `dp2 tp2`, `dp2tp2`, `1`.
+
+        Raises:
+            InputInvalid: another word, a degree that stands twice, or an impossible one.
+        """
+        words = text.strip().removesuffix(" rank")
+        found = [] if words == "1" else _DEGREE.findall(words)
+        degrees: dict[str, Any] = {_WORDS[word]: int(degree) for word, degree in found}
+        if words != "1" and (_DEGREE.sub("", words) or not 0 < len(found) == len(degrees)):
+            raise InputInvalid(
+                f"layout: {text.strip()!r:.40} is not understood; write its degrees, each once, as "
+                f"dp2, tp2 or dp2tp4 ({', '.join(_WORDS)}), or 1 for a single rank"
+            )
+        return cls(**degrees)
 
     def to_dict(self) -> dict[str, Any]:
         """Give every field, as the catalogue and the wire carry it."""

@@ -18,6 +18,9 @@ from wattmesh.errors import InputInvalid, SourceUnavailable
 
 LONGEST_ANSWER = 1 << 20
 
+URL_VARIABLE = "WATTMESH_URL"
+"""Environment variable: where the daemon is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -56,7 +59,7 @@ class Link:
         Raises:
             InputInvalid: WATTMESH_URL is set to something else than unix:///path.
         """
-        url = os.environ.get("WATTMESH_URL", "")
+        url = os.environ.get(URL_VARIABLE, "")
         if not url:
             return None
         parts = urlsplit(url)

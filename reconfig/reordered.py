@@ -53,7 +53,8 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Look at one operator; tensors that wrap others (DTensor) come back as what they wrap."""
-        if types:
+        # `Tensor.view` of another dtype names torch.Tensor itself, which wraps nothing.
+        if any(each is not torch.Tensor for each in types):
             return NotImplemented
         name = func.overloadpacket.__name__
         if name in _WHOLE:

@@ -28,13 +28,14 @@ import torch
 
 from wattmesh.errors import CallHuman, Diverged, FixInput, Refused
 from wattmesh.reconfig import group, ranges, reported
+from wattmesh.reconfig.attach_check import walker
 from wattmesh.reconfig.board import POLL_S, Board
 from wattmesh.reconfig.boundary import Boundary
 from wattmesh.reconfig.bounded import within
 from wattmesh.reconfig.chair import Chair
 from wattmesh.reconfig.deadlines import Deadlines, Phase
 from wattmesh.reconfig.first_steps import FirstSteps
-from wattmesh.reconfig.folder import OUTCOME_VARIABLE, RunFolder
+from wattmesh.reconfig.folder import OUTCOME_VARIABLE
 from wattmesh.reconfig.foreign import Save
 from wattmesh.reconfig.generation import Generation, Outcome, Purpose
 from wattmesh.reconfig.job import Build, Job, Probe
@@ -396,7 +397,7 @@ def attach(
         CallHuman: every checkpoint is damaged.
     """
     deadlines = deadlines or Deadlines()
-    folder = RunFolder(Path(checkpoint_dir).absolute())
+    folder = walker.folder_of(checkpoint_dir)
     board = Board.connect(deadlines.wake_s)
     board.introduce(gpu_uuid)
     job = Job(
@@ -417,6 +418,7 @@ def attach(
         seekable=seekable,
         save=save,
     )
+    walker.prepare(job, layout)
     wanted = Wanted(layout=layout, ranks=initial_ranks, launched=board.launched, seekable=seekable)
     return _join(job, wanted)
 

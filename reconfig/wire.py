@@ -224,7 +224,8 @@ class Transition(Message):
         step: the boundary's training step. `elapsed_s`: monotonic since the switch began.
         evidence: numbers and digests: probe_before, probe_after, probe_allowed (relative; and where
             it was measured probe_noise, probe_orders, computed_in), digest_before, digest_after,
-            seconds per phase (`save_s`, `teardown_s`, `build_s`, `load_s`, `verify_s`, `total_s`).
+            seconds per phase (`save_s`, `teardown_s`, `build_s`, `load_s`, `verify_s`, `total_s`),
+            held_share (of the old layout's bytes, still in memory after its teardown).
             The last state may be repeated with `at_pace_s`, when the first step at normal pace had
             ended, since the switch began.
     """

@@ -1,4 +1,4 @@
-"""One line of `wattmesh doctor`, and the three things that it can say."""
+"""One line of `wattmesh doctor` or `attach-check`, and the three things that it can say."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,12 +14,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line of doctor. `do`: the next step; "" when ok."""
+    """One line of doctor. `do`: the next step; "" when ok. `where`: FILE:LINE, where known."""
 
     check: str
     verdict: Verdict
     text: str
     do: str = ""
+    where: str = ""
 
 
 def ok(check: str, text: str) -> Finding:

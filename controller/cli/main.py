@@ -27,8 +27,10 @@ INTERRUPTED = 130
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; `words` defaults to what was typed."""
     given = list(sys.argv[1:] if words is None else words)
-    debug = "--debug" in given
-    given = [word for word in given if word != "--debug"]
+    # What stands behind `--` is another program's.
+    ours = given.index("--") if "--" in given else len(given)
+    debug = "--debug" in given[:ours]
+    given = [word for word in given[:ours] if word != "--debug"] + given[ours:]
     module = EXECUTED.get(given[0]) if given else None
     if module is not None and not {"-h", "--help"} & set(given):
         if find_spec("pydantic") is None:

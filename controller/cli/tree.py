@@ -93,6 +93,11 @@ COMMANDS = {
         module="settings", name="app", about="Check the settings file, or get one to start from."
     ),
     "db": Place(module="db", name="app", about="The journal: its schema, its backup, its restore."),
+    "attach-check": Place(
+        module="attach_check",
+        name="attach_check",
+        about="Walk your attached script through layouts, here.",
+    ),
     "doctor": Place(
         module="doctor", name="doctor", about="Check everything here, and say what to do."
     ),

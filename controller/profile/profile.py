@@ -29,6 +29,7 @@ from wattmesh.controller.profile.numbers import (
 )
 from wattmesh.controller.profile.walk import Walk, WalkServer
 from wattmesh.errors import InputInvalid
+from wattmesh.integrations.torchrun import words_of
 from wattmesh.reconfig import step_log
 from wattmesh.reconfig.catalogue import (
     Catalogue,
@@ -143,10 +144,9 @@ def _start(job: ProfileJob, folder: Path, children: Children, socket: Path) -> C
             "checkpoints": str(folder.resolve() / "checkpoints"),
         },
     )
-    launcher = ["-m", "torch.distributed.run", "--standalone"]
     return children.start(
         "profiled job",
-        [sys.executable, *launcher, "--nproc-per-node", str(job.processes), *words],
+        words_of(job.processes, words),
         log=folder / "job.log",
         environment={
             **_environment(job),

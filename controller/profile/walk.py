@@ -16,10 +16,10 @@ from typing import Any
 
 from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.switch import FINAL, SwitchState
+from wattmesh.reconfig.itinerary import EPOCH, Itinerary
+from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import (
     Message,
-    Order,
     Orders,
     Progress,
     Register,
@@ -27,7 +27,6 @@ from wattmesh.reconfig.wire import (
     Transition,
 )
 
-_EPOCH = 1
 _LONGEST_BODY = 1 << 20
 
 
@@ -46,8 +45,9 @@ class Walk:
         self._tell = tell
         self._lock = threading.Lock()
         self._run: Register | None = None
-        self._next = 1
-        self._begins_at = 0
+        self._itinerary = Itinerary(
+            layouts=[each.layout for each in job.walk], steps_each=job.steps_per_point, next=1
+        )
         self.started: dict[str, int] = {}
         self.refused: dict[str, str] = {}
         self.evidence: dict[str, dict[str, Any]] = {}
@@ -69,38 +69,29 @@ class Walk:
             self.started.setdefault(reference.id, message.step)
         self._tell(f"{reference.id} ({reference.layout}) trains")
         return Registered(
-            run=message.run, incarnation=message.incarnation, attempt=message.attempt, epoch=_EPOCH
+            run=message.run, incarnation=message.incarnation, attempt=message.attempt, epoch=EPOCH
         )
 
     def orders(self) -> Orders:
         """Give the order for the next point, or none when the walk is at its end."""
         with self._lock:
-            target = self._target()
-            if target is None or self._run is None:
-                return Orders(epoch=_EPOCH)
-            step = self._begins_at + self._job.steps_per_point
-            order = Order(
-                plan=f"profile-{self._next}-{target.id}",
-                epoch=_EPOCH,
-                run=self._run.run,
-                attempt=self._run.attempt,
-                point=target.id,
-                layout=target.layout,
-                ranks=tuple(range(target.layout.world_size)),
-                not_before_step=step,
-                valid_until_step=step + self._job.steps_per_point,
-                reason="profiling",
-            )
-            return Orders(order=order, epoch=_EPOCH)
+            order = None
+            if not self._itinerary.over and self._run is not None:
+                order = self._itinerary.order(
+                    run=self._run.run,
+                    attempt=self._run.attempt,
+                    point=self._target.id,
+                    reason="profiling",
+                    late_steps=self._job.steps_per_point,
+                )
+            return Orders(order=order, epoch=EPOCH)
 
     def transition(self, message: Transition) -> None:
         """Go on to the next point when a switch has ended, well or not."""
         with self._lock:
-            target = self._target()
-            if target is None or message.state not in FINAL or not self._is_open(message.plan):
+            target = None if self._itinerary.over else self._target
+            if target is None or not self._itinerary.ended(message):
                 return
-            self._next += 1
-            self._begins_at = message.step
             if message.state is SwitchState.CONFIRMED:
                 self.started[target.id] = message.step
                 self.evidence[target.id] = message.evidence
@@ -110,14 +101,10 @@ class Walk:
                 words = f"{target.id} ({target.layout}) was not reached: {message.detail}"
         self._tell(words)
 
-    def _target(self) -> Candidate | None:
-        """Give the point that comes next."""
-        walk = self._job.walk
-        return walk[self._next] if self._next < len(walk) else None
-
-    def _is_open(self, plan: str) -> bool:
-        """Say whether a report is about the order that is out."""
-        return plan.startswith(f"profile-{self._next}-")
+    @property
+    def _target(self) -> Candidate:
+        """The point that comes next, while one does."""
+        return self._job.walk[self._itinerary.next]
 
 
 class WalkServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):

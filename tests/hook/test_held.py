@@ -1,8 +1,11 @@
 """Who holds what outlived a teardown is named, whichever way it is held; looking holds nothing."""
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +16,7 @@ from torch import nn
 from wattmesh.reconfig.held import holder
 
 KEPT: list[Any] = []
+DEFINED = Path(__file__).read_text().splitlines().index("KEPT: list[Any] = []") + 1
 
 
 def model() -> nn.Module:
@@ -78,7 +82,7 @@ HOLDERS: dict[Callable[[Callable[[Any], str]], str], str] = {
     by_a_local: "`old_model` in by_a_local",
     by_an_attribute: "`trainer.kept` in by_an_attribute",
     by_a_scheduler: "`schedule.optimizer` in by_a_scheduler",
-    by_a_global: "`KEPT` of module",
+    by_a_global: f"`KEPT` of module {__name__} ({__file__}:{DEFINED})",
     by_a_closure: "`inner` closed over by by_a_closure.<locals>.make.<locals>.<lambda>",
     by_a_generator: "`waiting` in by_a_generator",
 }
@@ -106,6 +110,28 @@ def test_the_variable_is_named(how: Callable[[Callable[[Any], str]], str], froze
     assert __file__ in said
     gc.collect()
     assert kept[0]() is None, gc.get_referrers(kept[0]())
+
+
+def test_a_global_that_a_function_sets_is_named_where_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last place counts; a local of the same name elsewhere does not."""
+    path = tmp_path / "user_script.py"
+    path.write_text(
+        "MODEL = None\n\ndef keep(model):\n    global MODEL\n    MODEL = model\n\n"
+        "def other():\n    MODEL = 3\n    return MODEL\n"
+    )
+    spec = spec_from_file_location("user_script", path)
+    assert spec is not None
+    assert spec.loader is not None
+    script = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "user_script", script)
+    spec.loader.exec_module(script)
+    weight = next(model().parameters())
+    script.keep([weight])
+    ref = weakref.ref(weight)
+    del weight
+    assert holder(ref, longest_s=60.0) == f"`MODEL` of module user_script ({path}:5)"
 
 
 def test_what_no_variable_holds_is_not_guessed() -> None:

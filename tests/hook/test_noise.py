@@ -21,7 +21,9 @@ from wattmesh.reconfig.noise import (
     together,
     tolerance,
 )
+from wattmesh.reconfig.probing import take
 from wattmesh.reconfig.reordered import Products, uncompiled
+from wattmesh.reconfig.state import State
 
 FP32 = ["float32"]
 
@@ -140,6 +142,15 @@ def test_a_tensor_that_wraps_others_is_looked_into() -> None:
     with Products(2) as products, torch.no_grad():
         wrapped @ wrapped
     assert products.cut == 2
+
+
+def test_a_model_with_buffers_can_be_measured() -> None:
+    """The probe's buffers are compared bit by bit under it; torch names no wrapper there."""
+    norm = nn.BatchNorm1d(3)
+    state = State(modules=[norm], optimizers=[])
+    with Products(2):
+        take(lambda state: float(state.modules[0](torch.randn(4, 3)).sum()), state)
+    assert torch.equal(norm.get_buffer("running_mean"), torch.zeros(3))
 
 
 def test_compiled_code_is_looked_into_and_stays_compiled() -> None:

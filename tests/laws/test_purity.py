@@ -6,11 +6,13 @@ from tests.laws.sources import Module, calls, imports, modules, parse
 
 PURE = (
     "wattmesh.policies",
+    "wattmesh.controller.attach_check.judge",
     "wattmesh.controller.books.periods",
     "wattmesh.controller.report.closed",
     "wattmesh.controller.report.prices",
     "wattmesh.controller.states",
     "wattmesh.reconfig.catalogue",
+    "wattmesh.reconfig.itinerary",
     "wattmesh.reconfig.layout",
     "wattmesh.reconfig.switch",
     "wattmesh.telemetry.attribution",

@@ -1,0 +1,312 @@
+"""What a checked run told, as findings: ok, a problem with the next step, or unknown. Pure.
+
+Invariant: what nobody compared is unknown, never ok.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from wattmesh.controller.cli.findings import Finding, Verdict, ok, problem, unknown
+from wattmesh.reconfig.attach_check.place import Attached, LeftOut, SaveStep
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.switch import FINAL, SwitchState
+from wattmesh.reconfig.wire import Message, Progress, Transition
+
+_KINDS = (
+    (
+        "still held in memory",
+        "references",
+        "let go of it before session.boundary(), or keep it in State.parts; until then this switch "
+        "goes by restart only",
+    ),
+    (
+        "the probe ",
+        "probe",
+        "compute the loss of one fixed batch, the same on every rank and in every layout; if it "
+        "does, this layout computes another model",
+    ),
+    (
+        "Does the loader follow session.position?",
+        "data",
+        "make the loader anew after each build, from session.state.position.samples, and read each "
+        "sample on one data parallel rank",
+    ),
+    (
+        "ranks hold different values",
+        "buffers",
+        "reduce it over the ranks, or register it with persistent=False",
+    ),
+    (
+        "gradients are live",
+        "gradients",
+        "call optimizer.zero_grad() after optimizer.step(), before session.boundary()",
+    ),
+    ("report:", "report", "count whole tokens and samples over all ranks"),
+)
+"""Of the hook's sentences: words in them, what they are about, and what to do."""
+
+_ORDER = (Verdict.PROBLEM, Verdict.UNKNOWN, Verdict.OK)
+_LOOK = "look at the log"
+_AGAIN = "mend what else is said here, or name another layout, and check again"
+_WRAPPED = re.compile(
+    r"the boundary of step \d+ was left out \((.*)\)\. Training goes on; .*"
+    r"|the checkpoint of step \d+ was not saved: (.*)"
+    r"|(?:no checkpoint|not begun): (.*)",
+    re.DOTALL,
+)
+_WHO = re.compile(r" \[group rank \d+(?: \(and \d+ more ranks\))?\]")
+_PLACE = re.compile(r"\((/[^()\n]*:\d+)\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Everything that was seen of one checked run.
+
+    Attributes:
+        asked: the layouts, in the order of the walk.
+        told: by the run, in order.
+        ended: how the script ended where it should not have; "".
+    """
+
+    asked: tuple[Layout, ...]
+    told: tuple[Message, ...]
+    ended: str = ""
+
+    @property
+    def attached(self) -> Attached | None:
+        """What the script gave to `attach`; None while it has not."""
+        return next((each for each in self.told if isinstance(each, Attached)), None)
+
+    @property
+    def save_steps(self) -> list[SaveStep]:
+        """Every save step, and every step that waited to be one."""
+        return [each for each in self.told if isinstance(each, SaveStep)]
+
+    @property
+    def switches(self) -> "list[Switched]":
+        """Every switch that was begun and has ended."""
+        found: list[Switched] = []
+        before: Layout | None = None
+        for each in self.told:
+            before = each.layout if isinstance(each, Progress) else before
+            if isinstance(each, Transition) and each.state in FINAL and before is not None:
+                to = self.asked[int(each.plan.removeprefix("walk-"))]
+                # The last state is repeated when the first step at normal pace has ended.
+                if not found or found[-1].end.plan != each.plan:
+                    found.append(Switched(before=before, to=to, end=each))
+        return found
+
+    def untold(self, compared: Sequence[SaveStep], *, least_ranks: int = 1) -> str:
+        """Name the layouts that were trained in, and are of no save step in `compared`; ""."""
+        begun = [each.layout for each in self.save_steps[:1]]
+        trained = {*begun, *(each.to for each in self.switches if each.good)}
+        missing = trained - {each.layout for each in compared}
+        return ", ".join(sorted(str(each) for each in missing if each.world_size >= least_ranks))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switched:
+    """One switch from its layout `before`, and the report of its end."""
+
+    before: Layout
+    to: Layout
+    end: Transition
+
+    @property
+    def good(self) -> bool:
+        """Whether the run trains in the new layout."""
+        return self.end.state is SwitchState.CONFIRMED
+
+    @property
+    def words(self) -> str:
+        """From where to where."""
+        return f"{self.before} -> {self.to}"
+
+    def number(self, name: str) -> float | None:
+        """A number of its evidence; None where it was not measured."""
+        found = self.end.evidence.get(name)
+        return float(found) if isinstance(found, int | float) else None
+
+
+def judge(seen: Seen) -> list[Finding]:
+    """Give every finding: problems first, then what is unknown, then what is well."""
+    found = [*_switches(seen), *_not_reached(seen)]
+    causes = {_cause(each.end.detail) for each in seen.switches}
+    for where, sentence in _troubles(seen):
+        if _cause(sentence) not in causes:
+            causes.add(_cause(sentence))
+            found.append(_of(sentence, where))
+    found += [
+        problem(
+            "state",
+            f"no switch of this run can be made: {_core(why)}",
+            "mend it; where the daemon acts, attach refuses to begin",
+        )
+        for why in sorted({each.for_good for each in seen.save_steps if each.for_good})
+    ]
+    bad = {each.check for each in found if each.verdict is Verdict.PROBLEM}
+    overall = (
+        ("references", _references(seen)),
+        ("probe", _probe(seen)),
+        ("data", _data(seen)),
+        ("buffers", _buffers(seen)),
+    )
+    found += [finding for check, finding in overall if check not in bad]
+    attached = seen.attached
+    if attached is not None and attached.own_saves:
+        found.append(
+            unknown(
+                "save",
+                "your own checkpointer (save=) was left out, so that it writes nowhere",
+                "try it in a run of its own, in a folder that you can lose",
+            )
+        )
+    if seen.ended:
+        found.append(_placed(problem("script", seen.ended, _LOOK)))
+    return sorted(found, key=lambda each: _ORDER.index(each.verdict))
+
+
+def worst(findings: Sequence[Finding]) -> Verdict:
+    """Give the verdict on everything: one problem is a problem, one unknown is not ok."""
+    return min((each.verdict for each in findings), key=_ORDER.index, default=Verdict.UNKNOWN)
+
+
+def _switches(seen: Seen) -> Iterator[Finding]:
+    for each in seen.switches:
+        if each.good:
+            yield ok(
+                "switch",
+                f"{each.words}: in place at step {each.end.step}, in {each.end.elapsed_s:.2f} s",
+            )
+        else:
+            yield _of(each.end.detail, f"{each.words}: ")
+    for left in seen.told:
+        if isinstance(left, LeftOut) and "seekable" in left.why:
+            yield problem(
+                "data",
+                f"{left.layout}: not tried, for {left.why}",
+                "leave it out of the catalogue, or make the loader seek by global sample",
+            )
+
+
+def _not_reached(seen: Seen) -> Iterator[Finding]:
+    met = len(seen.switches) + sum(isinstance(each, LeftOut) for each in seen.told)
+    begins = seen.attached is not None and seen.asked[:1] == (seen.attached.layout,)
+    last = seen.save_steps[-1].step if seen.save_steps else 0
+    for layout in seen.asked[met or begins :]:
+        yield unknown(
+            "switch",
+            f"{layout}: not reached; the last save step was {last}",
+            "mend what else is said here, or let the script train for longer, and check again",
+        )
+
+
+def _troubles(seen: Seen) -> Iterator[tuple[str, str]]:
+    """What was said at save steps, each with where."""
+    for each in seen.save_steps:
+        if each.trouble and each.trouble != each.for_good:
+            yield f"{each.layout}, step {each.step}: ", each.trouble
+    steps = seen.save_steps
+    if steps and steps[-1].deferred:
+        waiting = next(each for each in steps if each.deferred == steps[-1].deferred)
+        yield f"nothing could be saved from step {waiting.step} on: ", waiting.deferred
+
+
+def _of(sentence: str, prefix: str) -> Finding:
+    """Make a finding of one of the hook's sentences."""
+    core = _core(sentence)
+    check, do = next(
+        ((check, do) for words, check, do in _KINDS if words in core), ("switch", _LOOK)
+    )
+    return _placed(problem(check, f"{prefix}{core}", do))
+
+
+def _placed(found: Finding) -> Finding:
+    """Name the first file and line of its text apart."""
+    place = _PLACE.search(found.text)
+    return replace(found, where=place[1]) if place else found
+
+
+def _core(sentence: str) -> str:
+    """Take off what the hook wraps around the same cause at every boundary."""
+    match = _WRAPPED.fullmatch(sentence)
+    inner = next(filter(None, match.groups()), sentence) if match else sentence
+    return _WHO.sub("", inner)
+
+
+def _cause(sentence: str) -> str:
+    """What is equal where the same thing is said again at another step."""
+    return re.sub(r"\d+", "", _core(sentence))
+
+
+def _references(seen: Seen) -> Finding:
+    shares = [share for each in seen.switches if (share := each.number("held_share")) is not None]
+    if not shares:
+        return unknown("references", "no layout was torn down, so nothing is known", _AGAIN)
+    return ok(
+        "references",
+        f"at most {max(shares):.1%} of a layout was still in memory after its teardown "
+        f"({len(shares)} of {len(seen.switches)} switches)",
+    )
+
+
+def _probe(seen: Seen) -> Finding:
+    found = []
+    for each in seen.switches:
+        before, after = each.number("probe_before"), each.number("probe_after")
+        allowed = each.number("probe_allowed")
+        if each.good and before is not None and after is not None and allowed is not None:
+            found.append((abs(after - before) / max(abs(before), 1e-300), allowed, each))
+    if not found:
+        return unknown("probe", "no switch came as far as its probe", _AGAIN)
+    moved, allowed, worst_of = max(found, key=lambda each: each[0] / each[1])
+    noise = worst_of.number("probe_noise")
+    floor = "so little is rounding" if noise is None else f"the noise measured is {noise:.1e}"
+    return ok(
+        "probe",
+        f"it moved by at most {moved:.1e} (relative; {worst_of.words}), allowed is {allowed:.1e}: "
+        f"{floor}",
+    )
+
+
+def _data(seen: Seen) -> Finding:
+    done = [each for each in seen.save_steps if not each.deferred and each.told >= 0]
+    silent = sorted({str(each.layout) for each in done if not each.told})
+    missing = seen.untold(done)
+    if missing:
+        return unknown(
+            "data", f"no save step came as far as comparing samples in {missing}", _AGAIN
+        )
+    if silent:
+        where = f" in {', '.join(silent)}"
+        return unknown(
+            "data",
+            f"the script does not say which samples it read{where}, so samples read twice or not "
+            "at all would not be seen",
+            "tell session.report(data=...) the numbers of the samples that this rank read",
+        )
+    return ok(
+        "data",
+        f"at {len(done)} save steps the samples were the run's next ones, each as often as any "
+        "other",
+    )
+
+
+def _buffers(seen: Seen) -> Finding:
+    compared = [
+        each for each in seen.save_steps if each.ranks > 1 and not (each.deferred or each.trouble)
+    ]
+    missing = seen.untold(compared, least_ranks=2)
+    if missing or not compared:
+        where = f" in {missing}" if missing else ""
+        return unknown(
+            "buffers",
+            f"there was no checkpoint of several ranks{where}, so what they hold was not compared",
+            _AGAIN,
+        )
+    return ok(
+        "buffers",
+        f"at {len(compared)} save steps all ranks held the same parameters, buffers and slots; "
+        "what is persistent=False is not compared",
+    )

@@ -1,0 +1,254 @@
+"""Starts a user's script on this machine, and hears what becomes of its walk.
+
+Invariant: whatever way it ends, no process that was started is left, and the folder that stood in
+for the run's checkpoints is gone; what the script said is in the log.
+"""
+
+import re
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import wattmesh
+from wattmesh.controller.attach_check.judge import Seen
+from wattmesh.controller.demo.process import Child, Children
+from wattmesh.errors import InputInvalid
+from wattmesh.integrations.torchrun import words_of
+from wattmesh.reconfig.attach_check.place import VARIABLE, Attached, LeftOut, Place, SaveStep
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.link import URL_VARIABLE
+from wattmesh.reconfig.switch import FINAL
+from wattmesh.reconfig.wire import Finish, Message, Progress, Transition
+
+MOST_RANKS = 64
+"""Started on one machine without being asked for by number."""
+
+_POLL_S = 0.1
+_WITHOUT_BOUNDARY = 20
+"""Save steps' worth of steps without a call of `boundary`, before it is taken to be missing."""
+
+_RANK = re.compile(r"^(?:\[rank\d+\]: )+")
+_FRAME = re.compile(r' *File "([^"]+)", line (\d+)')
+_LIBRARIES = ("torch.distributed.elastic", "<", str(Path(wattmesh.__file__).parent))
+_INSTALLED = "/site-packages/"
+_OF_TORCHRUN = re.compile(r"[EWI]\d{4} \d\d:|\*{9}|Setting OMP_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is to be checked.
+
+    Attributes:
+        script: the user's script and its own arguments, or `-m` and a module.
+        steps_each: steps in each layout; 0 leaves it to the script's own interval.
+        patience_s: without any word of the script, before it is taken to hang.
+        log: takes all that the script says.
+        scratch: folder in which the check's own is made; None: where temporary files go.
+    """
+
+    script: tuple[str, ...]
+    layouts: tuple[Layout, ...]
+    nproc: int
+    steps_each: int
+    patience_s: float
+    log: Path
+    scratch: Path | None
+
+    @property
+    def name(self) -> str:
+        """The script, as sentences call it."""
+        return self.script[1] if self.script[0] == "-m" and self.script[1:] else self.script[0]
+
+
+def check(asked: Asked, ended: Callable[[int], None] = lambda count: None) -> Seen:
+    """Start the script, let it be walked through the layouts, and give what was seen.
+
+    Args:
+        asked: what is to be checked.
+        ended: hears how many more layouts are done with.
+
+    Raises:
+        InputInvalid: the script could not be walked; the sentence says why, and what to do.
+    """
+    _refuse(asked)
+    with ExitStack() as stack:
+        folder = stack.enter_context(
+            tempfile.TemporaryDirectory(
+                prefix="wattmesh-attach-check-", dir=asked.scratch, ignore_cleanup_errors=True
+            )
+        )
+        place = Place(Path(folder))
+        place.ask(asked.layouts, asked.steps_each)
+        child = stack.enter_context(Children()).start(
+            asked.name,
+            words_of(asked.nproc, asked.script),
+            log=asked.log,
+            environment={VARIABLE: folder, URL_VARIABLE: "", "PYTHONUNBUFFERED": "1"},
+        )
+        return hear(child, place, asked, ended)
+
+
+def hear(
+    child: Child, place: Place, asked: Asked, ended: Callable[[int], None] = lambda count: None
+) -> Seen:
+    """Hear a script until it ends, or is taken to hang; the caller ends it.
+
+    Args:
+        child: the script under its launcher.
+        place: the check's folder, which it tells its walk in.
+        asked: what is checked.
+        ended: see `check`.
+
+    Raises:
+        InputInvalid: it came to no save step; the sentence says why, and what to do.
+    """
+    told: list[Message] = []
+    why = _wait(child, place, asked, told, ended)
+    seen = Seen(asked=asked.layouts, told=tuple(told), ended=why)
+    _refuse_unwalked(seen, asked)
+    return seen
+
+
+def _refuse(asked: Asked) -> None:
+    """Refuse what cannot be started.
+
+    Raises:
+        InputInvalid: with what to do.
+    """
+    largest = max(asked.layouts, key=lambda each: each.world_size)
+    if largest.world_size > asked.nproc:
+        raise InputInvalid(
+            f"layout {largest} needs {largest.world_size} ranks, --nproc starts {asked.nproc}; "
+            f"give --nproc {largest.world_size} or leave it out of --layouts"
+        )
+    if asked.script[0] != "-m" and not Path(asked.script[0]).is_file():
+        raise InputInvalid(
+            f"there is no script {asked.script[0]} here; name it behind -- as you give it to "
+            "torchrun"
+        )
+    if find_spec("torch") is None:
+        raise InputInvalid(
+            "there is no torch here; run attach-check in the environment that trains, with `pip "
+            "install 'wattmesh[daemon]'` in it"
+        )
+    try:
+        asked.log.write_bytes(b"")
+    except OSError as error:
+        raise InputInvalid(
+            f"the log {asked.log} cannot be written ({error.strerror}); give another --log"
+        ) from error
+    if asked.scratch is not None and not asked.scratch.is_dir():
+        raise InputInvalid(f"--scratch {asked.scratch} is no folder; make it, or leave it out")
+
+
+def _wait(
+    child: Child, place: Place, asked: Asked, told: list[Message], ended: Callable[[int], None]
+) -> str:
+    """Collect what is `told` until the script ends; say what was wrong with it, "" when nothing."""
+    read, heard_s, over = 0, time.monotonic(), False
+    while not over:
+        # What was told before the end is read after it.
+        over = child.ended() is not None
+        more, read = place.told(read)
+        if more:
+            told += more
+            heard_s = time.monotonic()
+            ended(_done(told) - _done(told[: -len(more)]))
+        missing = _without_boundary(told)
+        if missing:
+            return missing
+        if time.monotonic() - heard_s > asked.patience_s:
+            return (
+                f"nothing was heard of {asked.name} for {asked.patience_s:.0f} s "
+                f"({_where(told)}); if that is only slow, give a longer --patience"
+            )
+        time.sleep(0.0 if over else _POLL_S)
+    if child.ended():
+        return f"{asked.name} failed, {_where(told)}: {_reason(asked.log)}"
+    return ""
+
+
+def _done(told: Sequence[Message]) -> int:
+    """How many layouts are done with."""
+    plans = {each.plan for each in told if isinstance(each, Transition) and each.state in FINAL}
+    return len(plans) + sum(isinstance(each, LeftOut) for each in told)
+
+
+def _without_boundary(told: Sequence[Message]) -> str:
+    """Say that the script trains on and never calls `boundary`; "" when it does."""
+    attached = next((each for each in told if isinstance(each, Attached)), None)
+    newest = next((each for each in reversed(told) if isinstance(each, Progress)), None)
+    if newest is None or attached is None or any(isinstance(each, SaveStep) for each in told):
+        return ""
+    if newest.step <= _WITHOUT_BOUNDARY * attached.steps_each:
+        return ""
+    return (
+        f"session.boundary() was not called at a save step in {newest.step} steps; call it after "
+        "every step, or give --steps-per-layout how often you do"
+    )
+
+
+def _where(told: Sequence[Message]) -> str:
+    """Where the script stood when it was heard of last."""
+    for each in reversed(told):
+        if isinstance(each, Finish):
+            return "after its run had ended"
+        if isinstance(each, Progress):
+            return f"after step {each.step} as {each.layout}"
+        if isinstance(each, Transition):
+            return f"in the switch at step {each.step}: {each.state}"
+    return "before its first session.report()" if told else "before it called wattmesh.attach"
+
+
+def _reason(log: Path) -> str:
+    """Find what a script that failed says of it, and the line of its own that it came from."""
+    place, said, within, silent = "", "it said nothing", False, False
+    for line in log.read_text(errors="replace").splitlines():
+        bare = _RANK.sub("", line)
+        frame = _FRAME.match(bare)
+        if frame and not frame[1].startswith(_LIBRARIES) and _INSTALLED not in frame[1]:
+            place = f" ({frame[1]}:{frame[2]})"
+        elif bare.startswith("Traceback "):
+            within = silent = True
+        elif within and bare[:1].strip():
+            if not bare.startswith(_LIBRARIES):
+                return f"{bare.removeprefix('wattmesh.errors.').strip()[:400]}{place}"
+            within = False
+        if bare.strip() and not silent and not _OF_TORCHRUN.match(bare):
+            said = bare.strip()
+    return said[:400]
+
+
+def _refuse_unwalked(seen: Seen, asked: Asked) -> None:
+    """Say why a script that came to no save step could not be checked.
+
+    Raises:
+        InputInvalid: with where its log is.
+    """
+    if seen.save_steps:
+        return
+    said = f"all it said is in {asked.log}"
+    began = seen.attached
+    if began is not None and began.layout.world_size > began.launched:
+        needs = began.layout.world_size
+        raise InputInvalid(
+            f"{asked.name} begins as {began.layout}, which needs {needs} ranks, and --nproc "
+            f"started {began.launched}; give --nproc {needs}; {said}"
+        )
+    if seen.ended:
+        raise InputInvalid(f"{seen.ended}; {said}")
+    if began is None:
+        raise InputInvalid(
+            f"{asked.name} ended well and never called wattmesh.attach: attach it first "
+            f"(docs/attach.md); {said}"
+        )
+    steps = began.steps_each
+    last = max((each.step for each in seen.told if isinstance(each, Progress)), default=0)
+    raise InputInvalid(
+        f"{asked.name} ended after step {last}, before its first save step, {steps}: let it train "
+        f"longer, or give a smaller --steps-per-layout; {said}"
+    )
