@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
 
 from wattmesh.reconfig import ranges, reached
 from wattmesh.reconfig.attempt import Claim
@@ -17,6 +16,7 @@ from wattmesh.reconfig.folder import RunFolder, read_json
 from wattmesh.reconfig.generation import Generation
 from wattmesh.reconfig.job import Job
 from wattmesh.reconfig.launch_phase import LaunchPhase
+from wattmesh.reconfig.launched import scheduler_key
 from wattmesh.reconfig.link import Link
 from wattmesh.reconfig.outbox import Outbox
 from wattmesh.reconfig.reporter import Reporter, Silent
@@ -30,15 +30,6 @@ CAPABILITIES = ("in_place", "parking")
 
 FIXED_DATA_PARALLEL = "fixed_data_parallel"
 """The run keeps its data parallel degree: its loader cannot seek by global sample."""
-
-
-def scheduler_key(environment: Mapping[str, str]) -> str:
-    """Name the job as its scheduler does, and as its nodes find it in their processes' cgroups.
-
-    `slurm:<job id>`, `pod:<uid>` (the pod's own, through the downward API), or "" outside both.
-    """
-    job, pod = environment.get("SLURM_JOB_ID", ""), environment.get("POD_UID", "")
-    return f"slurm:{job}" if job else f"pod:{pod}" if pod else ""
 
 
 class Chair:

@@ -7,6 +7,7 @@ journal does not.
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from wattmesh.controller import marks
@@ -23,9 +24,10 @@ from wattmesh.controller.planner.view import PlanAnswer, no_look, plan_answer
 from wattmesh.controller.report.reopening import reopenings
 from wattmesh.controller.report.reported import accounting_signal, bounds_of
 from wattmesh.controller.signals.lines import carbon_line, forecast_view, preview
-from wattmesh.controller.status import cycle_line, last_known, run_line, status
+from wattmesh.controller.status import cycle_line, last_known, run_line, status, why_unread
 from wattmesh.controller.views import ForecastView, StatusView, as_json
 from wattmesh.errors import JournalUnavailable, RetryLater
+from wattmesh.reconfig.wire import Spent
 from wattmesh.telemetry.carbon import signal_quality
 from wattmesh.telemetry.readings import flags_of
 
@@ -92,6 +94,29 @@ def run(desk: Desk, call: Call) -> dict[str, Any]:
         "process": row.pid,
         "switches": _story(desk, row, limit)[1],
     }
+
+
+def spent(desk: Desk, call: Call) -> Spent:
+    """Tell a run what it drew and emitted so far, over all its launches."""
+    row = desk.run(call.path["run"], call.peer)
+    line = budgets.line_of(row.run, desk.journal.ledger.lately(row.run))
+    carbon_g = None if line.unpriced_j and not line.carbon_g else line.carbon_g
+    why = ""
+    if not line.energy_j:
+        why = why_unread(desk.pulse, row)
+    elif carbon_g is None:
+        several = len(line.carbon) > 1
+        why = "Its grams are in several signals." if several else "Its joules have no grams yet."
+    return Spent(
+        energy_j=line.energy_j or None,
+        carbon_g=carbon_g if line.energy_j else None,
+        signal=line.carbon[0].signal if len(line.carbon) == 1 else "",
+        unpriced_j=line.unpriced_j,
+        unobserved_s=line.unobserved_s,
+        upper_j=line.upper_j,
+        flags=line.flags,
+        why_unknown=why,
+    )
 
 
 def why(desk: Desk, call: Call) -> dict[str, Any]:
@@ -176,7 +201,15 @@ def budget(desk: Desk, call: Call) -> BudgetView:
         for each in spending(desk.journal, settings.budget, zone, now, signal=signal, bounds=bounds)
     )
     pue, covered = settings.site.pue_milli() / 1000, desk.pulse.gpu_coverage
-    return budgets.budget(desk.journal, now, signal, periods, pue=pue, covered=covered)
+    return budgets.budget(
+        desk.journal,
+        now,
+        signal,
+        periods,
+        pue=pue,
+        covered=covered,
+        why_unread=partial(why_unread, desk.pulse),
+    )
 
 
 def audit(desk: Desk, call: Call) -> dict[str, Any]:
