@@ -29,11 +29,10 @@ from wattmesh.reconfig.launched import Launched, scheduler_key
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import Link
 from wattmesh.reconfig.outbox import Outbox
-from wattmesh.reconfig.own_gpus import OwnGpus, own_gpus
+from wattmesh.reconfig.own_gpus import OwnGpus, gpus_unknown, own_gpus
 from wattmesh.reconfig.pace import Pace
 from wattmesh.reconfig.rank_gpus import RankGpus
 from wattmesh.reconfig.wire import (
-    GPUS_UNKNOWN,
     OBSERVED,
     Finish,
     Progress,
@@ -266,8 +265,6 @@ class ObservedRun:
 
     def _register(self) -> Register:
         devices = self._devices
-        why = next((each.why for each in self._gpus if each.why), "")
-        unknown = (f"{GPUS_UNKNOWN}{ranges.clean(why)}"[:255],) if why else ()
         return Register(
             run=self.run,
             name=self.name,
@@ -280,7 +277,7 @@ class ObservedRun:
             scheduler_key=scheduler_key(os.environ),
             step=self._steps,
             tokens=self._tokens,
-            capabilities=(OBSERVED, *unknown),
+            capabilities=(OBSERVED, *gpus_unknown(each.why for each in self._gpus)),
             pid=self._pid,
             host=socket.gethostname(),
         )

@@ -6,21 +6,29 @@ Guide, "CUDA Environment Variables"). Invariant: a GPU is named only where no ot
 meant; else there is a sentence that says why none is.
 """
 
+import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from wattmesh.reconfig.bounded import within
 from wattmesh.reconfig.launched import Launched
+from wattmesh.reconfig.ranges import clean
+from wattmesh.reconfig.wire import GPUS_UNKNOWN
+
+log = logging.getLogger(__name__)
 
 LOOK_S = 5.0
 """What NVML may take: a driver that hangs answers never."""
 
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """Elsewhere (in most containers) our process ids are not those that NVML lists."""
+
+LONGEST = 255
+"""Characters of a capability."""
 
 NO_GPU = "this process uses no GPU"
 MIG = (
@@ -57,6 +65,30 @@ def own_gpus() -> OwnGpus:
         return within(LOOK_S, _look, OwnGpus(why=f"NVML did not answer within {LOOK_S:.0f} s"))
     except Exception as error:
         return OwnGpus(why=f"its GPUs could not be looked up ({type(error).__name__}: {error})")
+
+
+def gpu_of_rank(named: str, device: str, rank: int) -> tuple[str, str]:
+    """Give the GPU of a rank that is attached, and why it is not known.
+
+    Args:
+        named: as the script names it; "" looks for it.
+        device: what the rank trains on, as torch calls it.
+        rank: its global rank, for the log.
+    """
+    if named or not device.startswith("cuda"):
+        return named, ""
+    found = own_gpus()
+    if len(found.uuids) == 1:
+        return found.uuids[0], ""
+    why = found.why or f"it computes on {len(found.uuids)} GPUs; give attach its gpu_uuid"
+    log.warning("attach: the GPU of rank %d is not known: %s", rank, why)
+    return "", why
+
+
+def gpus_unknown(whys: Iterable[str]) -> tuple[str, ...]:
+    """Give the capability that tells the daemon why not all GPUs are named; () where all are."""
+    why = next(filter(None, whys), "")
+    return (f"{GPUS_UNKNOWN}{clean(why)}"[:LONGEST],) if why else ()
 
 
 def tell(boards: Sequence[Board], environment: Mapping[str, str]) -> OwnGpus:
