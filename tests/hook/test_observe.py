@@ -1,11 +1,11 @@
 """`wattmesh.observe` in plain scripts, before the real daemon and fake GPUs."""
 
 import json
-import os
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,13 +13,21 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_real_daemon import HEAD, ROWS
 from tests.daemon.process import DaemonProcess, daemon
 from tests.daemon.waiting import wait_for
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, OperatingPoint
 from wattmesh.reconfig.layout import Layout
 from wattmesh.telemetry.fake_nvml import FakeNvml
+
+TRACE = (
+    "zone,timestamp_utc,carbon_intensity_gco2eq_per_kwh,kind,emission_factor_type\n"
+    + "\n".join(
+        f"GB,2023-06-14T00:{at // 60:02d}:{at % 60:02d}Z,{150 + at % 60},average,direct"
+        for at in range(0, 3600, 10)
+    )
+)
+"""Short intervals, for grams are booked ten times in each."""
 
 SETTINGS = """\
 [power]
@@ -39,60 +47,50 @@ BARE = """\
 import json, os, pathlib, sys, time
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
-out, gpu = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-with FakeNvml(pathlib.Path(sys.argv[3])).gpu(gpu).busy():
-    for step in range(10**6):
-        if (out / "stop").exists():
-            break
+out, gpu = pathlib.Path(sys.argv[1]), int(os.environ.get("LOCAL_RANK", sys.argv[3]))
+with FakeNvml(pathlib.Path(sys.argv[2])).gpu(gpu).busy():
+    while not (out / "stop").exists():
         time.sleep(0.02)
         # REPORT
 if (out / "raise").exists():
     raise ValueError("the data ended")
-print("trained", file=sys.stdout)
+print("trained")
 """
 
 SCRIPT = BARE.replace(
-    "out, gpu =", 'import wattmesh\nrun = wattmesh.observe("train")\nout, gpu =', 1
+    "out, gpu =", 'import wattmesh\nLOOK\nrun = wattmesh.observe("train")\nout, gpu =', 1
 ).replace(
     "# REPORT",
     """run.report(tokens=512, loss=1.0)
-        told = {each: getattr(run, each) for each in dir(run) if not each.startswith("_")}
-        (out / "new").write_text(json.dumps(told, default=str))
-        (out / "new").replace(out / f"told-{gpu}")""",
+        names = ("run", "energy_j", "carbon_g", "energy_per_step_j", "carbon_per_step_g")
+        told = {each: getattr(run, each) for each in (*names, "flags", "why_unknown")}
+        (out / f"new-{gpu}").write_text(json.dumps(told))
+        (out / f"new-{gpu}").replace(out / f"told-{gpu}")""",
 )
 """The same with two lines more, and what it is told written down."""
+
+EAGER = """\
+from wattmesh.reconfig import observed
+observed.FIRST_LOOK_S = observed.LATER_LOOK_S = 0.3
+"""
 
 
 @dataclass(slots=True)
 class Site:
-    """One daemon, two GPUs, and the scripts beside it."""
+    """A daemon and two GPUs."""
 
-    daemon: DaemonProcess
-    gpus: FakeNvml
     folder: Path
-
-    def environment(self, **more: str) -> dict[str, str]:
-        """What a script is started with."""
-        url = f"unix://{self.daemon.socket}"
-        return {**self.gpus.environment(), "WATTMESH_URL": url, **more}
-
-    def start(
-        self, out: Path, gpu: int, text: str = SCRIPT, **more: str
-    ) -> subprocess.Popen[bytes]:
-        """Start a script that computes on a GPU."""
-        out.mkdir(exist_ok=True)
-        (out / "train.py").write_text(text)
-        with (out / "out").open("wb") as said, (out / "err").open("wb") as log:
-            return subprocess.Popen(
-                [sys.executable, str(out / "train.py"), str(out), str(gpu), str(self.gpus.folder)],
-                env=self.environment(**more),
-                stdout=said,
-                stderr=log,
-            )
+    gpus: FakeNvml
+    daemon: DaemonProcess
 
     def run(self, run: str) -> dict[str, Any]:
         """One run as the screens have it."""
         body: dict[str, Any] = self.daemon.get(f"/v1/runs/{run}").body
+        return body
+
+    def spent(self, run: str) -> dict[str, Any]:
+        """What it spent."""
+        body: dict[str, Any] = self.daemon.get(f"/v1/runs/{run}/spent").body
         return body
 
     def budget(self, run: str) -> dict[str, Any]:
@@ -102,24 +100,59 @@ class Site:
 
     def named(self, run: str) -> list[str]:
         """The GPUs that a run named."""
-        with sqlite3.connect(f"file:{self.daemon.folder}/journal.db?mode=ro", uri=True) as journal:
+        with sqlite3.connect(f"file:{self.folder}/journal.db?mode=ro", uri=True) as journal:
             (row,) = journal.execute("select gpus from runs where run = ?", (run,))
         gpus: list[str] = json.loads(row[0])
         return gpus
 
 
-def told(out: Path, gpu: int) -> dict[str, Any]:
-    """What the script was told last."""
-    path = out / f"told-{gpu}"
-    return json.loads(path.read_text()) if path.exists() else {}
+class Job:
+    """One launch of a script; it is gone afterwards."""
+
+    def __init__(self, gpus: FakeNvml, out: Path) -> None:
+        """Write nothing yet."""
+        self.gpus, self.out = gpus, out
+        out.mkdir(exist_ok=True)
+
+    def start(
+        self, text: str, *, launcher: tuple[str, ...] = (), gpu: int = 0, **more: str
+    ) -> None:
+        """Start a script that computes on a GPU, or on that of its local rank."""
+        script = self.out / "train.py"
+        script.write_text(text)
+        with (self.out / "out").open("wb") as said, (self.out / "err").open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *launcher, str(script), str(self.out), str(self.gpus.folder)]
+                + [str(gpu)],
+                env={**self.gpus.environment(), **more},
+                stdout=said,
+                stderr=log,
+            )
+
+    def told(self, gpu: int = 0) -> dict[str, Any]:
+        """What the script was told last."""
+        path = self.out / f"told-{gpu}"
+        said: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        return said
+
+    def end(self, *, clean: bool = True) -> int:
+        """Let the script come to its end; give its exit status."""
+        if not clean:
+            (self.out / "raise").touch()
+        (self.out / "stop").touch()
+        return self.process.wait(60)
+
+    @property
+    def output(self) -> tuple[str, str]:
+        """What it wrote to stdout and to stderr."""
+        return (self.out / "out").read_text(), (self.out / "err").read_text()
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A daemon that acts, reads two fake GPUs, and has a catalogue for runs of the name."""
     folder = tmp_path_factory.mktemp("observe")
-    gpus = FakeNvml.create(folder / "gpus", 2)
-    (folder / "trace.csv").write_text(f"{HEAD}\n{ROWS}\n")
+    (folder / "trace.csv").write_text(f"{TRACE}\n")
     points = tuple(
         OperatingPoint(
             id=name,
@@ -137,33 +170,58 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     )
     catalogue = Catalogue(job="train", tokens_total=10**9, reference="A", points=points)
     catalogue_file.save(catalogue, folder / "catalogue.toml")
+    gpus = FakeNvml.create(folder / "gpus", 2)
+    with ExitStack() as stack:
+        site = Site(folder, gpus, stack.enter_context(serving(folder)))
+        yield site
+        site.daemon.stop()
+
+
+def serving(folder: Path) -> Any:
+    """Run the daemon of the folder."""
     now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    with daemon(folder, SETTINGS.format(folder=folder, now=now)) as running:
-        yield Site(running, gpus, folder)
+    return daemon(folder, SETTINGS.format(folder=folder, now=now))
 
 
-def test_two_lines_put_a_plain_script_on_every_screen(site: Site, tmp_path: Path) -> None:
-    """Its GPU is found, its joules and grams come back to it, and where it ends is told."""
-    out = tmp_path / "out"
-    process = site.start(out, 1, CUDA_VISIBLE_DEVICES="1")
-    try:
-        wait_for(lambda: told(out, 1).get("carbon_per_step_g"), f"figures: {told(out, 1)}")
-        said = told(out, 1)
-        assert said["energy_j"] > 0
-        assert said["energy_per_step_j"] > 0
-        assert said["flags"] == ["estimated", "simulated"]
-        assert said["why_unknown"] == ""
-        run = said["run"]
-        assert site.named(run) == [site.gpus.gpu(1).uuid]
-        line = site.run(run)["run"]
-        assert (line["name"], line["state"], line["activity"]) == ("train", "live", "observed")
-        assert (line["layout"], line["point"]) == ("", "")
-        assert site.daemon.get(f"/v1/runs/{run}/order?wait=0").body["order"] is None
-    finally:
-        (out / "stop").touch()
-    assert process.wait(30) == 0
-    assert (out / "out").read_text() == "trained\n"
-    assert (out / "err").read_text() == ""
-    assert site.run(run)["finish_reason"] == "done"
-    spent = site.daemon.get(f"/v1/runs/{run}/spent").body
-    assert spent["energy_j"] == site.budget(run)["energy_j"] >= told(out, 1)["energy_j"]
+@pytest.fixture
+def job(site: Site, tmp_path: Path) -> Iterator[Job]:
+    """A launch beside the daemon."""
+    job = Job(site.gpus, tmp_path / "out")
+    yield job
+    job.process.kill()
+    job.process.wait(30)
+
+
+def test_two_lines_put_a_plain_script_on_every_screen(site: Site, job: Job) -> None:
+    """Its GPU is found, its joules and grams come back to it, and it outlives the daemon."""
+    url = f"unix://{site.daemon.socket}"
+    text = SCRIPT.replace("LOOK", EAGER)
+    job.start(text, gpu=1, CUDA_VISIBLE_DEVICES="1", WATTMESH_URL=url)
+    wait_for(lambda: job.told(1).get("energy_per_step_j"), "joules of a step")
+    run, first_j = job.told(1)["run"], job.told(1)["energy_j"]
+    assert first_j > 0
+    assert "simulated" in job.told(1)["flags"]
+    assert site.named(run) == [site.gpus.gpu(1).uuid]
+    line = site.run(run)["run"]
+    assert (line["name"], line["state"], line["activity"]) == ("train", "live", "observed")
+    # It trains at no point, though the catalogue of its name has one of one rank: nothing to order.
+    assert (line["layout"], line["point"], line["tokens"] > 0) == ("", "", True)
+    assert "only observed" in line["sentence"]
+
+    site.daemon.stop(9)
+    steps = job.told(1)
+    wait_for(lambda: job.told(1) != steps or job.out.joinpath("told-1").exists(), "steps")
+    with serving(site.folder) as site.daemon:
+        wait_for(
+            lambda: (job.told(1)["energy_j"] or 0) > first_j, "joules after the daemon's death"
+        )
+        wait_for(lambda: job.told(1)["carbon_per_step_g"], "grams of a step")
+        assert job.told(1)["why_unknown"] == ""
+        assert job.end() == 0
+        said, log = job.output
+        assert said == "trained\n"
+        assert len(log.splitlines()) == 2, log
+        assert "answers again" in log.splitlines()[1]
+        assert site.run(run)["finish_reason"] == "done"
+        spent = site.spent(run)
+        assert spent["energy_j"] == site.budget(run)["energy_j"] >= job.told(1)["energy_j"]
