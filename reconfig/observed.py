@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 import uuid
-from dataclasses import dataclass
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
@@ -53,12 +52,24 @@ before."""
 SPEAKS_ELSEWHERE = "global rank 0 speaks for the run and has its figures"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PerStep:
-    """Means of the steps between two answers of the daemon."""
+    """An amount per step: the mean of the steps between two answers in which it grew.
 
-    energy_j: float | None = None
-    carbon_g: float | None = None
+    The daemon books in lumps, grams every minute: between two answers an amount may stand still.
+    """
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self.mean: float | None = None
+        self._mark: tuple[int, float] | None = None
+
+    def note(self, steps: int, amount: float | None) -> None:
+        """Take one answer, heard after so many steps."""
+        if amount is None or (self._mark is not None and self._mark[1] == amount):
+            return
+        if self._mark is not None and steps > self._mark[0] and amount > self._mark[1]:
+            self.mean = (amount - self._mark[1]) / (steps - self._mark[0])
+        self._mark = (steps, amount)
 
 
 class ObservedRun:
@@ -79,8 +90,7 @@ class ObservedRun:
         self._steps = self._samples = self._tokens = 0
         self._loss: float | None = None
         self._spent = Spent(why_unknown="the daemon has not answered yet")
-        self._per_step = PerStep()
-        self._marked: tuple[int, Spent] | None = None
+        self._step_j, self._step_g = PerStep(), PerStep()
         self._closed = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="wattmesh-observe", daemon=True)
 
@@ -96,13 +106,13 @@ class ObservedRun:
 
     @property
     def energy_per_step_j(self) -> float | None:
-        """Mean of the steps between the last two answers of the daemon; None while not known."""
-        return self._per_step.energy_j
+        """What a step drew lately; None while not known."""
+        return self._step_j.mean
 
     @property
     def carbon_per_step_g(self) -> float | None:
-        """Mean of the steps between the last two answers of the daemon; None while not known."""
-        return self._per_step.carbon_g
+        """What a step emitted lately; None while not known."""
+        return self._step_g.mean
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -248,14 +258,8 @@ class ObservedRun:
     def _note(self, spent: Spent, steps: int) -> None:
         """Take one answer, heard after so many steps."""
         self._spent = spent
-        if self._marked is not None and steps > self._marked[0]:
-            count, before = steps - self._marked[0], self._marked[1]
-            self._per_step = PerStep(
-                energy_j=_mean(before.energy_j, spent.energy_j, count),
-                carbon_g=_mean(before.carbon_g, spent.carbon_g, count),
-            )
-        if self._marked is None or steps > self._marked[0]:
-            self._marked = (steps, spent)
+        self._step_j.note(steps, spent.energy_j)
+        self._step_g.note(steps, spent.carbon_g)
 
     @property
     def _devices(self) -> tuple[str, ...]:
@@ -342,7 +346,3 @@ def _phase() -> str:
 def _no_layout(size: int) -> Layout:
     """What stands where a layout must: `OBSERVED` says that it is none."""
     return Layout(dp_replicate=max(1, size))
-
-
-def _mean(before: float | None, after: float | None, count: int) -> float | None:
-    return None if before is None or after is None else (after - before) / count

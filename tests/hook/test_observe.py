@@ -4,9 +4,9 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,12 +58,13 @@ print("trained")
 """
 
 SCRIPT = BARE.replace(
-    "out, gpu =", 'import wattmesh\nLOOK\nrun = wattmesh.observe("train")\nout, gpu =', 1
+    "out, gpu =", 'import wattmesh\nLOOK\nrun, steps = wattmesh.observe("train"), 0\nout, gpu =', 1
 ).replace(
     "# REPORT",
     """run.report(tokens=512, loss=1.0)
         names = ("run", "energy_j", "carbon_g", "energy_per_step_j", "carbon_per_step_g")
         told = {each: getattr(run, each) for each in (*names, "flags", "why_unknown")}
+        told["steps"] = steps = steps + 1
         (out / f"new-{gpu}").write_text(json.dumps(told))
         (out / f"new-{gpu}").replace(out / f"told-{gpu}")""",
 )
@@ -82,6 +83,7 @@ class Site:
     folder: Path
     gpus: FakeNvml
     daemon: DaemonProcess
+    again: Callable[[], DaemonProcess] = field(init=False)
 
     def run(self, run: str) -> dict[str, Any]:
         """One run as the screens have it."""
@@ -122,8 +124,10 @@ class Job:
         script.write_text(text)
         with (self.out / "out").open("wb") as said, (self.out / "err").open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *launcher, str(script), str(self.out), str(self.gpus.folder)]
-                + [str(gpu)],
+                [
+                    *(sys.executable, *launcher, str(script)),
+                    *(str(self.out), str(self.gpus.folder), str(gpu)),
+                ],
                 env={**self.gpus.environment(), **more},
                 stdout=said,
                 stderr=log,
@@ -149,9 +153,15 @@ class Job:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A daemon that acts, reads two fake GPUs, and has a catalogue for runs of the name."""
-    folder = tmp_path_factory.mktemp("observe")
+def gpus(tmp_path_factory: pytest.TempPathFactory) -> FakeNvml:
+    """Two GPUs."""
+    return FakeNvml.create(tmp_path_factory.mktemp("observe") / "gpus", 2)
+
+
+@pytest.fixture(scope="module")
+def site(gpus: FakeNvml, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A daemon that acts, reads the GPUs, and has a catalogue for runs of the name."""
+    folder = gpus.folder.parent
     (folder / "trace.csv").write_text(f"{TRACE}\n")
     points = tuple(
         OperatingPoint(
@@ -170,11 +180,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     )
     catalogue = Catalogue(job="train", tokens_total=10**9, reference="A", points=points)
     catalogue_file.save(catalogue, folder / "catalogue.toml")
-    gpus = FakeNvml.create(folder / "gpus", 2)
     with ExitStack() as stack:
         site = Site(folder, gpus, stack.enter_context(serving(folder)))
+        # A test that ends the daemon begins another one.
+        site.again = lambda: stack.enter_context(serving(folder))
         yield site
-        site.daemon.stop()
 
 
 def serving(folder: Path) -> Any:
@@ -209,19 +219,53 @@ def test_two_lines_put_a_plain_script_on_every_screen(site: Site, job: Job) -> N
     assert "only observed" in line["sentence"]
 
     site.daemon.stop(9)
-    steps = job.told(1)
-    wait_for(lambda: job.told(1) != steps or job.out.joinpath("told-1").exists(), "steps")
-    with serving(site.folder) as site.daemon:
-        wait_for(
-            lambda: (job.told(1)["energy_j"] or 0) > first_j, "joules after the daemon's death"
-        )
-        wait_for(lambda: job.told(1)["carbon_per_step_g"], "grams of a step")
-        assert job.told(1)["why_unknown"] == ""
-        assert job.end() == 0
-        said, log = job.output
-        assert said == "trained\n"
-        assert len(log.splitlines()) == 2, log
-        assert "answers again" in log.splitlines()[1]
-        assert site.run(run)["finish_reason"] == "done"
-        spent = site.spent(run)
-        assert spent["energy_j"] == site.budget(run)["energy_j"] >= job.told(1)["energy_j"]
+    steps = job.told(1)["steps"]
+    wait_for(lambda: job.told(1)["steps"] > steps + 10, "steps without a daemon")
+    site.daemon = site.again()
+    wait_for(lambda: job.told(1)["energy_j"] > first_j, "joules after the daemon's death")
+    wait_for(lambda: job.told(1)["carbon_g"], "grams")
+    assert job.told(1)["why_unknown"] == ""
+    assert job.end() == 0
+    said, log = job.output
+    assert said == "trained\n"
+    assert len(log.splitlines()) == 2, log
+    assert "answers again" in log.splitlines()[1]
+    assert site.run(run)["finish_reason"] == "done"
+    spent = site.spent(run)
+    assert spent["energy_j"] == site.budget(run)["energy_j"] >= job.told(1)["energy_j"]
+
+
+@pytest.mark.parametrize("url", ["unix:///nowhere/w.sock", "http://head:1", ""])
+def test_without_a_daemon_a_script_is_as_it_would_be_alone(
+    gpus: FakeNvml, tmp_path: Path, url: str
+) -> None:
+    """Its output and exit status are the same, also where it fails; one line of log is more."""
+    for clean in (True, False):
+        seen = []
+        for text in (BARE, SCRIPT.replace("LOOK", "")):
+            job = Job(gpus, tmp_path / f"{clean}-{len(seen)}")
+            job.start(text, WATTMESH_URL=url)
+            status = job.end(clean=clean)
+            said, log = job.output
+            others = [line for line in log.splitlines() if not line.startswith("  File")]
+            seen.append((status, said, others))
+        bare, observed = seen
+        assert observed[:2] == bare[:2] == (0 if clean else 1, "trained\n" if clean else "")
+        more = [line for line in observed[2] if line not in bare[2]]
+        assert len(more) == 1, more
+
+
+def test_two_ranks_of_torchrun_are_one_run_with_two_gpus(site: Site, job: Job) -> None:
+    """Global rank 0 speaks, and learns of the other's GPU through the launcher's own store."""
+    url = f"unix://{site.daemon.socket}"
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+    job.start("import torch\n" + SCRIPT.replace("LOOK", EAGER), launcher=launcher, WATTMESH_URL=url)
+    both = [gpu.uuid for gpu in site.gpus.gpus]
+    wait_for(lambda: job.told(0).get("energy_per_step_j"), "joules of a step", 60)
+    run = job.told(0)["run"]
+    assert job.told(1)["run"] == run
+    wait_for(lambda: site.named(run) == both, "both GPUs", 60)
+    assert job.end() == 0
+    (line,) = [each for each in site.daemon.status()["runs"] if each["run"] == run]
+    assert (line["ranks"], line["state"]) == (2, "finished")
+    assert "speaks for the run" in job.told(1)["why_unknown"]
