@@ -113,8 +113,8 @@ def _no_catalogue(case: Case) -> Decision | None:
         return case.say(
             Action.HOLD,
             "observed",
-            "only observed: measured and accounted, never switched; `wattmesh.attach` in its script "
-            "would let it be moved.",
+            "only observed: measured and accounted, never switched; `wattmesh.attach` in its "
+            "script lets it be moved.",
         )
     order = f", nor can the order to {case.run.ordered_point} be" if case.run.ordered_point else ""
     return case.hold(

@@ -73,12 +73,16 @@ class PerStep:
 
 
 class ObservedRun:
-    """One rank's handle on an observed run; made by `observe`."""
+    """One rank's handle on an observed run; made by `observe`.
+
+    Attributes:
+        name: what people call the run. `run`: its UUID, on global rank 0; "" elsewhere.
+    """
 
     def __init__(self, name: str, launched: Launched, link: Link | None) -> None:
         """Prepare; `start` begins."""
         self.name = name
-        self.run = launched.run(os.getuid(), name)
+        self.run = launched.run(os.getuid(), name) if launched.rank == 0 else ""
         self._launched = launched
         self._link = link
         self._courier: Courier | None = None
