@@ -19,6 +19,7 @@ from tests.hook.harness import Zygote
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, OperatingPoint
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.observed import PerStep
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
 TRACE = (
@@ -241,9 +242,9 @@ def test_without_a_daemon_a_script_is_as_it_would_be_alone(gpus: FakeNvml, tmp_p
             job = Job(gpus, tmp_path / f"{clean}-{number}")
             job.start(text, WATTMESH_URL=url)
             status = job.end(clean=clean)
-            said, log = job.output
+            said, err = job.output
             # Where in the file an error was raised differs by the lines that are more.
-            seen.append((status, said, [each for each in log.splitlines() if each[:6] != "  File"]))
+            seen.append((status, said, [each for each in err.splitlines() if each[:6] != "  File"]))
         bare = seen.pop(0)
         assert bare[:2] == ((0, "trained\n") if clean else (1, ""))
         for status, said, log in seen:
@@ -275,3 +276,13 @@ def test_two_ranks_of_one_launch_are_one_run_with_two_gpus(
     (line,) = [each for each in site.daemon.status()["runs"] if each["run"] == run]
     assert (line["ranks"], line["state"]) == (2, "finished")
     assert "speaks for the run" in job.told(1)["why_unknown"]
+
+
+def test_an_amount_per_step_is_told_over_times_in_which_it_grew() -> None:
+    """Grams stand still for a minute while steps go on; that is no step without grams."""
+    step = PerStep()
+    told = []
+    for steps, amount in [(0, None), (10, 5.0), (20, 5.0), (30, 9.0), (30, 10.0), (40, 8.0)]:
+        step.note(steps, amount)
+        told.append(step.mean)
+    assert told == [None, None, None, 0.2, 0.2, 0.2]
