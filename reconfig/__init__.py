@@ -6,6 +6,10 @@ Shared with the daemon, torch-free:
     switch      the durable state machine of one switch
     wire        what a run and the daemon say to each other
 
+What a script touches that is only measured, torch-free:
+    observed                     observe: the two-line entry
+    launched, own_gpus, rank_gpus    its rank and job; its GPUs; those of the other ranks
+
 What a training script touches:
     session     attach, report, boundary, done
     reached     how far a run ever trained, for experiment trackers

@@ -232,6 +232,27 @@ def test_two_lines_put_a_plain_script_on_every_screen(site: Site, job: Job) -> N
     assert spent["energy_j"] == site.budget(run)["energy_j"] >= job.told(1)["energy_j"]
 
 
+def test_a_launch_of_the_same_job_goes_on_with_its_run(site: Site, tmp_path: Path) -> None:
+    """What failed is told as failed, and its joules stay with the run that goes on."""
+    url, seen = f"unix://{site.daemon.socket}", []
+    for number in ("0", "1"):
+        job = Job(site.gpus, tmp_path / number)
+        job.start(
+            SCRIPT.replace("LOOK", EAGER),
+            WATTMESH_URL=url,
+            TORCHELASTIC_RUN_ID="job-7",
+            TORCHELASTIC_RESTART_COUNT=number,
+        )
+        wait_for(lambda job=job: job.told().get("energy_per_step_j"), "joules of a step")
+        assert job.end(clean=number == "1") == int(number == "0")
+        seen.append((job.told(), site.run(job.told()["run"])))
+    (first, failed), (second, done) = seen
+    assert first["run"] == second["run"]
+    assert second["energy_j"] > first["energy_j"]
+    assert failed["finish_reason"] == "failed: ValueError('the data ended')"
+    assert (done["finish_reason"], done["run"]["attempt"]) == ("done", 2)
+
+
 def test_without_a_daemon_a_script_is_as_it_would_be_alone(gpus: FakeNvml, tmp_path: Path) -> None:
     """Its output and exit status are the same, also where it fails; one line of log is more."""
     dead, bad = "unix:///nowhere/w.sock", "http://head:1"

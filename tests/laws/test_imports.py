@@ -110,7 +110,9 @@ def _outside_of_hook(start: str) -> dict[str, set[str]]:
 def test_hook_imports() -> None:
     """The hook and all of ours that it reaches import what its users are told, and no more."""
     too_much = {
-        name: extra for name, extra in _outside_of_hook("wattmesh.reconfig.session").items()
+        name: extra
+        for start in ("session", "observed")
+        for name, extra in _outside_of_hook(f"wattmesh.reconfig.{start}").items()
     }
     assert {name: extra for name, extra in too_much.items() if extra} == {}
 
