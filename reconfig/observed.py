@@ -95,6 +95,7 @@ class ObservedRun:
         self._loss: float | None = None
         self._spent = Spent(why_unknown="the daemon has not answered yet")
         self._step_j, self._step_g = PerStep(), PerStep()
+        self._unknown = 0
         self._closed = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="wattmesh-observe", daemon=True)
 
@@ -250,11 +251,14 @@ class ObservedRun:
             path = f"/v1/runs/{self.run}/spent"
             answer = self._link.call("GET", path, None, CALL_LIMIT_S)
             if answer.accepted:
+                self._unknown = 0
                 self._note(Spent.from_json(answer.body), steps)
-            elif answer.status == HTTPStatus.NOT_FOUND:
-                courier.correct(self._register())  # another journal, which does not know us
+                return
+            self._unknown += answer.status == HTTPStatus.NOT_FOUND
+            if self._unknown == 1:
+                courier.correct(self._register())  # another journal may not know us
             elif self._spent.energy_j is None:
-                self._spent = Spent(why_unknown=f"the daemon answered {answer.status}")
+                self._spent = Spent(why_unknown=f"the daemon answered {answer.status} to {path}")
         except (SourceUnavailable, InputInvalid) as error:
             if self._spent.energy_j is None:
                 self._spent = Spent(why_unknown=str(error))
