@@ -15,11 +15,16 @@ import pytest
 
 from tests.daemon.process import DaemonProcess, daemon
 from tests.daemon.waiting import wait_for
+from tests.hook.daemon import FakeDaemon
 from tests.hook.harness import Zygote
-from wattmesh.reconfig import catalogue_file
+from wattmesh.reconfig import catalogue_file, observed
 from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, OperatingPoint
+from wattmesh.reconfig.launched import Launched
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.observed import PerStep
+from wattmesh.reconfig.link import Link
+from wattmesh.reconfig.observed import ObservedRun, PerStep
+from wattmesh.reconfig.own_gpus import OwnGpus
+from wattmesh.reconfig.wire import Spent
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
 TRACE = (
@@ -138,6 +143,10 @@ class Job:
         said: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return said
 
+    def measured(self) -> bool:
+        """Whether it was told what a step draws."""
+        return bool(self.told().get("energy_per_step_j"))
+
     def end(self, *, clean: bool = True) -> int:
         """Let the script come to its end; give its exit status."""
         if not clean:
@@ -243,7 +252,7 @@ def test_a_launch_of_the_same_job_goes_on_with_its_run(site: Site, tmp_path: Pat
             TORCHELASTIC_RUN_ID="job-7",
             TORCHELASTIC_RESTART_COUNT=number,
         )
-        wait_for(lambda job=job: job.told().get("energy_per_step_j"), "joules of a step")
+        wait_for(job.measured, "joules of a step")
         assert job.end(clean=number == "1") == int(number == "0")
         seen.append((job.told(), site.run(job.told()["run"])))
     (first, failed), (second, done) = seen
@@ -256,10 +265,10 @@ def test_a_launch_of_the_same_job_goes_on_with_its_run(site: Site, tmp_path: Pat
 def test_without_a_daemon_a_script_is_as_it_would_be_alone(gpus: FakeNvml, tmp_path: Path) -> None:
     """Its output and exit status are the same, also where it fails; one line of log is more."""
     dead, bad = "unix:///nowhere/w.sock", "http://head:1"
-    observed = SCRIPT.replace("LOOK", "")
+    two_more = SCRIPT.replace("LOOK", "")
     for clean, urls in {True: (dead, bad, ""), False: (dead,)}.items():
         seen = []
-        for number, (text, url) in enumerate([(BARE, ""), *((observed, url) for url in urls)]):
+        for number, (text, url) in enumerate([(BARE, ""), *((two_more, url) for url in urls)]):
             job = Job(gpus, tmp_path / f"{clean}-{number}")
             job.start(text, WATTMESH_URL=url)
             status = job.end(clean=clean)
@@ -286,7 +295,7 @@ def test_two_ranks_of_one_launch_are_one_run_with_two_gpus(
     }
     launch = zygote.start(2, environment, tmp_path, "tests.hook.observe_job:main")
     try:
-        wait_for(lambda: job.told(0).get("energy_per_step_j"), "joules of a step")
+        wait_for(job.measured, "joules of a step")
         run = job.told(0)["run"]
         assert job.told(1)["run"] == ""
         wait_for(lambda: site.named(run) == [gpu.uuid for gpu in site.gpus.gpus], "both GPUs")
@@ -307,3 +316,37 @@ def test_an_amount_per_step_is_told_over_times_in_which_it_grew() -> None:
         step.note(steps, amount)
         told.append(step.mean)
     assert told == [None, None, None, 0.2, 0.2, 0.2]
+
+
+class Forgetful(FakeDaemon):
+    """Tells what runs spent from so many introductions on."""
+
+    knows_from = 1000
+
+    def _take(self, call: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if call != "spent":
+            return super()._take(call, body)
+        if len(self.heard.registers) < self.knows_from:
+            return 404, {"error": "there is no such run", "kind": "not_found"}
+        return 200, Spent(energy_j=7.0, carbon_g=0.5).to_json()
+
+
+def test_a_run_that_is_forgotten_introduces_itself_again(
+    tmp_path: Path, socket_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal that was replaced learns of it though it never reports; an older daemon, once."""
+    monkeypatch.setattr(observed, "FIRST_LOOK_S", 0.02)
+    monkeypatch.setattr(observed, "LATER_LOOK_S", 0.02)
+    monkeypatch.setattr(observed, "own_gpus", lambda: OwnGpus(uuids=("GPU-1",)))
+    with Forgetful(socket_path, tmp_path, []) as daemon:
+        run = ObservedRun("train", Launched(), Link(str(socket_path)))
+        run.start()
+        wait_for(lambda: run.why_unknown.startswith("the daemon answered 404"), "a reason")
+        daemon.knows_from = 0
+        wait_for(lambda: run.energy_j == 7.0, "joules")
+        assert (run.carbon_g, run.why_unknown) == (0.5, "")
+        assert daemon.heard.registers[-1].gpus == ("GPU-1",)
+        daemon.knows_from = len(daemon.heard.registers) + 1
+        wait_for(lambda: len(daemon.heard.registers) == daemon.knows_from, "an introduction")
+        run.close()
+        assert [each.reason for each in daemon.heard.finishes] == ["done"]
