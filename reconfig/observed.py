@@ -45,6 +45,9 @@ log = logging.getLogger(__name__)
 FIRST_LOOK_S, LATER_LOOK_S = 0.5, 10.0
 """Between two looks at the GPUs, and two questions for the figures: at first often, then rarely."""
 
+LOOKS = 30
+"""So often a process alone looks at least: it may begin to compute on one GPU after the other."""
+
 FLUSH_S, UNHEARD_S = 3.0, 1.0
 """How long the end of the script waits for its last word to go out; less where no daemon answered
 before."""
@@ -217,10 +220,12 @@ class ObservedRun:
     def _watch(self) -> None:
         """Look for GPUs and ask for figures until the end, in a thread of its own."""
         others = RankGpus(self._launched, os.environ)
-        found, told, pause_s = OwnGpus(), False, FIRST_LOOK_S
+        found, told, pause_s, looks = OwnGpus(), False, FIRST_LOOK_S, 0
         while True:
             try:
-                before, found = found, found if found.uuids else own_gpus()
+                before, looks = found, looks + 1
+                if not found.uuids or (self._launched.world_size == 1 and looks <= LOOKS):
+                    found = _both(found, own_gpus())
                 if self._courier is None:
                     told = (told and found == before) or others.tell(found)
                     if told and found.uuids:
@@ -344,6 +349,12 @@ def observe(name: str) -> ObservedRun:
         log.warning("observe: %s is not measured: %s", known_as, error)
     _open[known_as] = run
     return run
+
+
+def _both(before: OwnGpus, now: OwnGpus) -> OwnGpus:
+    """Add two looks up: a GPU that was used is the run's."""
+    uuids = tuple(dict.fromkeys((*before.uuids, *now.uuids)))
+    return OwnGpus(uuids=uuids, why="" if uuids else now.why)
 
 
 def _phase() -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wattmesh.reconfig.bounded import within
+from wattmesh.reconfig.bounded import Attempt
 from wattmesh.reconfig.launched import Launched
 from wattmesh.reconfig.ranges import clean
 from wattmesh.reconfig.wire import GPUS_UNKNOWN
@@ -59,12 +59,21 @@ class Board:
     ours: bool = False
 
 
+_newest: list[Attempt[OwnGpus]] = []
+
+
 def own_gpus() -> OwnGpus:
     """Look now; takes at most `LOOK_S` and raises nothing."""
+    hangs = OwnGpus(why=f"NVML did not answer within {LOOK_S:g} s")
+    # A driver that hangs holds one thread, however often it is asked.
+    if _newest and not _newest[0].ended:
+        return hangs
+    _newest[:] = [Attempt(_look)]
     try:
-        return within(LOOK_S, _look, OwnGpus(why=f"NVML did not answer within {LOOK_S:.0f} s"))
+        _newest[0].done(LOOK_S)
     except Exception as error:
         return OwnGpus(why=f"its GPUs could not be looked up ({type(error).__name__}: {error})")
+    return _newest[0].answer(hangs)
 
 
 def gpu_of_rank(named: str, device: str, rank: int) -> tuple[str, str]:
@@ -93,31 +102,35 @@ def gpus_unknown(whys: Iterable[str]) -> tuple[str, ...]:
 
 def tell(boards: Sequence[Board], environment: Mapping[str, str]) -> OwnGpus:
     """Say which of the node's boards a process uses that has this environment. Pure."""
-    launched = Launched.read(environment)
-    shown = _visible(boards, environment)
-    if isinstance(shown, str):
-        return OwnGpus(why=shown)
-    ours = [each for each in shown if each.ours]
-    if len(shown) == 1:
-        meant = shown
-    elif launched.world_size > 1 and launched.local_rank is not None:
-        if launched.local_rank >= len(shown):
-            return OwnGpus(
-                why=f"its local rank is {launched.local_rank}, and {len(shown)} GPUs are visible"
-            )
-        meant = [shown[launched.local_rank]]
-        # Ranks leave contexts on the first GPU: more than one of ours is no proof of another.
-        meant = ours if len(ours) == 1 else meant
-    elif ours:
-        meant = ours
-    else:
-        return OwnGpus(
-            why=f"{len(shown)} GPUs are visible and it computes on none of them as far as NVML "
-            "says; set CUDA_VISIBLE_DEVICES"
-        )
+    meant = _meant(boards, environment)
+    if isinstance(meant, str):
+        return OwnGpus(why=meant)
     if any(each.sliced for each in meant):
         return OwnGpus(why=MIG)
     return OwnGpus(uuids=tuple(each.uuid for each in meant))
+
+
+def _meant(boards: Sequence[Board], environment: Mapping[str, str]) -> Sequence[Board] | str:
+    """Give the boards that are meant, or why that is not known."""
+    launched = Launched.read(environment)
+    ours = [each for each in boards if each.ours]
+    if ours and launched.world_size == 1:
+        return ours
+    shown = _visible(boards, environment)
+    if isinstance(shown, str) or len(shown) == 1:
+        return shown
+    local = launched.local_rank
+    if launched.world_size == 1 or local is None:
+        return (
+            f"{len(shown)} GPUs are visible and it computes on none of them as far as NVML says; "
+            "set CUDA_VISIBLE_DEVICES"
+        )
+    if local >= len(shown):
+        return f"its local rank is {local}, and {len(shown)} GPUs are visible"
+    # Ranks often leave a context on the first GPU: one elsewhere is no proof, but a doubt.
+    if ours and shown[local] not in ours:
+        return f"its local rank means {shown[local].uuid}, and NVML lists it on {ours[0].uuid}"
+    return [shown[local]]
 
 
 def _visible(boards: Sequence[Board], environment: Mapping[str, str]) -> list[Board] | str:
@@ -148,7 +161,7 @@ def _visible(boards: Sequence[Board], environment: Mapping[str, str]) -> list[Bo
 def _entry(boards: Sequence[Board], entry: str) -> Board | str | None:
     """Give the board that one entry means; None: none, a text: why it is not known."""
     if entry.isascii() and entry.isdecimal():
-        return boards[int(entry)] if int(entry[:9]) < len(boards) else None
+        return next(iter(boards[int(entry) :]), None) if len(entry) < 10 else None
     if entry.startswith("MIG-"):
         return MIG
     meant = [each for each in boards if entry.startswith("GPU-") and each.uuid.startswith(entry)]

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.daemon.waiting import wait_for
 from wattmesh.reconfig import own_gpus
 from wattmesh.reconfig.launched import Launched
 from wattmesh.reconfig.own_gpus import Board, OwnGpus, gpu_of_rank, gpus_unknown, tell
@@ -41,6 +43,7 @@ SRUN = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "2"}
         (NODE, {VISIBLE: "NoDevFiles"}, "no GPU"),
         (NODE, {VISIBLE: "GPU-aa"}, "no GPU"),
         (NODE, {VISIBLE: "9" * 5000}, "no GPU"),
+        (NODE, {VISIBLE: "00000000001"}, "no GPU"),
         (NODE, {VISIBLE: "\u00b2"}, "no GPU"),
         (NODE, {VISIBLE: "1,1"}, "twice"),
         ((), {VISIBLE: "0"}, "no GPU"),
@@ -55,9 +58,9 @@ SRUN = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "2"}
         (NODE, {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, "3 GPUs"),
         ((A, replace(B, ours=True), C), {}, ["aa22"]),
         ((A, replace(B, ours=True), replace(C, ours=True)), {}, ["aa22", "bb33"]),
-        ((A, B, replace(C, ours=True)), {VISIBLE: "0,1"}, "2 GPUs are visible"),
-        # It tells of ranks too, but for contexts that they leave on the first GPU.
-        ((A, B, replace(C, ours=True)), TORCHRUN, ["bb33"]),
+        (tuple(replace(each, ours=each is MIXED[2]) for each in MIXED), {}, ["bb33"]),
+        # Of a rank it proves nothing: many leave a context on the first GPU.
+        ((A, B, replace(C, ours=True)), TORCHRUN, "NVML lists it on GPU-bb33"),
         ((replace(A, ours=True), replace(B, ours=True), C), TORCHRUN, ["aa22"]),
         # Where boards differ CUDA counts by speed, which NVML does not know.
         (MIXED, {VISIBLE: "0"}, "CUDA_DEVICE_ORDER=PCI_BUS_ID"),
@@ -108,6 +111,25 @@ def test_a_real_library_is_read_and_let_go(tmp_path: Path) -> None:
     assert second == f"{fake.gpu(1).uuid} "
     assert "MIG slice" in sliced
     assert "could not be looked up" in lost
+
+
+def test_a_driver_that_hangs_holds_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is asked; once it answers, so does the look."""
+    go_on, begun = threading.Event(), []
+
+    def hangs() -> OwnGpus:
+        begun.append(1)
+        go_on.wait()
+        return OwnGpus(uuids=("GPU-aa11",))
+
+    monkeypatch.setattr(own_gpus, "LOOK_S", 0.01)
+    monkeypatch.setattr(own_gpus, "_look", hangs)
+    for _ in range(3):
+        assert own_gpus.own_gpus().why == "NVML did not answer within 0.01 s"
+    assert begun == [1]
+    go_on.set()
+    monkeypatch.setattr(own_gpus, "LOOK_S", 30.0)
+    wait_for(lambda: own_gpus.own_gpus().uuids == ("GPU-aa11",), "an answer")
 
 
 def torch_that(**cuda: Any) -> SimpleNamespace:
