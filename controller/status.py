@@ -160,7 +160,11 @@ def why_unread(pulse: Pulse, row: RunRow) -> str:
     """Say why nothing was read of a run."""
     if not _power_source(pulse):
         return "Power is not read: set a source in the daemon's settings ([power])."
-    return unread(pulse, row) or "Nothing of its GPUs has been booked yet."
+    if why := unread(pulse, row):
+        return why
+    if not any(row.gpus):
+        return "It named no GPU, and no process of it was seen on one."
+    return "Nothing of its GPUs has been booked yet."
 
 
 def unread(pulse: Pulse, row: RunRow) -> str:
