@@ -323,7 +323,7 @@ def test_a_relay_passes_on_the_calls_of_runs_alone(served: Served, tmp_path: Pat
         )
         assert line["energy_j"] is line["carbon_g"] is None
         assert line["unread"] == spent["why_unknown"]
-        assert spent["why_unknown"].startswith("Power is not read: ")
+        assert spent["why_unknown"].startswith("It named no GPU")
         beat, lives = f"/v1/runs/{facts.RUN}/heartbeat", json.dumps(facts.heartbeat()).encode()
         assert job.call("POST", beat, lives, limit_s=10.0).status == 200
         for method, wrong in (("GET", "/v1/status"), ("POST", "/v1/freeze"), ("GET", "/")):

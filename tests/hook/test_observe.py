@@ -97,11 +97,6 @@ class Site:
         body: dict[str, Any] = self.daemon.get(f"/v1/runs/{run}").body
         return body
 
-    def spent(self, run: str) -> dict[str, Any]:
-        """What it spent."""
-        body: dict[str, Any] = self.daemon.get(f"/v1/runs/{run}/spent").body
-        return body
-
     def budget(self, run: str) -> dict[str, Any]:
         """One run as the budget has it."""
         runs = self.daemon.get("/v1/budget").body["runs"]
@@ -237,8 +232,7 @@ def test_two_lines_put_a_plain_script_on_every_screen(site: Site, job: Job) -> N
     assert len(log.splitlines()) == 2, log
     assert "answers again" in log.splitlines()[1]
     assert site.run(run)["finish_reason"] == "done"
-    spent = site.spent(run)
-    assert spent["energy_j"] == site.budget(run)["energy_j"] >= job.told(1)["energy_j"]
+    assert site.budget(run)["energy_j"] >= job.told(1)["energy_j"]
 
 
 def test_a_launch_of_the_same_job_goes_on_with_its_run(site: Site, tmp_path: Path) -> None:
