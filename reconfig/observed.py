@@ -220,24 +220,25 @@ class ObservedRun:
     def _watch(self) -> None:
         """Look for GPUs and ask for figures until the end, in a thread of its own."""
         others = RankGpus(self._launched, os.environ)
-        found, told, pause_s, looks = OwnGpus(), False, FIRST_LOOK_S, 0
-        while True:
+        found, looks, pause_s = OwnGpus(), 0, 0.0
+        while not self._closed.wait(pause_s):
             try:
-                before, looks = found, looks + 1
+                looks += 1
                 if not found.uuids or (self._launched.world_size == 1 and looks <= LOOKS):
                     found = _both(found, own_gpus())
-                if self._courier is None:
-                    told = (told and found == before) or others.tell(found)
-                    if told and found.uuids:
-                        return
-                else:
-                    self._name_gpus(found, others)
-                    self._ask(self._courier)
+                if self._turn(found, others):
+                    return
             except Exception as error:
                 log.debug("observe: %s", error, exc_info=True)
-            if self._closed.wait(pause_s):
-                return
-            pause_s = min(2 * pause_s, LATER_LOOK_S)
+            pause_s = min(max(2 * pause_s, FIRST_LOOK_S), LATER_LOOK_S)
+
+    def _turn(self, found: OwnGpus, others: RankGpus) -> bool:
+        """Pass on which GPUs were found, and hear; say whether nothing is left to be done."""
+        if self._courier is None:
+            return not others.offered or (others.tell(found) and bool(found.uuids))
+        self._name_gpus(found, others)
+        self._ask(self._courier)
+        return False
 
     def _name_gpus(self, own: OwnGpus, others: RankGpus) -> None:
         """Introduce the run anew where more is known of its GPUs."""
