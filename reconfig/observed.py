@@ -46,7 +46,7 @@ FIRST_LOOK_S, LATER_LOOK_S = 0.5, 10.0
 """Between two looks at the GPUs, and two questions for the figures: at first often, then rarely."""
 
 LOOKS = 30
-"""So often a process alone looks at least: it may begin to compute on one GPU after the other."""
+"""So often a process alone looks, also once it has found one: it may begin to compute on others."""
 
 FLUSH_S, UNHEARD_S = 3.0, 1.0
 """How long the end of the script waits for its last word to go out; less where no daemon answered

@@ -15,7 +15,7 @@ from wattmesh.controller.api.desk import Call, Desk, NotFound
 from wattmesh.controller.api.flagged import audit_json, catalogue_json, decision_json, switch_json
 from wattmesh.controller.books import audit as audits
 from wattmesh.controller.books import budget as budgets
-from wattmesh.controller.books.budget import BudgetView
+from wattmesh.controller.books.budget import BudgetView, ClusterLine
 from wattmesh.controller.books.spending import spending
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.runs import RunRow
@@ -101,12 +101,9 @@ def spent(desk: Desk, call: Call) -> Spent:
     row = desk.run(call.path["run"], call.peer)
     line = budgets.line_of(row.run, desk.journal.ledger.lately(row.run))
     carbon_g = None if line.unpriced_j and not line.carbon_g else line.carbon_g
-    why = ""
-    if not line.energy_j:
-        why = why_unread(desk.pulse, row)
-    elif carbon_g is None:
-        several = len(line.carbon) > 1
-        why = "Its grams are in several signals." if several else "Its joules have no grams yet."
+    why = why_unread(desk.pulse, row) if not line.energy_j else ""
+    if line.energy_j and carbon_g is None:
+        why = _why_no_grams(desk, line)
     return Spent(
         energy_j=line.energy_j or None,
         carbon_g=carbon_g if line.energy_j else None,
@@ -117,6 +114,15 @@ def spent(desk: Desk, call: Call) -> Spent:
         flags=line.flags,
         why_unknown=why,
     )
+
+
+def _why_no_grams(desk: Desk, line: ClusterLine) -> str:
+    """Say why joules have no one figure of grams."""
+    if len(line.carbon) > 1:
+        return "Its grams are in several signals, which are never added."
+    if not _signal(desk):
+        return "Joules have no grams: set a signal in the daemon's settings ([carbon.accounting])."
+    return "Its joules have no grams yet."
 
 
 def why(desk: Desk, call: Call) -> dict[str, Any]:

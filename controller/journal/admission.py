@@ -221,6 +221,11 @@ def _check_letters(letters: int, message: Register, uid: int) -> None:
         )
 
 
+def knows_more(row: Row[Any], message: Register) -> bool:
+    """Whether a launch says other things of its GPUs than when it introduced itself before."""
+    return any(getattr(row, name) != said for name, said in registered_gpus(message).items())
+
+
 def name_gpus(
     connection: Connection, message: Register, uid: int, *, now: datetime, node: str = HERE
 ) -> None:

@@ -23,6 +23,7 @@ from wattmesh.controller.journal.admission import (
     find_run,
     first_row,
     go_on,
+    knows_more,
     make_room,
     name_gpus,
     speaker,
@@ -146,7 +147,7 @@ class RunStore:
                     seen_at, _ = self.liveness.seen(Known.of(row))
                     succeed(connection, row, message, now, to_us(seen_at))
                 elif not row.finish_reason or row.finish_reason.startswith(EXPIRED):
-                    more = OBSERVED in message.capabilities and to_text(message.gpus) != row.gpus
+                    more = OBSERVED in message.capabilities and knows_more(row, message)
                     taken = more or bool(row.finish_reason)
                     go_on(connection, row)
                     if more:

@@ -119,10 +119,8 @@ class Job:
         self.gpus, self.out = gpus, out
         out.mkdir(exist_ok=True)
 
-    def start(
-        self, text: str, *, launcher: tuple[str, ...] = (), gpu: int = 0, **more: str
-    ) -> None:
-        """Start a script that computes on a GPU, or on that of its local rank."""
+    def start(self, text: str, *, gpu: int = 0, **more: str) -> None:
+        """Start a script that computes on a GPU."""
         script = self.out / "train.py"
         script.write_text(text)
         with (self.out / "out").open("wb") as said, (self.out / "err").open("wb") as log:
