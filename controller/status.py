@@ -121,7 +121,7 @@ def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunL
     expected = expected_flags(pulse, row)
     trains = row.state == "live" and not row.stopped
     said = [decision.reason] if decision and trains and decision.reason else []
-    said += [_unread(pulse, row)] if trains else []
+    said += [unread(pulse, row)] if trains else []
     return RunLine(
         name=row.name,
         run=row.run,
@@ -133,7 +133,7 @@ def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunL
         tokens=row.tokens,
         tokens_total=row.tokens_total or (catalogue.tokens_total if catalogue else 0),
         loss=row.loss,
-        layout=str(row.layout),
+        layout="" if row.observed else str(row.layout),
         ranks=len(row.ranks),
         world_size=row.world_size,
         point=point.id if point else "",
@@ -156,14 +156,25 @@ def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunL
     )
 
 
-def _unread(pulse: Pulse, row: RunRow) -> str:
-    """Say which GPUs a run uses that nobody ever read; "" when there are none."""
-    unread = pulse.gpus.unread(row) if pulse.gpus else []
-    if not unread:
-        return ""
-    more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
+def why_unread(pulse: Pulse, row: RunRow) -> str:
+    """Say why nothing was read of a run."""
+    if not _power_source(pulse):
+        return "Power is not read: set a source in the daemon's settings ([power])."
+    if why := unread(pulse, row):
+        return why
+    if not any(row.gpus):
+        return "It named no GPU, and no process of it was seen on one."
+    return "Nothing of its GPUs has been booked yet."
+
+
+def unread(pulse: Pulse, row: RunRow) -> str:
+    """Say which GPUs a run uses that nobody ever read, or why it names none; "" else."""
+    dark = pulse.gpus.unread(row) if pulse.gpus else []
+    if not dark:
+        return f"Not all its GPUs are known: {row.gpus_unknown}." if row.gpus_unknown else ""
+    more = f" and {len(dark) - 1} more" if len(dark) > 1 else ""
     return (
-        f"Nobody reads {unread[0]}{more} of the GPUs that it registered; start `wattmesh agent` on "
+        f"Nobody reads {dark[0]}{more} of the GPUs that it registered; start `wattmesh agent` on "
         "their nodes, or mend what the job says of its GPUs."
     )
 
@@ -371,4 +382,5 @@ def _activity(row: RunRow, switch: SwitchRow | None, frozen: str, pulse: Pulse) 
         return "switching"
     if frozen:
         return "frozen"
-    return "observed" if pulse.settings.mode.value == "observe" else "holding"
+    only_observed = row.observed or pulse.settings.mode.value == "observe"
+    return "observed" if only_observed else "holding"

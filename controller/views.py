@@ -243,7 +243,8 @@ class RunLine:
         state: live (heard lately, whatever its steps take), lost (not heard for a while), finished.
         activity: the STATE column: holding, switching, frozen, lost, finished, observed, stopped
             (its newest launch was asked to stop and left; another may go on from there).
-        layout: short name, e.g. `dp2 tp2`. `point`: catalogue id; "" when at none of them.
+        layout: short name, e.g. `dp2 tp2`; "" of a run that is only observed, for it is not known,
+            and `ranks` are then its GPUs. `point`: catalogue id; "" when at none of them.
         j_per_token: of the point it is at, as the catalogue says; None when at no point.
         slack_s: what the deadline guard had to spare at the newest decision.
         sentence: the newest decision's reason.

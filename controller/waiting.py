@@ -28,6 +28,8 @@ def waits_for(row: RunRow, now: datetime) -> str:
     if row.state != "live" or row.finish_reason:
         return ""
     since_s = last_step_s(row, now)
+    if row.observed and since_s is None:
+        return ""  # nobody promised to tell steps
     began_s = max(0.0, (now - row.incarnation_at).total_seconds())
     quiet_s = began_s if since_s is None else since_s
     if quiet_s <= max(QUIET_S, STEPS * (row.step_s or 0.0)):

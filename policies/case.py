@@ -20,6 +20,9 @@ from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, Release
 IN_PLACE = "in_place"
 """Capability of a run that changes its layout within its processes."""
 
+OBSERVED = "observed"
+"""Capability of a run whose script only lets itself be measured."""
+
 LEAST_TOLD = 0.01
 """Share of speed in reserve below which a sentence does not mention it."""
 

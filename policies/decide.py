@@ -12,7 +12,7 @@ from math import isfinite
 
 from wattmesh.policies.asleep import asleep
 from wattmesh.policies.automatic import automatic
-from wattmesh.policies.case import LEAST_TOLD, Case, examine
+from wattmesh.policies.case import LEAST_TOLD, OBSERVED, Case, examine
 from wattmesh.policies.constraints import usable
 from wattmesh.policies.decision import Action, Decision, Observation, RunView
 from wattmesh.policies.guard import Guard
@@ -109,6 +109,13 @@ def _no_catalogue(case: Case) -> Decision | None:
     """Hold a run of which no points are known."""
     if case.run.catalogue is not None:
         return None
+    if OBSERVED in case.run.capabilities:
+        return case.say(
+            Action.HOLD,
+            "observed",
+            "only observed: measured and accounted, never switched; `wattmesh.attach` in its "
+            "script lets it be moved.",
+        )
     order = f", nor can the order to {case.run.ordered_point} be" if case.run.ordered_point else ""
     return case.hold(
         "no_catalogue",

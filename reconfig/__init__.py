@@ -7,6 +7,10 @@ Shared with the daemon, torch-free:
     wire        what a run and the daemon say to each other
     itinerary   layouts that a run is walked through, one order at a time
 
+What a script touches that is only measured, torch-free:
+    observed                     observe: the two-line entry
+    launched, own_gpus, rank_gpus    its rank and job; its GPUs; those of the other ranks
+
 What a training script touches:
     session     attach, report, boundary, done
     reached     how far a run ever trained, for experiment trackers

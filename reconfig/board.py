@@ -128,9 +128,9 @@ class Board:
         found = self.peek("failure")
         return None if found is None else str(found)
 
-    def introduce(self, gpu: str) -> None:
-        """Make this process and its device known to its peers."""
-        self.put(f"peer/{self.rank}", Peer.here(self.rank, gpu).to_json())
+    def introduce(self, gpu: str, gpu_unknown: str = "") -> None:
+        """Make this process and its device, or why that is not known, known to its peers."""
+        self.put(f"peer/{self.rank}", Peer.here(self.rank, gpu, gpu_unknown).to_json())
 
     def peers(self) -> dict[int, Peer]:
         """Every rank's process, as far as they have introduced themselves."""

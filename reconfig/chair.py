@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
 
 from wattmesh.reconfig import ranges, reached
 from wattmesh.reconfig.attempt import Claim
@@ -17,8 +16,11 @@ from wattmesh.reconfig.folder import RunFolder, read_json
 from wattmesh.reconfig.generation import Generation
 from wattmesh.reconfig.job import Job
 from wattmesh.reconfig.launch_phase import LaunchPhase
+from wattmesh.reconfig.launched import scheduler_key
 from wattmesh.reconfig.link import Link
 from wattmesh.reconfig.outbox import Outbox
+from wattmesh.reconfig.own_gpus import gpus_unknown
+from wattmesh.reconfig.peers import Peer
 from wattmesh.reconfig.reporter import Reporter, Silent
 from wattmesh.reconfig.start import Begun, Wanted, first_generation
 from wattmesh.reconfig.switch import SwitchState
@@ -30,15 +32,6 @@ CAPABILITIES = ("in_place", "parking")
 
 FIXED_DATA_PARALLEL = "fixed_data_parallel"
 """The run keeps its data parallel degree: its loader cannot seek by global sample."""
-
-
-def scheduler_key(environment: Mapping[str, str]) -> str:
-    """Name the job as its scheduler does, and as its nodes find it in their processes' cgroups.
-
-    `slurm:<job id>`, `pod:<uid>` (the pod's own, through the downward API), or "" outside both.
-    """
-    job, pod = environment.get("SLURM_JOB_ID", ""), environment.get("POD_UID", "")
-    return f"slurm:{job}" if job else f"pod:{pod}" if pod else ""
 
 
 class Chair:
@@ -92,7 +85,7 @@ class Chair:
                 layout=generation.layout,
                 ranks=generation.ranks,
                 world_size=self._board.launched,
-                gpus=tuple(peers),
+                gpus=tuple(each.gpu for each in peers),
                 supersedes=identity.supersedes,
                 scheduler_key=scheduler_key(os.environ),
                 step=generation.step,
@@ -100,7 +93,10 @@ class Chair:
                 tokens_total=job.tokens_total,
                 boundary_every=min(job.boundary_every, ranges.NEVER),
                 checkpoint_digest=generation.digest,
-                capabilities=_capabilities(job),
+                capabilities=(
+                    *_capabilities(job),
+                    *gpus_unknown(each.gpu_unknown for each in peers),
+                ),
                 pid=os.getpid(),
                 host=socket.gethostname(),
             ),
@@ -111,11 +107,11 @@ class Chair:
         courier.start()
         return courier
 
-    def _all_peers(self) -> list[str]:
-        """GPU of every rank, once all have introduced themselves."""
+    def _all_peers(self) -> list[Peer]:
+        """Every rank's process and GPU, once all have introduced themselves."""
         while len(found := self._board.peers()) < self._board.launched:
             time.sleep(POLL_S)
-        return [found[rank].gpu for rank in sorted(found)]
+        return [found[rank] for rank in sorted(found)]
 
     def raise_above(self, floor: int) -> int:
         """Take a higher attempt number (the courier asks) and let the other ranks know."""

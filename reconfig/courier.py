@@ -54,6 +54,8 @@ class Courier:
         outbox: Outbox,
         fence: Fence,
         phase: Callable[[], str] = str,
+        *,
+        takes_orders: bool = True,
     ) -> None:
         """Prepare to speak for the launch that `register` introduces.
 
@@ -63,6 +65,7 @@ class Courier:
             outbox: where reports are kept until acknowledged.
             fence: what stands behind the attempt number.
             phase: what the launch is doing now.
+            takes_orders: ask for them.
         """
         self._link = link
         self._register = register
@@ -83,13 +86,26 @@ class Courier:
         self._idle = threading.Event()
         self._poster = threading.Thread(target=self._post, name="wattmesh-post", daemon=True)
         self._asker = threading.Thread(target=self._ask, name="wattmesh-order", daemon=True)
+        self._takes_orders = takes_orders
+        self._corrected: Register | None = None
         self._heartbeats = Heartbeats(link, self._heartbeat, self._be_silent)
 
     def start(self) -> None:
         """Begin to talk."""
         self._poster.start()
-        self._asker.start()
+        if self._takes_orders:
+            self._asker.start()
         self._heartbeats.start()
+
+    @property
+    def registered(self) -> bool:
+        """Whether the daemon knows this launch, as far as was heard."""
+        return self._registered.is_set()
+
+    def correct(self, register: Register) -> None:
+        """Introduce the same launch anew: more is known of it by now."""
+        self._corrected = register
+        self._wake.set()
 
     def progress(self, message: Progress) -> None:
         """Replace the newest progress."""
@@ -158,6 +174,10 @@ class Courier:
 
     def _post_next(self) -> bool:
         """Send whatever is due first; wait a moment when nothing is. Say whether one answered."""
+        corrected, self._corrected = self._corrected, None
+        if corrected is not None:
+            self._register = replace(corrected, attempt=self._register.attempt)
+            self._registered.clear()
         entry = self._outbox.head()
         if self._silenced.is_set():
             self._stop.wait(LONGEST_PAUSE_S)

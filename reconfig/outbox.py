@@ -29,12 +29,12 @@ class Entry:
 class Outbox:
     """A durable queue of messages in one folder; used by one thread."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open the queue and take up what is left in it."""
+    def __init__(self, folder: Path | None) -> None:
+        """Open the queue and take up what is left in it; without a folder it is kept in memory."""
         self._folder = folder
         self._queue: deque[Entry] = deque()
         self._number = 0
-        if folder.is_dir():
+        if folder is not None and folder.is_dir():
             for path in sorted(folder.glob("*.json")):
                 self._take_up(path)
 
@@ -48,14 +48,7 @@ class Outbox:
 
     def add(self, kind: str, body: dict[str, Any]) -> None:
         """Queue a message, on disk where that works; a full disk must not stop reporting."""
-        self._number += 1
-        path: Path | None = self._folder / f"{self._number:08d}.json"
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            durable.write_text(self._folder / f"{self._number:08d}.json", _text(kind, body))
-        except OSError as error:
-            log.warning("a %s report is kept in memory only: %s", kind, error)
-            path = None
+        path = None if self._folder is None else self._written(self._folder, kind, body)
         self._queue.append(Entry(kind, body, path))
 
     def done(self) -> None:
@@ -63,6 +56,18 @@ class Outbox:
         entry = self._queue.popleft()
         if entry.path is not None:
             entry.path.unlink(missing_ok=True)
+
+    def _written(self, folder: Path, kind: str, body: dict[str, Any]) -> Path | None:
+        """Write a message down; None where the disk does not take it."""
+        self._number += 1
+        path = folder / f"{self._number:08d}.json"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            durable.write_text(path, _text(kind, body))
+        except OSError as error:
+            log.warning("a %s report is kept in memory only: %s", kind, error)
+            return None
+        return path
 
     def _take_up(self, path: Path) -> None:
         """Read an entry that an earlier launch left; an unreadable one is dropped aloud."""

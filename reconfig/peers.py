@@ -25,6 +25,7 @@ class Peer(Message):
     """One rank's process.
 
     Attributes:
+        gpu: its device; "" where that is not known, `gpu_unknown` says why, or where it has none.
         started: kernel ticks since boot, which tells a reused pid apart.
         pids: which kernel and namespace its pid belongs to; two hosts may share a name.
     """
@@ -34,10 +35,11 @@ class Peer(Message):
     pid: int
     started: int
     gpu: str = ""
+    gpu_unknown: str = ""
     pids: str = ""
 
     @classmethod
-    def here(cls, rank: int, gpu: str) -> Self:
+    def here(cls, rank: int, gpu: str, gpu_unknown: str = "") -> Self:
         """Describe this very process."""
         pid = os.getpid()
         _, started = _stat(pid)
@@ -47,6 +49,7 @@ class Peer(Message):
             pid=pid,
             started=started,
             gpu=gpu,
+            gpu_unknown=gpu_unknown,
             pids=f"{boot_id()} {_pid_namespace()}",
         )
 

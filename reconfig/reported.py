@@ -6,13 +6,13 @@ Invariant: a count is given back as it is, or refused; a loss that is not finite
 import logging
 import math
 import operator
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.job import Job
 from wattmesh.reconfig.ranges import shown
+
+if TYPE_CHECKING:  # a job needs torch, and an observed script may have none
+    from wattmesh.reconfig.job import Job
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def whole(value: Any, name: str) -> int:
     return int(number)
 
 
-def counted(value: Any, name: str, job: Job) -> int:
+def counted(value: Any, name: str, job: "Job") -> int:
     """Give a count as it was reported; of a run that is only observed at most that.
 
     Raises:
@@ -66,8 +66,8 @@ def loss(value: Any) -> float | None:
 
 def _number(value: Any) -> int | float | None:
     """A finite number; None for anything else. A tensor is waited for, where it is on a device."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach()
+    # Torch warns of a tensor that wants a gradient and is made a number.
+    value = value.detach() if hasattr(value, "detach") else value
     try:
         return operator.index(value)
     except (TypeError, ValueError, RuntimeError):

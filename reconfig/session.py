@@ -42,6 +42,7 @@ from wattmesh.reconfig.job import Build, Job, Probe
 from wattmesh.reconfig.launcher import heed_sigterm, refuse, write_outcome
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.member import Member
+from wattmesh.reconfig.own_gpus import gpu_of_rank
 from wattmesh.reconfig.pace import Pace
 from wattmesh.reconfig.reached import Reached
 from wattmesh.reconfig.reporter import Pump, Reporter, Silent
@@ -380,7 +381,8 @@ def attach(
         backend: another choice, as torch takes it; needs one for CPU tensors, as in
             "cpu:gloo,cuda:gloo" for ranks that share a GPU, which NCCL does not serve.
         deadlines: seconds per phase before the watchdog ends a rank.
-        gpu_uuid: this rank's device, for the daemon's accounting; "" where it has none.
+        gpu_uuid: this rank's device, for the daemon's accounting, as NVML names it; "" looks for it
+            where `device` is "cuda", and what is not found is said in the log and in `status`.
         initial_ranks: who begins; None takes the first `layout.world_size` ranks.
         keep: how many checkpoints stay.
         save: the job's own checkpointer: called with the state and the step on every rank, it
@@ -399,7 +401,7 @@ def attach(
     deadlines = deadlines or Deadlines()
     folder = walker.folder_of(checkpoint_dir)
     board = Board.connect(deadlines.wake_s)
-    board.introduce(gpu_uuid)
+    board.introduce(*gpu_of_rank(gpu_uuid, device, board.rank))
     job = Job(
         name=name,
         board=board,

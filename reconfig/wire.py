@@ -28,6 +28,13 @@ Devices = Annotated[tuple[ranges.Device, ...], ranges.Many(ranges.MOST_RANKS)]
 Capabilities = Annotated[tuple[ranges.Label, ...], ranges.Many(64)]
 Evidence = Annotated[dict[str, Any], ranges.Open(names=64, values=256, deepest=4, longest=1000)]
 
+OBSERVED = "observed"
+"""Capability of a run that is measured and accounted and no more: its layout is not known, so its
+`layout` and `ranks` say how many GPUs it has, or processes, and nothing else."""
+
+GPUS_UNKNOWN = "gpus unknown: "
+"""Begins the capability that says why a run did not name a GPU: a sentence for people follows."""
+
 HEARTBEAT_S = 5.0
 """Between two heartbeats, where the daemon does not say."""
 
@@ -82,7 +89,7 @@ class Register(Message):
         gpus: device UUID per global rank ("" where the device has none).
         step, tokens: where training stands; `tokens_total`: the target, 0 when not known.
         capabilities: what this run can do, e.g. "in_place", "restart", "parking",
-            "fixed_data_parallel".
+            "fixed_data_parallel", `OBSERVED`, `GPUS_UNKNOWN`.
     """
 
     run: ranges.RunId
@@ -255,6 +262,29 @@ class Finish(Message):
     tokens: ranges.Tokens
     reason: ranges.Said
     loss: ranges.Loss | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent(Message):
+    """What a run drew and emitted so far, as the daemon accounts it.
+
+    Attributes:
+        energy_j: None while nothing was read of it. `carbon_g`: its grams, None while they are not
+            known, or in several signals, which are never added; `signal`: what they are told in.
+        unpriced_j: of its joules, those that have no grams (yet).
+        unobserved_s, upper_j: time that nobody measured, and the most drawn in it.
+        flags: what any of it is beside measured: estimated, provisional, simulated.
+        why_unknown: why a figure is None, as a sentence for people; "" when both are known.
+    """
+
+    energy_j: float | None = None
+    carbon_g: float | None = None
+    signal: str = ""
+    unpriced_j: float = 0.0
+    unobserved_s: float = 0.0
+    upper_j: float = 0.0
+    flags: tuple[str, ...] = ()
+    why_unknown: str = ""
 
 
 @cache

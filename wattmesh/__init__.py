@@ -8,9 +8,9 @@ The map:
     controller/    when things happen, and remembering them
     migrations/    the journal's past shapes
 
-Importing this package costs nothing: the names a training script uses (`attach`, `Session`,
-`State`, `Layout`, `Ranks`, `Written`) are loaded on first touch, so that the daemon, which shares
-the package, never meets torch.
+Importing this package costs nothing: the names a training script uses (`observe`, `attach`,
+`Session`, `State`, `Layout`, `Ranks`, `Written`) are loaded on first touch, so that the daemon,
+which shares the package, never meets torch, and neither does a script that is only observed.
 """
 
 from importlib import import_module
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from wattmesh.reconfig.foreign import Written
     from wattmesh.reconfig.layout import Layout, Ranks
+    from wattmesh.reconfig.observed import ObservedRun, observe
     from wattmesh.reconfig.session import Session, attach
     from wattmesh.reconfig.state import Position, State
 
@@ -29,12 +30,25 @@ _LAZY = {
     "Ranks": "wattmesh.reconfig.layout",
     "Position": "wattmesh.reconfig.state",
     "Written": "wattmesh.reconfig.foreign",
+    "ObservedRun": "wattmesh.reconfig.observed",
     "Session": "wattmesh.reconfig.session",
     "State": "wattmesh.reconfig.state",
     "attach": "wattmesh.reconfig.session",
+    "observe": "wattmesh.reconfig.observed",
 }
 
-__all__ = ["Layout", "Position", "Ranks", "Session", "State", "Written", "__version__", "attach"]
+__all__ = [
+    "Layout",
+    "ObservedRun",
+    "Position",
+    "Ranks",
+    "Session",
+    "State",
+    "Written",
+    "__version__",
+    "attach",
+    "observe",
+]
 
 
 def __getattr__(name: str) -> Any:

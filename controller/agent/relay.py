@@ -29,7 +29,9 @@ log = logging.getLogger(__name__)
 
 ATTESTED_UID = "Wattmesh-Attested-Uid"
 
-PASSED = re.compile(r"/v1/runs/[^/]{1,200}/(register|progress|heartbeat|transitions|finish|order)")
+PASSED = re.compile(
+    r"/v1/runs/[^/]{1,200}/(register|progress|heartbeat|transitions|finish|order|spent)"
+)
 TARGET = re.compile(r"/[!-~]*")
 HEAD_LIMIT_BYTES = 32 << 10
 BODY_LIMIT_BYTES = 1 << 20
@@ -146,9 +148,12 @@ class Relay:
         try:
             async with asyncio.timeout(REQUEST_LIMIT_S):
                 body = await reader.readexactly(head.length)
-            reply = await asyncio.get_running_loop().run_in_executor(
-                self._workers, self._passed_on, head, body, uid
-            )
+            # Refused only now: whoever still sends a body hears of no answer.
+            reply = NOT_PASSED
+            if head.passed:
+                reply = await asyncio.get_running_loop().run_in_executor(
+                    self._workers, self._passed_on, head, body, uid
+                )
         finally:
             self._calls.give_back(uid)
         await _write(writer, reply, closing=head.closes)
@@ -212,16 +217,19 @@ class _Head:
 
     @property
     def refusal(self) -> Reply | None:
-        """Why it is not passed on; None: it is."""
+        """Why its body cannot be read; None: it can."""
         length = self.fields.get("content-length", "0")
         if "transfer-encoding" in self.fields or not (length.isascii() and length.isdecimal()):
             return _problem(411, "send a body with its Content-Length", "invalid")
         if len(length) > 8 or int(length) > BODY_LIMIT_BYTES:
             return _problem(413, f"the body has more than {BODY_LIMIT_BYTES} bytes", "invalid")
-        passed = self.method in ("GET", "POST") and PASSED.fullmatch(urlsplit(self.target).path)
-        if not passed:
-            return _problem(404, "the agent passes on the calls of runs only", "not_found")
         return None
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is a call of a run."""
+        path = urlsplit(self.target).path
+        return self.method in ("GET", "POST") and PASSED.fullmatch(path) is not None
 
 
 async def _write(writer: asyncio.StreamWriter, reply: Reply, *, closing: bool) -> None:
@@ -239,3 +247,6 @@ async def _write(writer: asyncio.StreamWriter, reply: Reply, *, closing: bool) -
 
 def _problem(status: int, sentence: str, kind: str) -> Reply:
     return Reply(status=status, content=json.dumps({"error": sentence, "kind": kind}).encode())
+
+
+NOT_PASSED = _problem(404, "the agent passes on the calls of runs only", "not_found")

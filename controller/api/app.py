@@ -45,6 +45,7 @@ from wattmesh.reconfig.wire import (
     Progress,
     Register,
     Registered,
+    Spent,
     Transition,
 )
 
@@ -135,6 +136,13 @@ CALLS = (
             ("wait", "seconds to wait for an order, 0 to 60"),
             ("plan", "the plan already known; wait for another one"),
         ),
+    ),
+    CallSpec(
+        method="GET",
+        path="/v1/runs/{run}/spent",
+        handler=reading.spent,
+        relayed=True,
+        answer=Spent,
     ),
     CallSpec(
         method="POST",

@@ -21,11 +21,12 @@ from wattmesh.controller.api.desk import Call, Desk, NotFound
 from wattmesh.controller.api.speaking import speaking
 from wattmesh.controller.api.workers import Workers
 from wattmesh.controller.journal.run_nodes import ANY, HERE
-from wattmesh.controller.journal.runs import Forgotten
+from wattmesh.controller.journal.runs import Forgotten, RunPlan
 from wattmesh.controller.journal.values import one_line
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import FINAL
 from wattmesh.reconfig.wire import (
+    OBSERVED,
     PROTOCOL,
     Beaten,
     Finish,
@@ -66,7 +67,7 @@ def register(desk: Desk, call: Call) -> dict[str, Any]:
             owner_uid=call.peer.uid,
             now=desk.now,
             epoch=epoch,
-            plan=desk.plan_for(message.name),
+            plan=_plan(desk, message),
             most=desk.pulse.settings.api.runs_per_user,
             node=call.peer.node,
             doubted=desk.pulse.trusted.held_s() > 0,
@@ -84,6 +85,14 @@ def register(desk: Desk, call: Call) -> dict[str, Any]:
     every_s = desk.journal.runs.liveness.heartbeat_s
     welcome: dict[str, Any] = replace(answer, mode=mode.value, heartbeat_s=every_s).to_json()
     return welcome
+
+
+def _plan(desk: Desk, message: Register) -> RunPlan:
+    """Give what the settings say of a run; one whose layout is not known is at no point."""
+    plan = desk.plan_for(message.name)
+    if OBSERVED in message.capabilities:
+        return replace(plan, catalogue=None, baseline="")
+    return plan
 
 
 def heartbeat(desk: Desk, call: Call) -> Beaten:

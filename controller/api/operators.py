@@ -128,6 +128,11 @@ def _check_switchable(desk: Desk, row: RunRow, point: str) -> None:
         Conflict: what has to be done first.
         InputInvalid: no such point.
     """
+    if row.observed:
+        raise InputInvalid(
+            f"{row.name} is only observed, so nothing can be switched; `wattmesh.attach` in its "
+            "script lets it be moved"
+        )
     if row.catalogue is None:
         raise InputInvalid(
             f"{row.name} has no catalogue, so there is no point to switch to; name one in "

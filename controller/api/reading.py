@@ -7,6 +7,7 @@ journal does not.
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from wattmesh.controller import marks
@@ -14,7 +15,7 @@ from wattmesh.controller.api.desk import Call, Desk, NotFound
 from wattmesh.controller.api.flagged import audit_json, catalogue_json, decision_json, switch_json
 from wattmesh.controller.books import audit as audits
 from wattmesh.controller.books import budget as budgets
-from wattmesh.controller.books.budget import BudgetView
+from wattmesh.controller.books.budget import BudgetView, ClusterLine
 from wattmesh.controller.books.spending import spending
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.runs import RunRow
@@ -23,9 +24,10 @@ from wattmesh.controller.planner.view import PlanAnswer, no_look, plan_answer
 from wattmesh.controller.report.reopening import reopenings
 from wattmesh.controller.report.reported import accounting_signal, bounds_of
 from wattmesh.controller.signals.lines import carbon_line, forecast_view, preview
-from wattmesh.controller.status import cycle_line, last_known, run_line, status
+from wattmesh.controller.status import cycle_line, last_known, run_line, status, why_unread
 from wattmesh.controller.views import ForecastView, StatusView, as_json
 from wattmesh.errors import JournalUnavailable, RetryLater
+from wattmesh.reconfig.wire import Spent
 from wattmesh.telemetry.carbon import signal_quality
 from wattmesh.telemetry.readings import flags_of
 
@@ -92,6 +94,35 @@ def run(desk: Desk, call: Call) -> dict[str, Any]:
         "process": row.pid,
         "switches": _story(desk, row, limit)[1],
     }
+
+
+def spent(desk: Desk, call: Call) -> Spent:
+    """Tell a run what it drew and emitted so far, over all its launches."""
+    row = desk.run(call.path["run"], call.peer)
+    line = budgets.line_of(row.run, desk.journal.ledger.lately(row.run))
+    carbon_g = None if line.unpriced_j and not line.carbon_g else line.carbon_g
+    why = why_unread(desk.pulse, row) if not line.energy_j else ""
+    if line.energy_j and carbon_g is None:
+        why = _why_no_grams(desk, line)
+    return Spent(
+        energy_j=line.energy_j or None,
+        carbon_g=carbon_g if line.energy_j else None,
+        signal=line.carbon[0].signal if len(line.carbon) == 1 else "",
+        unpriced_j=line.unpriced_j,
+        unobserved_s=line.unobserved_s,
+        upper_j=line.upper_j,
+        flags=line.flags,
+        why_unknown=why,
+    )
+
+
+def _why_no_grams(desk: Desk, line: ClusterLine) -> str:
+    """Say why joules have no one figure of grams."""
+    if len(line.carbon) > 1:
+        return "Its grams are in several signals, which are never added."
+    if not _signal(desk):
+        return "Joules have no grams: set a signal in the daemon's settings ([carbon.accounting])."
+    return "Its joules have no grams yet."
 
 
 def why(desk: Desk, call: Call) -> dict[str, Any]:
@@ -176,7 +207,15 @@ def budget(desk: Desk, call: Call) -> BudgetView:
         for each in spending(desk.journal, settings.budget, zone, now, signal=signal, bounds=bounds)
     )
     pue, covered = settings.site.pue_milli() / 1000, desk.pulse.gpu_coverage
-    return budgets.budget(desk.journal, now, signal, periods, pue=pue, covered=covered)
+    return budgets.budget(
+        desk.journal,
+        now,
+        signal,
+        periods,
+        pue=pue,
+        covered=covered,
+        why_unread=partial(why_unread, desk.pulse),
+    )
 
 
 def audit(desk: Desk, call: Call) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Invariant: every figure is a sum of rows that an audit (audit.py) prints; the li
 its total exactly; a saving names its baseline, and is None while it cannot be told.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -38,6 +38,7 @@ class RunBudget:
     """What one run spent and saved.
 
     Attributes:
+        energy_j: None where nothing was read of it, `unread` says why: a sentence, "" else.
         carbon: grams of its priced slots, by signal; `carbon_g`: the same where there is one
             signal, None where there are several, for they are never added.
         unpriced_j: joules that have no grams yet.
@@ -64,7 +65,7 @@ class RunBudget:
     name: str
     state: str
     tokens: int
-    energy_j: float
+    energy_j: float | None
     carbon_g: float | None
     unpriced_j: float
     unobserved_s: float
@@ -93,6 +94,7 @@ class RunBudget:
     meter_scope: str = ""
     scope_note: str = ""
     pue_note: str = ""
+    unread: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +186,7 @@ def budget(
     *,
     pue: float = 1.0,
     covered: tuple[int, int] = (0, 0),
+    why_unread: Callable[[RunRow], str] = lambda row: "Nothing was read of it.",
 ) -> BudgetView:
     """Add everything up.
 
@@ -194,6 +197,7 @@ def budget(
         periods: as `wattmesh.controller.books.spending` gives them.
         pue: as the settings have it.
         covered: see `BudgetView`.
+        why_unread: why nothing was read of a run; asked where that is so.
 
     Raises:
         JournalUnavailable: the journal does not answer.
@@ -203,6 +207,10 @@ def budget(
     closed = journal.ledger.closed_runs()
     savings = {row.run: run_saving(journal, row, closed) for row in rows}
     runs = tuple(run_budget(journal, row, totals, savings[row.run], pue=pue) for row in rows)
+    runs = tuple(
+        replace(told, unread=why_unread(row)) if told.energy_j is None else told
+        for told, row in zip(runs, rows, strict=True)
+    )
     simulated = {name for run in runs for name in run.simulated}
     whole = line_of("total", totals)
     if "simulated" in whole.flags:
@@ -252,8 +260,8 @@ def run_budget(
         name=run.name,
         state=run.state,
         tokens=run.tokens,
-        energy_j=line.energy_j,
-        carbon_g=line.carbon_g,
+        energy_j=line.energy_j or None,
+        carbon_g=line.carbon_g if line.energy_j else None,
         unpriced_j=line.unpriced_j,
         unobserved_s=line.unobserved_s,
         upper_j=line.upper_j,

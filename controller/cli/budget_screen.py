@@ -225,6 +225,8 @@ def _notes(run: Row) -> Text:
     notes += _split(run)
     notes += _kinds(run["qualities"])
     notes += [run[name] for name in ("scope_note", "pue_note") if run[name]]
+    if run.get("unread"):
+        notes.append(run["unread"].rstrip("."))
     if run["unpriced_j"]:
         notes.append(f"{words.joules(run['unpriced_j'], flags)} have no grams yet")
     if run["unobserved_s"]:

@@ -77,7 +77,7 @@ def _row(run: RunRow, now: datetime) -> Sequence[str | Text]:
     return (
         Text(run.name, style=STRONG),
         words.count(run.step),
-        str(run.layout),
+        words.UNKNOWN if run.observed else str(run.layout),
         _ago(run.last_seen_at, now),
         f"{state}{frozen}",
     )

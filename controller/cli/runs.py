@@ -40,7 +40,7 @@ def runs(
     print_lines(
         table(COLUMNS, [_row(each) for each in rows])
         if rows
-        else ["no run has registered yet; `wattmesh.attach(...)` in a training script does it"]
+        else ["no run has registered yet; `wattmesh.observe(...)` in a training script does it"]
     )
 
 

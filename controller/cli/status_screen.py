@@ -191,7 +191,7 @@ def _runs(view: Mapping[str, Any]) -> list[Text | str]:
     if view.get("never_read"):
         return [styled(("runs are not known: the journal has not been read yet", WARN))]
     if not view["runs"]:
-        return [styled(("no run is attached", DIM), ": `wattmesh.attach(...)` registers one")]
+        return [styled(("no run is attached", DIM), ": `wattmesh.observe(...)` registers one")]
     more = sum(view.get("lost_more", {}).values())
     tail = [styled((f"and {more} more lost runs: `wattmesh runs` lists them", DIM))] if more else []
     return [*table(RUN_COLUMNS, [_row(run) for run in view["runs"]]), *tail]
@@ -206,7 +206,7 @@ def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
         Text(run["name"], style=STRONG),
         words.count(run["step"]),
         run["point"] or words.UNKNOWN,
-        run["layout"],
+        run["layout"] or words.UNKNOWN,
         gpus,
         words.UNKNOWN if run["clock_mhz"] is None else f"{run['clock_mhz']} MHz",
         words.rate(run["tokens_per_s"]),

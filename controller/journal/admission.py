@@ -12,7 +12,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, bindparam, case, func, select, update
 
 from wattmesh.controller.journal.frozen_catalogue import to_stored
-from wattmesh.controller.journal.introduced import incarnation_row, registered
+from wattmesh.controller.journal.introduced import (
+    incarnation_row,
+    registered,
+    registered_gpus,
+)
 from wattmesh.controller.journal.liveness import Known, Liveness
 from wattmesh.controller.journal.run_nodes import HERE
 from wattmesh.controller.journal.run_row import RunPlan
@@ -210,6 +214,10 @@ def check_launches(
             f"run {message.run} was launched {launches} times within an hour, and no more are "
             "kept: see why it ends; it trains on, and is let in again as the hour passes"
         )
+    _check_letters(letters, message, uid)
+
+
+def _check_letters(letters: int, message: Register, uid: int) -> None:
     if letters and letters + len(to_text(message.gpus)) > MOST_NAMED:
         raise RetryLater(
             f"launches of uid {uid} named GPUs with {letters} letters within an hour, and no more "
@@ -224,6 +232,30 @@ def _around(now: datetime) -> dict[str, int]:
     that was a year ahead shuts nobody out for a year.
     """
     return {"since_us": to_us(now - NEW_RUNS_TIME), "until_us": to_us(now + NEW_RUNS_TIME)}
+
+
+def knows_more(row: Row[Any], message: Register) -> bool:
+    """Whether a launch says other things of its GPUs than when it introduced itself before."""
+    return any(getattr(row, name) != said for name, said in registered_gpus(message).items())
+
+
+def name_gpus(
+    connection: Connection, message: Register, uid: int, *, now: datetime, node: str = HERE
+) -> None:
+    """Let a launch name its GPUs after all: it knows more of itself than when it began.
+
+    Raises:
+        RetryLater: so much was told of GPUs within an hour.
+    """
+    asked = {"uid": uid, "node": node, **_around(now), "which": message.run}
+    _check_letters(connection.execute(_LAUNCHES, asked).one()[1], message, uid)
+    known = registered_gpus(message)
+    change_run(connection, message.run, **known)
+    connection.execute(
+        update(INCARNATIONS)
+        .where(INCARNATIONS.c.incarnation == message.incarnation)
+        .values(gpus=known["gpus"])
+    )
 
 
 def check_newer(

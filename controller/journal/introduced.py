@@ -19,6 +19,17 @@ def first_mark(message: Register, now: datetime) -> dict[str, Any]:
     }
 
 
+def registered_gpus(message: Register) -> dict[str, Any]:
+    """Give the columns that say which GPUs a launch has; it may name them later than it begins."""
+    return {
+        "layout": to_text(message.layout.to_dict()),
+        "ranks": to_text(message.ranks),
+        "world_size": message.world_size,
+        "gpus": to_text(message.gpus),
+        "capabilities": to_text(message.capabilities),
+    }
+
+
 def registered(message: Register, now: datetime) -> dict[str, Any]:
     """Give the columns that every register sets."""
     return {
@@ -26,10 +37,7 @@ def registered(message: Register, now: datetime) -> dict[str, Any]:
         "incarnation": message.incarnation,
         "attempt": message.attempt,
         "seq": 0,
-        "layout": to_text(message.layout.to_dict()),
-        "ranks": to_text(message.ranks),
-        "world_size": message.world_size,
-        "gpus": to_text(message.gpus),
+        **registered_gpus(message),
         "step": message.step,
         "tokens": message.tokens,
         "tokens_total": message.tokens_total,
@@ -42,7 +50,6 @@ def registered(message: Register, now: datetime) -> dict[str, Any]:
         "incarnation_at": to_us(now),
         "finished_at": None,
         "finish_reason": "",
-        "capabilities": to_text(message.capabilities),
         "host": message.host,
         "pid": message.pid,
         "scheduler_key": message.scheduler_key,

@@ -320,6 +320,10 @@ class LedgerStore:
         """Sum everything ever booked: single slots and what was rolled up."""
         return self._sums.totals()
 
+    def lately(self, run: str) -> tuple[TotalRow, ...]:
+        """Sum everything of one run, as it was a moment ago: what every run may ask for itself."""
+        return self._sums.lately(run)
+
     def between(
         self, start: datetime, end: datetime, run: str | None = None
     ) -> tuple[TotalRow, ...]:

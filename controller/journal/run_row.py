@@ -13,6 +13,7 @@ from wattmesh.controller.journal.stored import sound
 from wattmesh.controller.journal.values import from_us, to_layout
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.wire import GPUS_UNKNOWN, OBSERVED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,17 @@ class RunRow:
         """The GPUs that its ranks use, as far as it named them; parked ranks use none."""
         ranks = set(self.ranks)
         return frozenset(gpu for rank, gpu in enumerate(self.gpus) if gpu and rank in ranks)
+
+    @property
+    def observed(self) -> bool:
+        """Whether it is only measured and accounted, so that nobody knows its layout."""
+        return OBSERVED in self.capabilities
+
+    @property
+    def gpus_unknown(self) -> str:
+        """Why it did not name all its GPUs, as it says; "" where it says nothing."""
+        said = (each for each in self.capabilities if each.startswith(GPUS_UNKNOWN))
+        return next(said, "").removeprefix(GPUS_UNKNOWN)
 
     @property
     def stopped(self) -> bool:

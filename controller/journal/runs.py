@@ -23,7 +23,9 @@ from wattmesh.controller.journal.admission import (
     find_run,
     first_row,
     go_on,
+    knows_more,
     make_room,
+    name_gpus,
     speaker,
     speaking,
     succeed,
@@ -54,7 +56,7 @@ from wattmesh.controller.journal.values import (
 )
 from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.reconfig.ranges import clean
-from wattmesh.reconfig.wire import Finish, Progress, Register, Registered
+from wattmesh.reconfig.wire import OBSERVED, Finish, Progress, Register, Registered
 
 __all__ = [
     "EXPIRED",
@@ -150,8 +152,11 @@ class RunStore:
                     seen_at, _ = self.liveness.seen(Known.of(row))
                     succeed(connection, row, message, now, to_us(seen_at))
                 elif not row.finish_reason or row.finish_reason.startswith(EXPIRED):
-                    taken = bool(row.finish_reason)
+                    more = OBSERVED in message.capabilities and knows_more(row, message)
+                    taken = more or bool(row.finish_reason)
                     go_on(connection, row)
+                    if more:
+                        name_gpus(connection, message, owner_uid, now=now, node=node)
                     change_run(connection, message.run, attempt=max(row.attempt, message.attempt))
                     _seen(connection, message, now)
                 else:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from wattmesh.policies.case import examine
+from wattmesh.policies.case import OBSERVED, examine
 from wattmesh.policies.decision import Observation, PlanView, Rung, RunView
 from wattmesh.policies.ladder import NAMES
 from wattmesh.policies.menu import menu
@@ -102,6 +102,8 @@ def _not_known(run: RunView) -> str:
     """Say what is not known of the run."""
     if not run.live:
         return "it does not report, so what is left of it is not known"
+    if OBSERVED in run.capabilities:
+        return "its script only lets it be observed, so its layout is not known"
     if run.catalogue is None:
         return f"it has no catalogue; name one in the settings as runs.{run.name}.catalogue"
     return "its layout is not a point of its catalogue" if run.current is None else ""

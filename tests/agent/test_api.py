@@ -320,6 +320,14 @@ def test_a_relay_passes_on_the_calls_of_runs_alone(served: Served, tmp_path: Pat
         assert served.journal.runs.all(served.clock.wall)[0].owner_uid == os.geteuid()
         order = job.call("GET", f"/v1/runs/{facts.RUN}/order?wait=0", limit_s=10.0)
         assert order.json()["order"] is None
+        spent = job.call("GET", f"/v1/runs/{facts.RUN}/spent", limit_s=10.0).json()
+        assert (spent["energy_j"], spent["carbon_g"]) == (None, None)
+        (line,) = (
+            Link(f"unix://{served.socket}").call("GET", "/v1/budget", limit_s=10.0).json()["runs"]
+        )
+        assert line["energy_j"] is line["carbon_g"] is None
+        assert line["unread"] == spent["why_unknown"]
+        assert spent["why_unknown"].startswith("It named no GPU")
         beat, lives = f"/v1/runs/{facts.RUN}/heartbeat", json.dumps(facts.heartbeat()).encode()
         assert job.call("POST", beat, lives, limit_s=10.0).status == 200
         for method, wrong in (("GET", "/v1/status"), ("POST", "/v1/freeze"), ("GET", "/")):

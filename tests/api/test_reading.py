@@ -92,6 +92,38 @@ def test_trouble_names_what_needs_a_human_and_what_to_do(served: Served) -> None
         assert any(words in each for each in said), (words, said)
 
 
+def test_an_observed_run_names_its_gpus_when_it_knows_them(served: Served) -> None:
+    """Until then the screen says why it does not; it has no layout, and owes nobody a step.
+
+    The twin: what an attached run said of itself is not overwritten by a later introduction.
+    """
+
+    def line() -> dict[str, Any]:
+        (run,) = served.get("/v1/status").body["runs"]
+        return dict(run)
+
+    known: dict[str, Any] = {"ranks": (0,), "world_size": 1, "capabilities": ("observed",)}
+    served.register(**known, gpus=("",))
+    assert (line()["layout"], line()["point"], line()["activity"]) == ("", "", "observed")
+    assert "not known" not in line()["sentence"]
+    why = ("observed", "gpus unknown: 8 GPUs are visible")
+    served.register(**known | {"capabilities": why}, gpus=("",))
+    assert line()["sentence"] == "Not all its GPUs are known: 8 GPUs are visible."
+    spent = served.get(f"/v1/runs/{facts.RUN}/spent").body
+    assert (spent["energy_j"], spent["why_unknown"][:18]) == (None, "Power is not read:")
+    served.register(**known | {"ranks": (0, 1), "world_size": 2}, gpus=("G1", "G2"))
+    assert (line()["sentence"], line()["ranks"]) == ("", 2)
+    assert served.journal.runs.all(served.clock.wall)[0].gpus == ("G1", "G2")
+    served.clock.pass_s(25.0)
+    served.post(f"/v1/runs/{facts.RUN}/heartbeat", facts.heartbeat(phase="training"))
+    served.clock.pass_s(25.0)
+    served.post(f"/v1/runs/{facts.RUN}/heartbeat", facts.heartbeat(phase="training"))
+    served.clock.pass_s(25.0)
+    assert (line()["state"], line()["waits_for"]) == ("live", "")
+    served.register(gpus=("G9",) * 4)
+    assert served.journal.runs.all(served.clock.wall)[0].gpus == ("G1", "G2")
+
+
 def test_a_run_that_takes_no_step_says_what_it_waits_for(served: Served) -> None:
     """Since its last step, with when it was heard last and in which phase; no trouble for anybody.
 

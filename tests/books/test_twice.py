@@ -43,7 +43,7 @@ def booked_over_true(sites: Sites, folder: Path, first: str) -> float:
     site.price(END_S)
     (run,) = budget(site.journal, moment(END_S), "").runs
     assert run.unobserved_s < 4 * 10
-    return run.energy_j / (1_600.0 * END_S)
+    return (run.energy_j or 0.0) / (1_600.0 * END_S)
 
 
 @pytest.mark.parametrize("first", ["n1", ""])

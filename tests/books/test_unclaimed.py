@@ -378,7 +378,11 @@ def gap(sites: Sites, folder: Path, readers: tuple[str, str]) -> Mapping[str, fl
     site.report(now)
     site.price(now)
     (run,) = budget(site.journal, moment(now), "").runs
-    return {"booked_j": run.energy_j, "unobserved_s": run.unobserved_s, "true_j": 1_600.0 * now}
+    return {
+        "booked_j": run.energy_j or 0.0,
+        "unobserved_s": run.unobserved_s,
+        "true_j": 1_600.0 * now,
+    }
 
 
 @pytest.mark.parametrize("readers", [("n1", "n2"), ("", "n1")])

@@ -96,6 +96,16 @@ def test_joules_without_a_price_are_not_zero_grams() -> None:
     assert " 0 g" not in text
 
 
+def test_a_run_of_which_nothing_was_read_shows_no_figure_and_why() -> None:
+    """Unknown is never zero: neither 0 g nor 0 J."""
+    why = "Nobody reads GPU-1 of the GPUs that it registered."
+    blind = run(energy_j=None, carbon_g=None, unread=why, saved_g=None, settled=False)
+    shown = plain(budget_screen.screen(view(blind)))
+    line = next(each for each in shown.splitlines() if each.startswith("llama-8b"))
+    assert line.split()[1] == "-"
+    assert why.rstrip(".") in shown
+
+
 def test_an_unsettled_saving_is_not_told() -> None:
     """A run whose baseline is behind shows a dash, is named, and adds nothing to the sum."""
     behind = run(saved_g=None, settled=False, bound_g=None, unpriced_j=1234.0)

@@ -144,7 +144,7 @@ def test_old_rows_are_said_to_be_old() -> None:
 
 def test_no_run_says_how_to_get_one() -> None:
     """An empty table is a sentence with the next step."""
-    assert "wattmesh.attach" in plain(status_screen.screen(facts.status(runs=())))
+    assert "wattmesh.observe" in plain(status_screen.screen(facts.status(runs=())))
 
 
 def test_the_story_tells_a_switch_once_and_with_what_it_took() -> None:

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.journal.build import T0, UID, after, register
+from wattmesh.controller.journal import sums as journal_sums
 from wattmesh.controller.journal.coverage import extend
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.ledger import EmissionRow, TokenMark, TotalRow
@@ -130,6 +131,25 @@ def test_kept_sums_are_those_of_everything(
             journal.ledger.book([replace(ENERGY, **place, energy_mj=energy_mj)], [])
             journal.ledger.emit([replace(EMISSION, **place, carbon_ug=carbon_ug)])
         assert journal.ledger.totals() == Sums(journal.database).totals()
+
+
+def test_what_every_run_may_ask_for_itself_is_one_look_for_all(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is what all sums have of the run, and is kept for some times what the look took."""
+
+    def whole(run: str) -> tuple[TotalRow, ...]:
+        return tuple(row for row in journal.ledger.totals() if row.run == run)
+
+    monkeypatch.setattr(journal_sums, "LOOKS", 0)
+    journal.ledger.book([replace(ENERGY, run=run) for run in ("a", "b")], [])
+    assert journal.ledger.lately("a") == whole("a") != ()
+    assert journal.ledger.lately("c") == ()
+    monkeypatch.setattr(journal_sums, "LOOKS", 1e9)
+    before = journal.ledger.lately("b")
+    later = replace(ENERGY, run="b", slot_start=T0 + SLOT, slot_end=T0 + 2 * SLOT)
+    journal.ledger.book([later], [])
+    assert journal.ledger.lately("b") == before != whole("b")
 
 
 def test_a_roll_up_by_another_process_is_seen_at_once(journal: Journal) -> None:

@@ -88,12 +88,17 @@ def test_spoilt_map_is_caught(tmp_path: Path) -> None:
 
 
 def test_hook_needs_no_torch_wheel(built: Path) -> None:
-    """A plain install asks for the hook's three packages: clusters carry their own torch."""
+    """A plain install asks for the hook's four packages: clusters carry their own torch."""
     with zipfile.ZipFile(built) as archive:
         (name,) = (each for each in archive.namelist() if each.endswith("dist-info/METADATA"))
         metadata = message_from_string(archive.read(name).decode())
     plain = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
-    assert {line.split(">")[0] for line in plain} == {"numpy", "safetensors", "xxhash"}
+    assert {line.split(">")[0] for line in plain} == {
+        "numpy",
+        "nvidia-ml-py",
+        "safetensors",
+        "xxhash",
+    }
 
 
 def test_every_module_imports(installed: Installed) -> None:

@@ -181,6 +181,7 @@ def test_an_order_that_is_fulfilled_keeps_the_run_there() -> None:
     ("changes", "kind", "advice"),
     [
         ({"catalogue": None}, "no_catalogue", "runs.llama.catalogue"),
+        ({"catalogue": None, "capabilities": ("observed",)}, "observed", "`wattmesh.attach`"),
         ({"current": None, "layout": LAYOUT_C.layout}, "unknown_point", "wattmesh switch llama"),
         ({"tokens_total": 0}, "no_target", "tokens_total"),
         ({"deadline": None}, "no_deadline", "runs.llama.deadline"),

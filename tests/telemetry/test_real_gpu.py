@@ -7,6 +7,7 @@ from statistics import median
 
 import pytest
 
+from wattmesh.reconfig.own_gpus import own_gpus
 from wattmesh.telemetry.burst import burst
 from wattmesh.telemetry.nvml import ENERGY, POWER_INSTANT, TOTAL_ENERGY, Nvml, NvmlFailed
 from wattmesh.telemetry.nvml_source import NvmlSource
@@ -88,3 +89,15 @@ def _powers(nvml: Nvml, uuid: str, seconds: float) -> list[float]:
         powers.append(nvml.power_w(uuid))
         time.sleep(0.01)
     return powers
+
+
+def test_a_process_that_computes_finds_its_own_gpu(nvml: Nvml) -> None:
+    """As torch names it once CUDA is used, in NVML's words."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    held = torch.zeros(1, device="cuda")
+    found = own_gpus()
+    print(found, held.device)
+    assert len(found.uuids) == 1
+    assert set(found.uuids) <= set(nvml.uuids())
