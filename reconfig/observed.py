@@ -141,9 +141,13 @@ class ObservedRun:
             loss: of this step; a tensor on a device is waited for, what is not finite is not known.
         """
         self._steps += 1
-        self._tokens = min(self._tokens + reported.at_most(tokens), ranges.MOST_TOKENS)
-        self._samples = min(self._samples + reported.at_most(samples), ranges.MOST_TOKENS)
-        self._loss = reported.loss(loss)
+        self._loss = None
+        try:
+            self._tokens = min(self._tokens + reported.at_most(tokens), ranges.MOST_TOKENS)
+            self._samples = min(self._samples + reported.at_most(samples), ranges.MOST_TOKENS)
+            self._loss = reported.loss(loss)
+        except Exception as error:  # an object of the script's that does not let itself be read
+            log.debug("observe: a step was reported that cannot be read: %r", error)
         self._pace.note(time.monotonic(), self._tokens)
         if self._courier is not None:
             self._courier.progress(self._progress())

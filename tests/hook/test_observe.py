@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.daemon import waiting
 from tests.daemon.process import DaemonProcess, daemon
-from tests.daemon.waiting import wait_for
 from tests.hook.daemon import FakeDaemon
 from tests.hook.harness import Zygote
 from wattmesh.reconfig import catalogue_file, observed
@@ -77,6 +79,8 @@ SCRIPT = BARE.replace(
         (out / f"new-{gpu}").replace(out / f"told-{gpu}")""",
 )
 """The same with two lines more, and what it is told written down."""
+
+wait_for = partial(waiting.wait_for, limit_s=60.0)
 
 EAGER = """\
 from wattmesh.reconfig import observed
@@ -341,5 +345,11 @@ def test_a_run_that_is_forgotten_introduces_itself_again(
         assert daemon.heard.registers[-1].gpus == ("GPU-1",)
         daemon.knows_from = len(daemon.heard.registers) + 1
         wait_for(lambda: len(daemon.heard.registers) == daemon.knows_from, "an introduction")
+        odd = SimpleNamespace(detach=None)  # to call it raises
+        for tokens, loss in ((512, 2.5), (odd, odd), ("many", [1.0]), (float("nan"), float("inf"))):
+            run.report(tokens=tokens, samples=tokens, loss=loss)
+        wait_for(lambda: [each.step for each in daemon.heard.progress][-1:] == [4], "progress")
+        newest = daemon.heard.progress[-1]
+        assert (newest.tokens, newest.samples, newest.loss) == (512, 512, None)
         run.close()
         assert [each.reason for each in daemon.heard.finishes] == ["done"]
