@@ -234,7 +234,7 @@ def test_a_lasting_fault_ends_after_three_tries(
         asked(neso, NOW)
     assert words in str(caught.value)
     assert len(grid.asked) == 3
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 20
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_headers_that_never_end_meet_the_deadline(neso: Neso, grid: GridServer) 
     began_s = time.monotonic()
     with pytest.raises(SourceUnavailable):
         asked(neso, NOW)
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 20
     grid.released.set()
     deadline_s = time.monotonic() + 10
     while time.monotonic() < deadline_s:
