@@ -38,7 +38,7 @@ def read_secret(key: str, path: Path) -> str:
     return secret
 
 
-def no_credential(key: str, path: Path, why: str) -> FixInput:
+def no_credential(key: str, path: Path, why: str | None) -> FixInput:
     """Say what to do about a credential that the service does not have."""
     return FixInput(
         f"{key}: the service has no credential {path.name} ({why}): put it into "

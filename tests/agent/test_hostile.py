@@ -1,4 +1,4 @@
-"""Hostile deliveries at the agents' door, a fixed number (`make fuzz` has no end); hostile answers."""
+"""Hostile deliveries at the agents' door (`make fuzz` has no end), and a hostile answer."""
 
 import socket
 import threading
