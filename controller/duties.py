@@ -107,14 +107,16 @@ class CycleDuty:
     def _follow_clock(self) -> None:
         """Let everything follow what the wall clock was stepped by; remember it as an event."""
         runs, trusted = self._journal.runs, self._pulse.trusted
+        leads = self._pulse.epoch is not None  # else another daemon's runs are its own matter
         for step in trusted.take_steps():
             log.warning("%s", step.sentence)
             runs.liveness.shift(step.step_s)
-            runs.doubtful.follow(step.step_s)
+            if leads:
+                runs.doubtful.follow(step.step_s)
             self._on_clock_step()
             remember(self._journal, self._pulse, "clock_step", step.sentence)
         try:
-            runs.doubtful.settle(trusted=trusted.held_s() == 0)
+            runs.doubtful.settle(trusted=not leads or trusted.held_s() == 0)
         except JournalUnavailable as error:
             log.warning("the dates of runs that began under a wrong clock stand: %s", error)
 

@@ -19,11 +19,11 @@ import pytest
 from tests.agent.ledgers import T0, counter, row
 from tests.api import facts
 from tests.api.conftest import Served, open_folder, served
-from tests.api.stranger import STRANGER, as_stranger, needs_root
+from tests.api.stranger import STRANGER, as_stranger, connecting, needs_root
 from tests.daemon.process import Answer
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.agent.knowledge import Told
-from wattmesh.controller.agent.link import LONGEST_ANSWER, Link
+from wattmesh.controller.agent.link import Link
 from wattmesh.controller.agent.relay import ATTESTED_UID, MOST_CONNECTIONS_PER_USER, Relay
 from wattmesh.controller.api import attested, handshakes
 from wattmesh.controller.api.agents_server import AgentsServer
@@ -425,22 +425,19 @@ def reached(remote: Remote) -> bool:
         return False
 
 
-def test_an_answer_of_the_controller_that_has_no_end_fills_no_memory(tmp_path: Path) -> None:
-    """As much as is ever answered is taken, and not one byte more."""
-    lengths = (LONGEST_ANSWER, LONGEST_ANSWER + 1)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "c.sock"))
-        listener.listen()
-
-        def answer() -> None:
-            for length in lengths:
-                client, _ = listener.accept()
-                with client, suppress(OSError):
-                    client.recv(4096)
-                    client.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + bytes(length))
-
-        threading.Thread(target=answer, daemon=True).start()
-        link = Link(f"unix://{tmp_path}/c.sock")
-        assert len(link.call("GET", "/", limit_s=60.0).content) == lengths[0]
-        with pytest.raises(SourceUnavailable, match="an endless answer"):
-            link.call("GET", "/", limit_s=60.0)
+@needs_root
+def test_nobody_but_an_agent_says_whose_call_it_is(served: Served) -> None:
+    """Else the owner of a job would speak for every other, and as root. The twin: as itself."""
+    run = f"/v1/runs/{facts.RUN}/register"
+    body = json.dumps(facts.register()).encode()
+    with connecting(served.socket, STRANGER) as connect:
+        for said, status in (
+            (f"{ATTESTED_UID}: 0", 403),
+            (f"{ATTESTED_UID}: 7", 403),
+            ("X: 0", 200),
+        ):
+            with connect() as opened:
+                head = f"POST {run} HTTP/1.1\r\nHost: w\r\n{said}\r\nContent-Length: {len(body)}"
+                opened.sendall(head.encode() + b"\r\nConnection: close\r\n\r\n" + body)
+                assert opened.recv(64).split()[1] == str(status).encode(), said
+    assert served.journal.runs.all(served.clock.wall)[0].owner_uid == STRANGER

@@ -1,9 +1,17 @@
-"""A fixed number of hostile deliveries at the agents' door; `make fuzz` has no end."""
+"""Hostile deliveries at the agents' door (`make fuzz` has no end), and a hostile answer."""
+
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
 
 from benchmarks.hostile import agents
 from benchmarks.hostile.__main__ import SEED, report_of
 from wattmesh.controller import fleet
-from wattmesh.errors import InputInvalid
+from wattmesh.controller.agent.link import LONGEST_ANSWER, Link
+from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.telemetry.delivery import Report
 
 COUNT = 300
@@ -33,3 +41,24 @@ def test_the_door_as_it_was_let_them_in() -> None:
             broken += 1
     assert broken > 0
     assert agents.hostile("15:3") != agents.hostile("15:4")
+
+
+def test_an_answer_of_the_controller_that_has_no_end_fills_no_memory(tmp_path: Path) -> None:
+    """As much as is ever answered is taken, and not one byte more."""
+    lengths = (LONGEST_ANSWER, LONGEST_ANSWER + 1)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "c.sock"))
+        listener.listen()
+
+        def answer() -> None:
+            for length in lengths:
+                client, _ = listener.accept()
+                with client, suppress(OSError):
+                    client.recv(4096)
+                    client.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + bytes(length))
+
+        threading.Thread(target=answer, daemon=True).start()
+        link = Link(f"unix://{tmp_path}/c.sock")
+        assert len(link.call("GET", "/", limit_s=60.0).content) == lengths[0]
+        with pytest.raises(SourceUnavailable, match="an endless answer"):
+            link.call("GET", "/", limit_s=60.0)

@@ -97,6 +97,7 @@ HOSTILE_ROWS = [
     own(upper_mj=-(2**62)),
     own(slot_start=T0.replace(year=1971)),
     own(slot_end=T0.replace(year=9999)),
+    own(slot_start=T0 - timedelta(days=401), slot_end=T0),
     own(slot_start=T0 + timedelta(days=2), slot_end=T0 + timedelta(days=2) + SLOT),
     own(quality="MEASURED!"),
     own(gpu_uuid="G2\u202e"),
