@@ -66,10 +66,10 @@ def _run(words: Sequence[str]) -> int:
         if asked is not None:
             quick.report(asked)
             return 0
-    from wattmesh.controller.cli.tree import build  # noqa: PLC0415
+    from wattmesh.controller.cli.tree import build, completing  # noqa: PLC0415
 
     try:
-        build(words)(args=list(words), prog_name="wattmesh")
+        build(completing(words))(args=list(words), prog_name="wattmesh")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0

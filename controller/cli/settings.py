@@ -58,10 +58,11 @@ def sample(
 
 
 def _write(file: Path) -> None:
-    """Write the sample where nothing stands yet."""
+    """Write the sample where nothing stands yet; its folder is made."""
     if file.exists():
         raise InputInvalid(f"{file} exists already and was not touched; name another file.")
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
         durable.write_text(file, settings_text.sample())
     except OSError as error:
         raise InputInvalid(f"{file} cannot be written: {error.strerror}.") from error

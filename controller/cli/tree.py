@@ -4,11 +4,13 @@ Invariant: only the module of the command that was typed is imported, so that ne
 the list of commands waits for what `db` or `demo` need.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
 import typer
+from typer.completion import completion_init  # type: ignore[attr-defined]
 
 import wattmesh
 
@@ -98,13 +100,31 @@ COMMANDS = {
         name="attach_check",
         about="Walk your attached script through layouts, here.",
     ),
+    "units": Place(module="install", name="units", about="Write systemd's units and their users."),
+    "rules": Place(module="install", name="rules", about="Write Prometheus's alerts and rules."),
+    "completion": Place(
+        module="install", name="completion", about="Let your shell complete the words of wattmesh."
+    ),
     "doctor": Place(
         module="doctor", name="doctor", about="Check everything here, and say what to do."
     ),
 }
 
+COMPLETE_VARIABLE = "_WATTMESH_COMPLETE"
+"""Set by a shell that asks how words may go on; typer answers."""
+
 INNER: dict[tuple[str, ...], Place] = {("policy", "plan"): Place(module="plan", name="app")}
 """Commands of a group that are asked often, and do not wait for what the rest of it imports."""
+
+
+def completing(words: Sequence[str]) -> Sequence[str]:
+    """Give the words whose branch is wanted: those that a shell asks about, if one does."""
+    if COMPLETE_VARIABLE not in os.environ:
+        return words
+    completion_init()
+    # Bash tells the line by one variable, zsh and fish by another.
+    line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
+    return line.split()[1:]
 
 
 def build(words: Sequence[str]) -> typer.Typer:

@@ -1,0 +1,229 @@
+"""`wattmesh units`, `rules`, `completion`: files that other programs want, where they want them.
+
+Invariant: a file that says something else already is not touched unless that is asked for.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattmesh import durable
+from wattmesh.controller.cli import options
+from wattmesh.controller.cli.output import print_json, print_lines
+from wattmesh.controller.cli.tree import COMPLETE_VARIABLE
+from wattmesh.errors import InputInvalid
+
+IN_UNITS = "/opt/wattmesh/bin/wattmesh"
+"""The program, as the shipped units name it."""
+
+UNSEEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")
+"""Folders that the units do not see (ProtectHome, PrivateTmp)."""
+
+
+class Service(StrEnum):
+    """A process with a unit of its own."""
+
+    DAEMON = "daemon"
+    AGENT = "agent"
+    ACTUATOR = "actuator"
+
+
+class Shell(StrEnum):
+    """A shell that completes words."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+UNIT = {
+    Service.DAEMON: "wattmesh.service",
+    Service.AGENT: "wattmesh-agent.service",
+    Service.ACTUATOR: "wattmesh-actuator.service",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A file, and what is to stand in it."""
+
+    path: Path
+    text: str
+
+
+Root = Annotated[
+    Path | None,
+    typer.Option("--root", metavar="DIR", help="Write below DIR; / for this machine."),
+]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="Also where a file says something else already.")
+]
+
+
+def units(
+    services: Annotated[
+        list[Service] | None, typer.Argument(metavar="[daemon|agent|actuator]...")
+    ] = None,
+    *,
+    root: Root = None,
+    replace: Replace = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write systemd's units and the users they run as; without --root say where they belong.
+
+    The head node wants daemon, each node with GPUs agent and actuator. All three if none is named.
+    """
+    chosen = services or list(Service)
+    program = _program()
+    below = root or Path("/")
+    shipped = files("wattmesh.integrations") / "systemd"
+    wanted = [
+        Wanted(
+            path=below / "etc/sysusers.d/wattmesh.conf",
+            text=(shipped / "wattmesh.conf").read_text(encoding="utf-8"),
+        )
+    ]
+    for each in dict.fromkeys(chosen):
+        text = (shipped / UNIT[each]).read_text(encoding="utf-8")
+        path = below / "etc/systemd/system" / UNIT[each]
+        wanted.append(Wanted(path=path, text=text.replace(IN_UNITS, str(program))))
+    names = " ".join(UNIT[each].removesuffix(".service") for each in dict.fromkeys(chosen))
+    then = [
+        "systemd-sysusers",
+        "wattmesh settings sample /etc/wattmesh/wattmesh.toml   # if there is none yet",
+        f"systemctl daemon-reload && systemctl enable --now {names}",
+    ]
+    notes = list(_unseen(program))
+    how = "" if root else f"{' '.join(['wattmesh units', *chosen])} --root /"
+    _finish(wanted, then, notes, how=how, replace=replace, as_json=as_json)
+
+
+def rules(
+    *,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="DIR", help="Prometheus's folder of rules.")
+    ] = None,
+    replace: Replace = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write Prometheus's alerts and recording rules; without --to name them."""
+    below = to or Path("/etc/prometheus/rules")
+    shipped = files("wattmesh.integrations") / "prometheus" / "rules"
+    wanted = [
+        Wanted(path=below / f"wattmesh-{each.name}", text=each.read_text(encoding="utf-8"))
+        for each in sorted(shipped.iterdir(), key=lambda each: each.name)
+        if each.name.endswith(".yml")
+    ]
+    then = [
+        f"name {below}/wattmesh-*.yml under rule_files in prometheus.yml",
+        "promtool check config prometheus.yml && systemctl reload prometheus",
+    ]
+    how = "" if to else f"wattmesh rules --to {below}"
+    _finish(wanted, then, [], how=how, replace=replace, as_json=as_json)
+
+
+def completion(
+    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish")],
+    *,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="Write it here, not to the screen.")
+    ] = None,
+    replace: Replace = False,
+) -> None:
+    """Print what makes a shell complete the words of `wattmesh`."""
+    text = script(shell)
+    if to is None:
+        print(text)
+        return
+    _write([Wanted(path=to, text=text + "\n")], replace=replace)
+    print_lines([f"wrote {to}; it counts in the next shell"])
+
+
+def script(shell: Shell) -> str:
+    """Give the completion script of a shell, as typer has it."""
+    from typer.completion import get_completion_script  # type: ignore[attr-defined] # noqa: PLC0415
+
+    found: str = get_completion_script(
+        prog_name="wattmesh", complete_var=COMPLETE_VARIABLE, shell=shell.value
+    )
+    return found
+
+
+def _program() -> Path:
+    """Find the `wattmesh` that runs now, as a unit must name it."""
+    return Path(sys.executable).parent / "wattmesh"
+
+
+def _unseen(program: Path) -> Iterator[str]:
+    """Say that the units cannot start what lies there."""
+    if str(program).startswith(UNSEEN):
+        yield (
+            f"{program} lies where the units see nothing: install wattmesh elsewhere, as with "
+            "`python3 -m venv /opt/wattmesh`, and run this command from there"
+        )
+
+
+def _finish(
+    wanted: list[Wanted],
+    then: list[str],
+    notes: list[str],
+    *,
+    how: str,
+    replace: bool,
+    as_json: bool,
+) -> None:
+    """Write what is wanted, or only name it where `how` says how it would be; say what is next."""
+    written = [] if how else _write(wanted, replace=replace)
+    if as_json:
+        print_json(
+            {
+                "files": [str(each.path) for each in wanted],
+                "written": [str(each) for each in written],
+                "then": then,
+                "notes": notes,
+            }
+        )
+        return
+    for each in wanted:
+        did = "wants" if how else "wrote" if each.path in written else "stands"
+        print_lines([f"{did:<7} {each.path}"])
+    print_lines(f"note    {each}" for each in notes)
+    print_lines([f"write   {how}"] if how else [])
+    print_lines(f"then    {each}" for each in then)
+
+
+def _write(wanted: list[Wanted], *, replace: bool) -> list[Path]:
+    """Write every file that does not say so already; none if one must not be touched.
+
+    Raises:
+        InputInvalid: a file says something else, or cannot be written.
+    """
+    missing = [each for each in wanted if _text_of(each.path) != each.text]
+    others = [str(each.path) for each in missing if each.path.exists()]
+    if others and not replace:
+        raise InputInvalid(
+            f"{', '.join(others)} says something else already, and nothing was written: look with "
+            "diff, then add --replace."
+        )
+    for each in missing:
+        try:
+            each.path.parent.mkdir(parents=True, exist_ok=True)
+            durable.write_text(each.path, each.text)
+            each.path.chmod(0o644)
+        except OSError as error:
+            raise InputInvalid(f"{each.path} cannot be written: {error.strerror}.") from error
+    return [each.path for each in missing]
+
+
+def _text_of(path: Path) -> str | None:
+    """Read a file; None where there is none that can be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,122 @@
+"""What other programs want of wattmesh: written where they look, and never over other text."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from wattmesh.controller.cli import install
+from wattmesh.controller.cli.main import main
+
+UNITS = Path("integrations/systemd")
+RULES = Path("integrations/prometheus/rules")
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Run a command that must work; give what it printed."""
+    assert main(words) == 0
+    return capsys.readouterr().out
+
+
+def test_units_are_the_shipped_ones_with_this_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each named once, below the root that is given; a second time nothing changes."""
+    words = ("units", "daemon", "agent", "daemon", "--root", str(tmp_path))
+    assert said(capsys, *words).count("wrote") == 3
+    folder = tmp_path / "etc/systemd/system"
+    assert sorted(each.name for each in folder.iterdir()) == [
+        "wattmesh-agent.service",
+        "wattmesh.service",
+    ]
+    program = Path(sys.executable).parent / "wattmesh"
+    text = (folder / "wattmesh.service").read_text()
+    assert f"ExecStart={program} daemon --config /etc/wattmesh/wattmesh.toml" in text
+    shipped = (UNITS / "wattmesh.service").read_text()
+    assert text == shipped.replace(install.IN_UNITS, str(program))
+    users = tmp_path / "etc/sysusers.d/wattmesh.conf"
+    assert users.read_text() == (UNITS / "wattmesh.conf").read_text()
+    again = said(capsys, *words)
+    assert again.count("stands") == 3
+    assert "enable --now wattmesh wattmesh-agent" in again
+
+
+def test_a_file_that_says_something_else_is_not_touched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And neither is any other of the same command, until that is asked for."""
+    unit = tmp_path / "etc/systemd/system/wattmesh.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("[Service]\nExecStart=/bin/true\n")
+    words = ("units", "--root", str(tmp_path))
+    assert main(words) != 0
+    assert "says something else already, and nothing was written" in capsys.readouterr().err
+    assert [each.name for each in tmp_path.rglob("*") if each.is_file()] == ["wattmesh.service"]
+    assert said(capsys, *words, "--replace").count("wrote") == 4
+    assert "/bin/true" not in unit.read_text()
+
+
+def test_nothing_is_written_where_nobody_says_where(capsys: pytest.CaptureFixture[str]) -> None:
+    """It names the files, how to write them, and what comes then; JSON says the same."""
+    told = said(capsys, "units", "agent")
+    assert "wants   /etc/systemd/system/wattmesh-agent.service" in told
+    assert "write   wattmesh units agent --root /" in told
+    answer = json.loads(said(capsys, "units", "agent", "--json"))
+    assert answer["written"] == []
+    assert answer["files"][-1] == "/etc/systemd/system/wattmesh-agent.service"
+    assert "wants   /etc/prometheus/rules/wattmesh-carbon.yml" in said(capsys, "rules")
+
+
+def test_a_program_that_units_cannot_see_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ProtectHome hides a home folder from the service."""
+    assert "note" not in said(capsys, "units") or "/tmp" in sys.executable
+    monkeypatch.setattr(install, "_program", lambda: Path("/home/ann/venv/bin/wattmesh"))
+    assert "install wattmesh elsewhere" in said(capsys, "units")
+
+
+def test_rules_are_the_shipped_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of them, each under a name of ours."""
+    said(capsys, "rules", "--to", str(tmp_path))
+    found = {each.name: each.read_text() for each in tmp_path.iterdir()}
+    assert found == {f"wattmesh-{each.name}": each.read_text() for each in RULES.glob("*.yml")}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A shell that asks, as bash does."""
+    monkeypatch.setenv("_WATTMESH_COMPLETE", "complete_bash")
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("wattmesh st", {"status"}),
+        ("wattmesh carbon n", {"now"}),
+        ("wattmesh units d", {"daemon"}),
+        ("wattmesh nothing x", set()),
+    ],
+)
+def test_a_shell_is_told_how_words_go_on(
+    asked: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, found: set[str]
+) -> None:
+    """At the top, in a group, and of what a command takes."""
+    asked.setenv("COMP_WORDS", line)
+    asked.setenv("COMP_CWORD", str(len(line.split()) - 1))
+    main([])
+    assert set(capsys.readouterr().out.split()) == found
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_printed_or_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shell: str
+) -> None:
+    """The same text both ways, and it asks by the variable that is answered."""
+    text = said(capsys, "completion", shell)
+    assert "_WATTMESH_COMPLETE=complete_" in text
+    file = tmp_path / "wattmesh"
+    said(capsys, "completion", shell, "--to", str(file))
+    assert file.read_text() == text
