@@ -223,7 +223,7 @@ class PowerCap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchLine:
-    """A switch in progress. `position` = (n, of): `loaded (5 of 7)`."""
+    """A switch in progress. `position` = (n, of): `loaded 5 of 7`."""
 
     plan: str
     from_point: str

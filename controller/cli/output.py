@@ -19,6 +19,9 @@ from wattmesh.reconfig.ranges import clean, clean_lines
 PIPE_WIDTH = 240
 """Columns when nobody looks: wide enough that a line stays a line."""
 
+INDENT = 7
+"""Of what goes on in a further line: under what stands behind `power  `."""
+
 GOOD, WARN, BAD, DIM, STRONG = "green", "yellow", "bold red", "dim", "bold"
 
 
@@ -50,8 +53,20 @@ def print_lines(lines: Iterable[Text | str]) -> None:
         emoji=False,
     )
     for line in lines:
-        text = line if isinstance(line, Text) else Text(line)
-        console.print(_cleaned(text), soft_wrap=True)
+        text = _cleaned(line if isinstance(line, Text) else Text(line))
+        for part in folded(text, console.width) if terminal else [text]:
+            console.print(part, soft_wrap=True)
+
+
+def folded(line: Text, width: int) -> list[Text]:
+    """Break a line that is wider than the screen between words; the rest stands further in."""
+    if line.cell_len <= width:
+        return [line]
+    indent = INDENT if width > 2 * INDENT else 0
+    first, *more = line.wrap(Console(width=width), width)
+    rest = Text(" ").join(more) if more else Text()
+    under: Iterable[Text] = rest.wrap(Console(width=width), width - indent) if more else ()
+    return [first, *(Text(" " * indent).append_text(each) for each in under)]
 
 
 def cleaned(value: Any) -> Any:

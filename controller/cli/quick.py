@@ -16,7 +16,7 @@ from wattmesh.controller.cli.client import (
     Daemon,
     DaemonUnreachable,
 )
-from wattmesh.controller.cli.output import print_json, print_lines
+from wattmesh.controller.cli.output import columns, print_json, print_lines
 from wattmesh.controller.cli.status_screen import screen
 
 
@@ -73,4 +73,4 @@ def report(asked: StatusWords) -> None:
     if asked.as_json:
         print_json(view)
     else:
-        print_lines(screen(view))
+        print_lines(screen(view, columns()))

@@ -11,8 +11,17 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh.controller.cli import words
-from wattmesh.controller.cli.output import DIM, GOOD, STRONG, WARN, legend, styled, trouble
-from wattmesh.controller.cli.tables import Column, table
+from wattmesh.controller.cli.output import (
+    DIM,
+    GOOD,
+    PIPE_WIDTH,
+    STRONG,
+    WARN,
+    legend,
+    styled,
+    trouble,
+)
+from wattmesh.controller.cli.tables import Column, fitted
 from wattmesh.controller.marks import marked
 
 DOING = {"act": "acting", "advise": "advising", "observe": "observing"}
@@ -22,19 +31,23 @@ CALM = ("holding", "observed", "finished")
 RUN_COLUMNS = (
     Column(title="RUN"),
     Column(title="STEP", right=True),
-    Column(title="POINT"),
-    Column(title="LAYOUT"),
+    Column(title="POINT", spare=1),
+    Column(title="LAYOUT", spare=2),
     Column(title="GPUS", right=True),
-    Column(title="CLOCK", right=True),
-    Column(title="TOKENS/S", right=True),
-    Column(title="J/TOKEN", right=True),
+    Column(title="CLOCK", right=True, spare=4),
+    Column(title="TOKENS/S", right=True, spare=3),
+    Column(title="J/TOKEN", right=True, spare=5),
     Column(title="DEADLINE"),
     Column(title="STATE"),
 )
 
 
-def screen(view: Mapping[str, Any]) -> list[Text | str]:
-    """Lay out the answer of `GET /v1/status`."""
+LONGEST_STATE = 30
+"""Of a run, in its row; all of it stands below the table then."""
+
+
+def screen(view: Mapping[str, Any], columns: int = PIPE_WIDTH) -> list[Text | str]:
+    """Lay out the answer of `GET /v1/status`, runs in so many columns of a terminal."""
     lines: list[Text | str] = [_head(view), *trouble(view["trouble"])]
     # What is wrong with a signal stands among the troubles above.
     lines += grid(view, tell_trouble=False)
@@ -44,7 +57,7 @@ def screen(view: Mapping[str, Any]) -> list[Text | str]:
         # One that cannot be kept stands among the troubles above.
         lines.append(f"cap    {cap['sentence']}")
     lines.append("")
-    lines += _runs(view)
+    lines += _runs(view, columns)
     lines += ["", *_sentences(view)]
     if view["simulated"]:
         lines += ["", styled((f"simulated: {', '.join(view['simulated'])}", WARN))]
@@ -186,7 +199,7 @@ def _clocks(power: Mapping[str, Any]) -> list[str | tuple[str, str]]:
     return [(said, "" if ordered == clocks else WARN)]
 
 
-def _runs(view: Mapping[str, Any]) -> list[Text | str]:
+def _runs(view: Mapping[str, Any], columns: int) -> list[Text | str]:
     """The table of runs."""
     if view.get("never_read"):
         return [styled(("runs are not known: the journal has not been read yet", WARN))]
@@ -194,7 +207,11 @@ def _runs(view: Mapping[str, Any]) -> list[Text | str]:
         return [styled(("no run is attached", DIM), ": `wattmesh.observe(...)` registers one")]
     more = sum(view.get("lost_more", {}).values())
     tail = [styled((f"and {more} more lost runs: `wattmesh runs` lists them", DIM))] if more else []
-    return [*table(RUN_COLUMNS, [_row(run) for run in view["runs"]]), *tail]
+    lines, spared = fitted(RUN_COLUMNS, [_row(run) for run in view["runs"]], columns)
+    if spared:
+        said = f"too narrow for {', '.join(spared)}: `wattmesh status | cat` has all"
+        tail.append(styled((said, DIM)))
+    return [*lines, *tail]
 
 
 def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
@@ -212,8 +229,17 @@ def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
         words.rate(run["tokens_per_s"]),
         words.UNKNOWN if joules is None else marked(words.figures(joules), run["flags"]),
         _deadline(run),
-        _state(run),
+        _short(_state(run)),
     )
+
+
+def _short(state: Text) -> Text:
+    """A state in so many cells; one that has a reason is told whole below the table."""
+    if state.cell_len <= LONGEST_STATE:
+        return state
+    cut = state.copy()
+    cut.truncate(LONGEST_STATE, overflow="ellipsis")
+    return cut
 
 
 def _deadline(run: Mapping[str, Any]) -> str:
@@ -230,7 +256,7 @@ def _state(run: Mapping[str, Any]) -> Text:
     switch, activity = run["switch"], run["activity"]
     if switch is not None:
         place, of = switch["position"]
-        text = f"switching to {switch['to_point']}: {switch['state']} ({place} of {of})"
+        text = f"switching to {switch['to_point']}: {switch['state']} {place} of {of}"
         return Text(text, style=STRONG)
     ago = f"last heard {words.duration(run['last_seen_s'])} ago"
     if activity == "stopped":
@@ -250,12 +276,19 @@ def _waits_for(run: Mapping[str, Any]) -> str:
     return f"{waits_for[:1].upper()}{waits_for[1:]}." if waits_for else ""
 
 
+def _whole_state(run: Mapping[str, Any]) -> str:
+    """The state where its row has no room for it; "" where it has, and where a red line says it."""
+    state = _state(run)
+    told = run["frozen"].startswith("wattmesh") or state.cell_len <= LONGEST_STATE
+    return "" if told else f"{state.plain[:1].upper()}{state.plain[1:].rstrip('.')}."
+
+
 def _sentences(view: Mapping[str, Any]) -> list[Text | str]:
     """What each run waits for and its newest reason; without runs, the cycle's own sentence."""
     said = [
         styled((f"{run['name']}: ", STRONG), text)
         for run in view["runs"]
-        for text in (_waits_for(run), run["sentence"])
+        for text in (_waits_for(run), _whole_state(run), run["sentence"])
         if text
     ]
     return list(said) or [view["cycle"]["sentence"] or "No cycle has ended yet."]

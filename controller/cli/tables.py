@@ -13,10 +13,16 @@ GAP = "  "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column. `right`: numbers, aligned to the right."""
+    """One column.
+
+    Attributes:
+        right: numbers, aligned to the right.
+        spare: on a screen that is too narrow the highest goes first; 0 always stays.
+    """
 
     title: str
     right: bool = False
+    spare: int = 0
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> list[Text]:
@@ -30,6 +36,21 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> li
     ]
     header = [Text(column.title, style="dim") for column in columns]
     return [_line(columns, widths, row) for row in (header, *cells)]
+
+
+def fitted(
+    columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], width: int
+) -> tuple[list[Text], list[str]]:
+    """Lay out rows in so many cells, without what can be spared; give the titles that were."""
+    left, spared = list(range(len(columns))), list[str]()
+    while True:
+        kept = [columns[index] for index in left]
+        lines = table(kept, [[row[index] for index in left] for row in rows])
+        first = max(left, key=lambda index: columns[index].spare)
+        if max(each.cell_len for each in lines) <= width or not columns[first].spare:
+            return lines, spared
+        left.remove(first)
+        spared.append(columns[first].title)
 
 
 def _line(columns: Sequence[Column], widths: Sequence[int], row: Sequence[Text]) -> Text:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from tests.cli import facts
 from wattmesh.controller.cli import checks, doctor, findings, status_screen
-from wattmesh.controller.cli.output import BAD
+from wattmesh.controller.cli.output import BAD, folded
 from wattmesh.controller.cli.tables import Column, table
 from wattmesh.controller.cli.why_screen import around, brief, story
 
@@ -53,6 +53,27 @@ def test_status_of_a_daemon_that_is_well() -> None:
     assert "llama-8b: Staying at C" in text
     assert "simulated" not in text
     assert red(screen) == []
+
+
+@pytest.mark.parametrize(("columns", "spared"), [(80, True), (200, False)])
+def test_status_fits_the_screen(columns: int, spared: bool) -> None:
+    """No line is wider, what has no room is named, and a state is told whole below its row."""
+    frozen = facts.run(name="moe-16b", activity="frozen", frozen="uid 1000: we look at it together")
+    moving = facts.run(name="vision-large", activity="switching", switch=facts.switching())
+    view = facts.status(runs=(facts.run(), frozen, moving), trouble=("A sentence. " * 20,))
+    lines = [
+        part
+        for line in status_screen.screen(view, columns)
+        for part in folded(line if isinstance(line, Text) else Text(line), columns)
+    ]
+    assert max(each.cell_len for each in lines) <= columns
+    text = "\n".join(each.plain for each in lines)
+    assert ("too narrow for J/TOKEN, CLOCK, TOKENS/S, LAYOUT" in text) is spared
+    assert ("1305 MHz" in text) is not spared
+    assert "frozen: uid 1000: we look at …" in text
+    assert "moe-16b: Frozen: uid 1000: we look at it together." in text
+    assert "switching to B: loaded 5 of 7" in text
+    assert " ".join(text.split()).count("A sentence.") == 20
 
 
 def test_trouble_comes_right_after_the_head_and_is_red() -> None:
@@ -108,7 +129,7 @@ def test_a_switch_under_way_shows_how_far_it_is() -> None:
     """The STATE column says where a switch stands and of how many steps; parked GPUs are named."""
     run = facts.run(switch=facts.switching(), ranks=2, world_size=4)
     text = plain(status_screen.screen(facts.status(runs=(run,))))
-    assert "switching to B: loaded (5 of 7)" in text
+    assert "switching to B: loaded 5 of 7" in text
     assert "2 +2 parked" in text
 
 
