@@ -1,7 +1,6 @@
 """How facts become column values and back: exact times, JSON text, upserts on both databases."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -114,8 +113,3 @@ def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> 
 def one_line(text: str, length: int) -> str:
     """What somebody else wrote, as one line that a screen bears, of at most `length` characters."""
     return clean(text[:length])
-
-
-def without_numbers(sentence: str) -> str:
-    """A sentence but for its numbers: two with the same rest tell a reader of the log one thing."""
-    return re.sub(r"\d+(\.\d+)?", "#", sentence)

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from wattmesh.controller.journal.carbon import FetchRow
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.values import without_numbers
+from wattmesh.controller.loops import without_numbers
 from wattmesh.errors import NoData, SourceRefused, SourceUnavailable
 from wattmesh.telemetry.carbon import CarbonBatch, CarbonPoint, Provider
 
