@@ -207,10 +207,10 @@ def flattered(
         told = (found.saved_ug, found.high_ug)
         if job.layout != A:  # nothing was ever measured where it was submitted
             wrong += [f"{job.name}: saved {told}, never measured"] if told != (None, None) else []
-        elif not job.moves:
-            wrong += [f"{job.name}: never touched, saved {told}"] if told != (0, 0) else []
         elif len(found.signals) > 1:
             wrong += [f"{job.name}: {told} in two signals"] if told != (None, None) else []
+        elif not job.moves:
+            wrong += [f"{job.name}: never touched, saved {told}"] if told != (0, 0) else []
         elif found.saved_ug is None or found.high_ug is None:
             wrong.append(f"{job.name}: no saving is told: {found.why}")
         else:

@@ -301,9 +301,16 @@ def looks(move: Move) -> tuple[datetime, datetime, datetime]:
 
 
 def all_looks(job: Job) -> set[datetime]:
-    """Give those of a run that is moved, and the whole hour before its end: its last mark."""
+    """Give those of a run that is moved, and of its first two borders of hours and its last one.
+
+    Between the first two a whole slot is measured where it was submitted, as it is where a daemon
+    samples every few seconds; at the last is its last mark.
+    """
     found = {at for move in job.moves for at in looks(move)}
-    return found | {job.end.replace(minute=0, second=0, microsecond=0)} if found else found
+    if not found:
+        return found
+    first = job.start.replace(minute=0, second=0, microsecond=0) + HOUR
+    return found | {first, first + HOUR, job.end.replace(minute=0, second=0, microsecond=0)}
 
 
 def at(text: str) -> datetime:
