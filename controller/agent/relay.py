@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import responses
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from wattmesh.controller.agent.link import Link, Reply
 from wattmesh.controller.api.sockets import listen
@@ -228,7 +227,8 @@ class _Head:
     @property
     def passed(self) -> bool:
         """Whether it is a call of a run."""
-        path = urlsplit(self.target).path
+        # Not urlsplit: it raises where a host would stand that is none.
+        path, _, _ = self.target.partition("?")
         return self.method in ("GET", "POST") and PASSED.fullmatch(path) is not None
 
 

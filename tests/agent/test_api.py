@@ -332,6 +332,8 @@ def test_a_relay_passes_on_the_calls_of_runs_alone(served: Served, tmp_path: Pat
         assert job.call("POST", beat, lives, limit_s=10.0).status == 200
         for method, wrong in (("GET", "/v1/status"), ("POST", "/v1/freeze"), ("GET", "/")):
             assert job.call(method, wrong, b"{}", limit_s=10.0).status == 404
+        for odd in ("//[", f"//host{target}", f"{target}#x"):
+            assert _head(tmp_path / "r.sock", odd, "Content-Length: 0") == b"404"
         assert _head(tmp_path / "r.sock", target, "Content-Length: 1048577") == b"413"
         assert _head(tmp_path / "r.sock", target, "Transfer-Encoding: chunked") == b"411"
     finally:
