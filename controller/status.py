@@ -279,8 +279,7 @@ def cap_line(pulse: Pulse, now: datetime) -> CapLine | None:
     report = pulse.turned.report if pulse.turned else None
     if report is None or report.cap is None:
         return None
-    unstepped = now - timedelta(seconds=pulse.trusted.stepped_s())
-    if not report.cap.row.holds(now, unstepped):
+    if not report.cap.row.holds(now, pulse.trusted.unstepped(now)):
         return None
     cap, names = report.cap, {each.run: each.name for each in report.cap.before.runs}
     flags = power_flags(pulse)

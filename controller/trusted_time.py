@@ -8,7 +8,7 @@ while no daemon ran is noticed when the next one reads the journal.
 
 import threading
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from wattmesh.controller.loops import Clock
@@ -116,6 +116,10 @@ class TrustedTime:
         with self._lock:
             self._look()
             return self._stepped_s
+
+    def unstepped(self, now: datetime) -> datetime:
+        """Give what the wall clock, which reads `now`, would read without those steps."""
+        return now - timedelta(seconds=self.stepped_s())
 
     def take_steps(self) -> tuple[ClockStep, ...]:
         """Give the steps that nobody was told of yet, oldest first."""

@@ -13,6 +13,7 @@ What a script touches that is only measured, torch-free:
 
 What a training script touches:
     session     attach, report, boundary, done
+    closing     how both are let go of
     reached     how far a run ever trained, for experiment trackers
     state       the handle that build fills and teardown empties
 

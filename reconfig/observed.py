@@ -13,16 +13,15 @@ import atexit
 import logging
 import os
 import socket
-import sys
 import threading
 import time
 import uuid
 from http import HTTPStatus
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig import ranges, reported
+from wattmesh.reconfig.closing import Closing
 from wattmesh.reconfig.courier import CALL_LIMIT_S, Courier
 from wattmesh.reconfig.launched import Launched, scheduler_key
 from wattmesh.reconfig.layout import Layout
@@ -75,7 +74,7 @@ class PerStep:
         self._mark = (steps, amount)
 
 
-class ObservedRun:
+class ObservedRun(Closing):
     """One rank's handle on an observed run; made by `observe`.
 
     Attributes:
@@ -151,24 +150,6 @@ class ObservedRun:
         self._pace.note(time.monotonic(), self._tokens)
         if self._courier is not None:
             self._courier.progress(self._progress())
-
-    def close(self) -> None:
-        """Say that the script has ended; called by itself at exit. Safe to repeat."""
-        # Set by the interpreter when an error that nobody caught ends it.
-        self._close(getattr(sys, "last_value", None))
-
-    def __enter__(self) -> Self:
-        """Use it as a context."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Say that the script has ended, and how."""
-        self._close(error)
 
     def start(self) -> None:
         """Begin to look and to speak; part of `observe`."""

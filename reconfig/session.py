@@ -14,15 +14,13 @@ session alone.
 import atexit
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self, SupportsFloat, SupportsIndex
+from typing import SupportsFloat, SupportsIndex
 
 import torch
 
@@ -33,6 +31,7 @@ from wattmesh.reconfig.board import POLL_S, Board
 from wattmesh.reconfig.boundary import Boundary
 from wattmesh.reconfig.bounded import within
 from wattmesh.reconfig.chair import Chair
+from wattmesh.reconfig.closing import Closing
 from wattmesh.reconfig.deadlines import Deadlines, Phase
 from wattmesh.reconfig.first_steps import FirstSteps
 from wattmesh.reconfig.folder import OUTCOME_VARIABLE
@@ -57,7 +56,7 @@ FLUSH_S = 3.0
 """How long the end of a job waits for the daemon to take its last reports."""
 
 
-class Session:
+class Session(Closing):
     """One rank's handle on a run; made by `attach`."""
 
     def __init__(self, job: Job, chair: Chair | None) -> None:
@@ -207,24 +206,6 @@ class Session:
     def finish(self) -> None:
         """Ask for the end of the run at the next save step; one rank's asking is enough."""
         self._job.finish_asked = True
-
-    def close(self) -> None:
-        """Let go of everything; called by itself at exit. Safe to repeat."""
-        # Set by the interpreter when an error that nobody caught ends it.
-        self._close(getattr(sys, "last_value", None))
-
-    def __enter__(self) -> Self:
-        """Use the session as a context."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Let go of everything."""
-        self._close(error)
 
     def _close(self, error: BaseException | None) -> None:
         """End this rank's part; an `error` before the end is told to every rank."""

@@ -41,7 +41,7 @@ def order(desk: Desk, call: Call) -> Done:
         reason=reason,
         now=desk.now,
         epoch=epoch,
-        unstepped=_unstepped(desk),
+        unstepped=desk.pulse.trusted.unstepped(desk.now),
     )
     said = marks.sentence(sentence(expected, desk.now), power_flags(desk.pulse))
     desk.journal.events.add("power_cap", f"{call.who} ({reason}): {said}", desk.now)
@@ -59,7 +59,7 @@ def end(desk: Desk, call: Call) -> Done:
     """End the cap in force; its boards are led back in steps."""
     epoch = desk.lead()
     call.as_operator(desk, "end a power cap")
-    unstepped = _unstepped(desk)
+    unstepped = desk.pulse.trusted.unstepped(desk.now)
     ended = desk.journal.caps.end(by=call.who, now=desk.now, epoch=epoch, unstepped=unstepped)
     if ended is None:
         return Done(done="No power cap is in force.")
@@ -71,11 +71,6 @@ def end(desk: Desk, call: Call) -> Done:
         done=f"{said}; the boards go back in the next cycle, in steps while they are at work. A "
         "node that cannot be reached keeps it until then."
     )
-
-
-def _unstepped(desk: Desk) -> datetime:
-    """Give what the wall clock would read without a step that may be a mistake."""
-    return desk.now - timedelta(seconds=desk.pulse.trusted.stepped_s())
 
 
 def _expected(desk: Desk, row: CapRow) -> CapNow:
