@@ -16,6 +16,7 @@ from wattmesh.controller import marks
 from wattmesh.controller.cap.held import sentence
 from wattmesh.controller.fleet import controls
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.run_row import DONE
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.journal.switches import SwitchRow
 from wattmesh.controller.pulse import Pulse
@@ -64,8 +65,8 @@ def status(journal: Journal, pulse: Pulse) -> StatusView:
 
 
 def _lost(rows: Iterable[RunRow]) -> Counter[int]:
-    """Count the lost runs of each user; one that was stopped is none."""
-    return Counter(row.owner_uid for row in rows if row.state == "lost" and not row.stopped)
+    """Count the lost runs of each user; one that said how it ended is none."""
+    return Counter(row.owner_uid for row in rows if row.state == "lost" and not row.ending)
 
 
 def shown(rows: Iterable[RunRow]) -> tuple[RunRow, ...]:
@@ -119,7 +120,7 @@ def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunL
     frozen = row.frozen or journal.runs.frozen_all()
     catalogue = row.catalogue
     expected = expected_flags(pulse, row)
-    trains = row.state == "live" and not row.stopped
+    trains = row.state == "live" and not row.ending
     said = [decision.reason] if decision and trains and decision.reason else []
     said += [unread(pulse, row)] if trains else []
     return RunLine(
@@ -153,6 +154,7 @@ def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunL
         last_step_s=last_step_s(row, now),
         waits_for=waits_for(row, now),
         trouble=row.trouble,
+        ended=row.finish_reason if row.ending else "",
     )
 
 
@@ -373,8 +375,8 @@ def _simulated(
 
 def _activity(row: RunRow, switch: SwitchRow | None, frozen: str, pulse: Pulse) -> str:
     """Give the word for the STATE column."""
-    if row.stopped:
-        return "stopped"
+    if row.ending:
+        return "finished" if row.ending == DONE else row.ending
     if row.state != "live":
         return row.state
     if switch is not None:

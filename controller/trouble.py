@@ -241,7 +241,7 @@ def _runs(view: StatusView) -> Iterator[str]:
             "by itself in time (journal.lost_days)."
         )
     for run in view.runs:
-        if run.state == "finished" or run.activity == "stopped":
+        if run.ended:
             continue
         if run.state == "lost" and str(run.owner_uid) not in view.lost_more:
             yield (

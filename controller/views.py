@@ -242,7 +242,9 @@ class RunLine:
     Attributes:
         state: live (heard lately, whatever its steps take), lost (not heard for a while), finished.
         activity: the STATE column: holding, switching, frozen, lost, finished, observed, stopped
-            (its newest launch was asked to stop and left; another may go on from there).
+            (its newest launch was asked to stop and left), failed (it left with an error; after
+            both another may go on from there), retired, expired (not heard for too long).
+        ended: how it ended, as it or whoever ended it said; "" while nobody said that it did.
         layout: short name, e.g. `dp2 tp2`; "" of a run that is only observed, for it is not known,
             and `ranks` are then its GPUs. `point`: catalogue id; "" when at none of them.
         j_per_token: of the point it is at, as the catalogue says; None when at no point.
@@ -289,6 +291,7 @@ class RunLine:
     last_step_s: float | None = None
     waits_for: str = ""
     trouble: str = ""
+    ended: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.run_row import DONE
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.settings import read as settings
 from wattmesh.errors import WattmeshError
@@ -71,9 +72,8 @@ def _reason(row: DecisionRow, run: RunRow) -> str:
 
 def _row(run: RunRow, now: datetime) -> Sequence[str | Text]:
     """One run's cells."""
-    said = "stopped" if run.stopped else run.phase
-    state = "finished" if run.state == "finished" else said
-    frozen = f", frozen: {run.frozen}" if run.frozen else ""
+    state = "finished" if run.ending == DONE else run.ending or run.phase
+    frozen = f", frozen: {run.frozen}" if run.frozen and run.state != "finished" else ""
     return (
         Text(run.name, style=STRONG),
         words.count(run.step),

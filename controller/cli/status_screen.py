@@ -26,7 +26,7 @@ from wattmesh.controller.marks import marked
 
 DOING = {"act": "acting", "advise": "advising", "observe": "observing"}
 SHOWN_FORECAST = timedelta(hours=24)
-CALM = ("holding", "observed", "finished")
+CALM = ("holding", "observed", "finished", "retired", "expired")
 
 RUN_COLUMNS = (
     Column(title="RUN"),
@@ -263,7 +263,9 @@ def _state(run: Mapping[str, Any]) -> Text:
         return Text(f"stopped, {ago}", style=GOOD)
     if activity == "lost":
         return Text(f"lost, {ago}{', frozen' if run['frozen'] else ''}", style=WARN)
-    if run["frozen"]:
+    if activity == "failed":
+        return Text(run["ended"], style=WARN)
+    if run["frozen"] and not run["ended"]:
         return Text(f"frozen: {run['frozen']}", style=WARN)
     if run["ordered_point"] and run["state"] != "finished":
         return Text(f"{activity}, ordered to {run['ordered_point']}", style=STRONG)

@@ -10,7 +10,7 @@ from wattmesh.controller.cli import options, words
 from wattmesh.controller.cli.answers import ask
 from wattmesh.controller.cli.client import segment
 from wattmesh.controller.cli.output import DIM, legend, print_json, print_lines, styled
-from wattmesh.controller.cli.why_screen import around, basis, brief, story
+from wattmesh.controller.cli.why_screen import around, basis, brief, over, story
 from wattmesh.errors import InputInvalid
 
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many decisions.")]
@@ -36,7 +36,8 @@ def why(
         return
     entries = story(answer["decisions"], answer["switches"])
     shown, left_out = brief(entries) if moment is None else (around(entries, moment), 0)
-    lines: list[Text | str] = [line for entry in shown for line in entry.lines]
+    lines: list[Text | str] = [*over(answer["run"])] if moment is None else []
+    lines += [line for entry in shown for line in entry.lines]
     rows = [*answer["decisions"], *answer["switches"]]
     baseline = next((each["baseline"] for each in rows), "")
     lines += [*legend(lines), *basis(rows, baseline)] if lines else []

@@ -54,6 +54,15 @@ def story(
     return sorted(entries, key=lambda each: each.at, reverse=True)
 
 
+def over(run: Mapping[str, Any]) -> list[Text]:
+    """Say that the run has ended, and how; nothing while it trains."""
+    said = run["ended"] or ("lost" if run["state"] == "lost" else "")
+    if not said:
+        return []
+    heard = f", last heard {words.duration(run['last_seen_s'])} ago at step {run['step']:,}"
+    return [styled((f"{run['name']}: ", STRONG), f"{said}{heard}")]
+
+
 def basis(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> list[Text]:
     """Say what the grams in a story are: of which signals and boundary, and against what."""
     signals = sorted({each["signal"] for each in rows if each["signal"]})

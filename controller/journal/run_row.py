@@ -16,6 +16,13 @@ from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import GPUS_UNKNOWN, OBSERVED
 
 
+DONE = "done"
+
+ENDINGS = (DONE, "stopped", "failed", "retired", "expired")
+"""The first words of a `finish_reason` that ends a run; between two launches of ours it has none
+of them ("restart")."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
     """What the settings say about a run; frozen at its first registration.
@@ -119,9 +126,13 @@ class RunRow:
         return next(said, "").removeprefix(GPUS_UNKNOWN)
 
     @property
-    def stopped(self) -> bool:
-        """Whether its newest launch was asked to stop and left; another may go on from there."""
-        return self.finish_reason.startswith("stopped")
+    def ending(self) -> str:
+        """How it ended, in one word of `ENDINGS`; "" while nobody said that it did.
+
+        After `stopped` and `failed`, which its newest launch said when it left, another launch may
+        go on from there.
+        """
+        return next((each for each in ENDINGS if self.finish_reason.startswith(each)), "")
 
     @property
     def step_s(self) -> float | None:

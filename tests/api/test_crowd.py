@@ -379,3 +379,30 @@ def test_a_run_that_was_stopped_is_not_lost_and_nobody_is_woken(served: Served) 
     view = served.get("/v1/status").body
     assert view["runs"][0]["activity"] == "lost"
     assert [each for each in view["trouble"] if each.startswith("llama-8b has not been heard")]
+
+
+@pytest.mark.parametrize(
+    ("reason", "state", "activity"),
+    [
+        ("failed: KeyError('x')", "lost", "failed"),
+        ("retired: uid 1000: by hand", "finished", "retired"),
+        ("expired: silent for 7 d", "finished", "expired"),
+        ("done", "finished", "finished"),
+    ],
+)
+def test_how_a_run_ended_is_told_and_nobody_is_sent_to_look(
+    served: Served, reason: str, state: str, activity: str
+) -> None:
+    """It said why it ended: it is not called lost, and a freeze does not hide it."""
+    served.register()
+    if state == "finished" and reason != "done":
+        served.journal.runs.end(facts.RUN, reason, now=served.clock.wall, epoch=served.pulse.epoch)
+    else:
+        assert served.post(f"{RUN}/finish", facts.finish(reason=reason)).status == 200
+    assert served.post("/v1/freeze", {"run": facts.RUN, "reason": "look"}).status == 200
+    served.clock.pass_s(timedelta(minutes=20).total_seconds())
+    view = served.get("/v1/status").body
+    (line,) = view["runs"]
+    assert (line["state"], line["activity"], line["ended"]) == (state, activity, reason)
+    assert not [each for each in view["trouble"] if "llama-8b" in each]
+    assert view["lost_more"] == {}

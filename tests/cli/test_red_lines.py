@@ -264,12 +264,12 @@ LINES = (
     Line(
         "llama-8b has not been heard for",
         run(state="lost", activity="lost", last_seen_s=900.0),
-        run(state="lost", activity="stopped", last_seen_s=900.0),
+        run(state="lost", activity="failed", last_seen_s=900.0, ended="failed: KeyError('x')"),
     ),
     Line(
         "has no new checkpoint (the disk is full)",
         run(trouble="the disk is full"),
-        run(state="finished", activity="finished", trouble="the disk is full"),
+        run(state="lost", activity="stopped", ended="stopped: SIGTERM", trouble="the disk is full"),
     ),
     Line(
         "is frozen: wattmesh froze it",

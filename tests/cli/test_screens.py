@@ -10,7 +10,7 @@ from tests.cli import facts
 from wattmesh.controller.cli import checks, doctor, findings, status_screen
 from wattmesh.controller.cli.output import BAD, folded
 from wattmesh.controller.cli.tables import Column, table
-from wattmesh.controller.cli.why_screen import around, brief, story
+from wattmesh.controller.cli.why_screen import around, brief, over, story
 
 
 def plain(lines: Iterable[Text | str]) -> str:
@@ -194,6 +194,21 @@ def test_a_failed_switch_says_why() -> None:
     assert "rank 2 did not answer in 30 s" in text
 
 
+@pytest.mark.parametrize(
+    ("state", "ended", "said"),
+    [
+        ("lost", "failed: KeyError('x')", "llama-8b: failed: KeyError('x'), last heard 5 min ago"),
+        ("lost", "", "llama-8b: lost, last heard 5 min ago at step 181,200"),
+        ("live", "", ""),
+    ],
+)
+def test_a_story_begins_with_its_end(state: str, ended: str, said: str) -> None:
+    """`why` says how a run ended, and that it is lost where nobody said so."""
+    run = {"name": "llama-8b", "state": state, "ended": ended, "last_seen_s": 300, "step": 181_200}
+    assert plain(over(run)).startswith(said)
+    assert bool(over(run)) == bool(said)
+
+
 def test_the_story_around_a_time() -> None:
     """`--at` shows what held then and what came right before it."""
     hours = [facts.NOW - timedelta(hours=each) for each in range(4)]
@@ -252,11 +267,14 @@ def test_doctor_calls_a_signal_what_the_daemon_calls_it(
         ({"activity": "lost", "frozen": "two failed"}, "lost, last heard 5 min ago, frozen"),
         ({"activity": "lost"}, "lost, last heard 5 min ago"),
         ({"activity": "stopped", "frozen": "look"}, "stopped, last heard 5 min ago"),
+        ({"activity": "failed", "ended": "failed: KeyError('x')"}, "failed: KeyError('x')"),
+        ({"activity": "retired", "frozen": "look", "ended": "retired: by hand"}, "retired"),
+        ({"activity": "finished", "frozen": "look", "ended": "done"}, "finished"),
         ({"activity": "frozen", "frozen": "look"}, "frozen: look"),
         ({"activity": "holding"}, "holding"),
     ],
 )
-def test_a_freeze_hides_no_loss(run: dict[str, str], said: str) -> None:
-    """Who is lost is told as lost, frozen or not."""
-    whole = {"switch": None, "frozen": "", "last_seen_s": 300.0, "ordered_point": "", **run}
-    assert status_screen._state({**whole, "state": "lost"}).plain == said
+def test_a_freeze_hides_no_end(run: dict[str, str], said: str) -> None:
+    """Who is lost, or said how it ended, is told so, frozen or not."""
+    calm = {"switch": None, "frozen": "", "last_seen_s": 300.0, "ordered_point": "", "ended": ""}
+    assert status_screen._state({**calm, **run, "state": "lost"}).plain == said
