@@ -4,10 +4,12 @@ Invariant: a call ends within its limit whatever the other side does (silence, o
 an endless answer), and every failure is a `RetryLater` or an `Answer` with a status.
 """
 
+import grp
 import http.client
 import json
 import os
 import socket
+import stat
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
@@ -89,10 +91,7 @@ class Link:
             text = response.read(LONGEST_ANSWER)
             body = json.loads(text)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise SourceUnavailable(
-                f"the daemon at {self._path} gave no usable answer ({type(error).__name__}: "
-                f"{error}); training goes on, the call is made again."
-            ) from error
+            raise SourceUnavailable(f"{_unanswered(error, self._path)}.") from error
         finally:
             limit.cancel()
             connection.close()
@@ -114,6 +113,34 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
+
+
+def no_socket(path: str) -> str:
+    """Say what is at `path` if that can be no daemon's socket; "" where it can, or nothing is."""
+    try:
+        kind = stat.S_IFMT(os.stat(path).st_mode)
+    except OSError:
+        return f"{path} is a link to nothing" if os.path.islink(path) else ""
+    if kind == stat.S_IFSOCK:
+        return ""
+    return f"{path} is a {'folder' if kind == stat.S_IFDIR else 'file'}, not a socket"
+
+
+def who_may_open(path: str) -> str:
+    """Say whom the socket at `path` lets in besides its owner."""
+    try:
+        return f"the group {grp.getgrgid(os.stat(path).st_gid).gr_name}"
+    except (OSError, KeyError):
+        return "the group of its socket (api.group in its settings)"
+
+
+def _unanswered(error: Exception, path: str) -> str:
+    """Say why a call got no usable answer."""
+    if isinstance(error, PermissionError):
+        return f"the daemon at {path} lets in only {who_may_open(path)}, and this process is not in"
+    return no_socket(path) or (
+        f"the daemon at {path} gave no usable answer ({type(error).__name__}: {error})"
+    )
 
 
 def cut(connection: http.client.HTTPConnection) -> None:

@@ -18,7 +18,7 @@ from wattmesh.errors import (
     RetryLater,
     WattmeshError,
 )
-from wattmesh.reconfig.link import UnixConnection
+from wattmesh.reconfig.link import UnixConnection, no_socket, who_may_open
 
 DEFAULT_SOCKET = "/run/wattmesh/wattmesh.sock"
 DEFAULT_CONFIG = Path("/etc/wattmesh/wattmesh.toml")
@@ -113,6 +113,8 @@ def _why(error: Exception, path: str, timeout_s: float) -> str:
             "machine is overloaded; look at `journalctl -u wattmesh -n 50`, and restart it if its "
             "last line is old (training goes on meanwhile)."
         )
+    if wrong := no_socket(path):
+        return f"{wrong}: name the daemon's socket with --socket or WATTMESH_URL."
     if isinstance(error, FileNotFoundError):
         return (
             f"No daemon runs at {path} (no such socket): start it with `systemctl start wattmesh` "
@@ -125,8 +127,8 @@ def _why(error: Exception, path: str, timeout_s: float) -> str:
         )
     if isinstance(error, PermissionError):
         return (
-            f"You may not open {path}: ask to join the group wattmesh-operators, or run this as "
-            "the daemon's user."
+            f"You may not open {path}: ask to join {who_may_open(path)} and log in again, or run "
+            "this as the daemon's user."
         )
     return (
         f"The daemon at {path} broke off ({error or type(error).__name__}): run this again, and "

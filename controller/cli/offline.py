@@ -3,9 +3,10 @@
 Invariant: it only reads, it never raises, and everything it shows says how old it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.text import Text
 
@@ -13,11 +14,13 @@ from wattmesh.controller import marks
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
+from wattmesh.controller.journal.address import journal_url
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.run_row import DONE
 from wattmesh.controller.journal.runs import RunRow
 from wattmesh.controller.settings import read as settings
+from wattmesh.controller.status import FINISHED_SHOWN, shown
 from wattmesh.errors import WattmeshError
 
 COLUMNS = (
@@ -29,40 +32,96 @@ COLUMNS = (
 )
 
 
-def last_known(config: Path) -> list[Text | str]:
-    """Say what the journal named in `config` tells; nothing when it cannot be read."""
+def last_known(config: Path, why: str) -> dict[str, Any]:
+    """Tell what the journal named in `config` knows, as `status --json` prints it.
+
+    Args:
+        config: the daemon's settings.
+        why: the daemon does not answer.
+
+    Returns:
+        `at`; `daemon`: why it does not answer; `settings`: where they are; `journal`: why that
+        cannot be read, "" where it was; `leader`, `lease_ended_s`: who led, and since when no more; `runs` as they last were, None
+        where they are not known; `runs_left_out`: how many silent ones are not among them.
+    """
+    now = datetime.now(UTC)
+    known: dict[str, Any] = {
+        "at": now.isoformat(),
+        "daemon": why,
+        "settings": str(config),
+        "journal": "",
+        "leader": "",
+        "lease_ended_s": None,
+        "runs": None,
+        "runs_left_out": 0,
+    }
     try:
-        url = settings.load(config).journal.url
-        journal = Journal.open(url)
+        journal = Journal.open(journal_url(settings.load(config)))
         try:
-            return _told(journal, datetime.now(UTC))
+            return known | _read(journal, now)
         finally:
             journal.close()
     except WattmeshError as error:
-        first = str(error).splitlines()[0]
-        return [styled((f"The journal cannot be read either: {first}.", DIM))]
+        first, more = str(error).splitlines()[0], len(str(error).splitlines()) > 1
+        told = f"; `wattmesh settings check {config}` names them" if more else ""
+        return known | {"journal": f"{first.rstrip('.')}{told}."}
 
 
-def _told(journal: Journal, now: datetime) -> list[Text | str]:
-    """Read leader, runs and the newest decisions."""
-    leader = journal.leadership.current()
-    runs = journal.runs.all(now)
+def screen_of(known: Mapping[str, Any]) -> list[Text | str]:
+    """Lay out what is known."""
+    if known["journal"]:
+        return [styled((f"The journal cannot be read either: {known['journal']}", DIM))]
     head = "The daemon does not answer; this is what its journal says. Training does not need it."
     lines: list[Text | str] = [styled((head, WARN))]
-    if leader is not None:
-        ago = words.duration((now - leader.expires_at).total_seconds())
-        held = f"its lease ended {ago} ago" if leader.expired else "its lease still holds"
-        lines.append(f"led by {leader.holder}, {held}")
+    if known["leader"]:
+        ended_s = known["lease_ended_s"]
+        held = (
+            "its lease still holds"
+            if ended_s is None
+            else f"its lease ended {words.duration(ended_s)} ago"
+        )
+        lines.append(f"led by {known['leader']}, {held}")
+    runs, left_out = known["runs"], known["runs_left_out"]
     if not runs:
-        return [*lines, "no run has ever registered"]
-    lines += ["", *table(COLUMNS, [_row(run, now) for run in runs])]
-    newest = [journal.decisions.list(run=run.run, limit=1) for run in runs]
-    told = [
-        styled((f"{run.name}: ", STRONG), f"{_reason(rows[0], run)} ({_ago(rows[0].last_at, now)})")
-        for run, rows in zip(runs, newest, strict=True)
-        if rows
-    ]
-    return [*lines, "", *told]
+        return [*lines, "no run has ever registered" if not left_out else "no run of late"]
+    lines += ["", *table(COLUMNS, [_row(run) for run in runs])]
+    if left_out:
+        more = words.plural(left_out, "more run")
+        said = f"and {more}: `wattmesh runs --offline {known['settings']}` lists them"
+        lines.append(styled((said, DIM)))
+    return [*lines, "", *_sentences(runs)]
+
+
+def _read(journal: Journal, now: datetime) -> dict[str, Any]:
+    """Read leader, runs and the newest decision about each that has not ended."""
+    leader, rows = journal.leadership.current(), journal.runs.all(now)
+    told = shown(journal.runs.recent(now, now - FINISHED_SHOWN))
+    ended_s = (now - leader.expires_at).total_seconds() if leader and leader.expired else None
+    return {
+        "leader": leader.holder if leader else "",
+        "lease_ended_s": ended_s,
+        "runs": [_run(journal, row, now) for row in told],
+        "runs_left_out": len(rows) - len(told),
+    }
+
+
+def _run(journal: Journal, row: RunRow, now: datetime) -> dict[str, Any]:
+    """Tell one run; names mean what they mean in the daemon's own status."""
+    newest = () if row.ending else journal.decisions.list(run=row.run, limit=1)
+    return {
+        "name": row.name,
+        "run": row.run,
+        "step": row.step,
+        "tokens": row.tokens,
+        "layout": "" if row.observed else str(row.layout),
+        "phase": row.phase,
+        "ended": row.finish_reason if row.ending else "",
+        "activity": "finished" if row.ending == DONE else row.ending or row.phase,
+        "frozen": row.frozen,
+        "last_seen_s": (now - row.last_seen_at).total_seconds(),
+        "sentence": _reason(newest[0], row) if newest else "",
+        "decided_s": (now - newest[0].last_at).total_seconds() if newest else None,
+    }
 
 
 def _reason(row: DecisionRow, run: RunRow) -> str:
@@ -70,19 +129,26 @@ def _reason(row: DecisionRow, run: RunRow) -> str:
     return marks.sentence(row.reason, marks.expected_flags(run.catalogue, ""))
 
 
-def _row(run: RunRow, now: datetime) -> Sequence[str | Text]:
+def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
     """One run's cells."""
-    state = "finished" if run.ending == DONE else run.ending or run.phase
-    frozen = f", frozen: {run.frozen}" if run.frozen and run.state != "finished" else ""
+    frozen = f", frozen: {run['frozen']}" if run["frozen"] and not run["ended"] else ""
     return (
-        Text(run.name, style=STRONG),
-        words.count(run.step),
-        words.UNKNOWN if run.observed else str(run.layout),
-        _ago(run.last_seen_at, now),
-        f"{state}{frozen}",
+        Text(run["name"], style=STRONG),
+        words.count(run["step"]),
+        run["layout"] or words.UNKNOWN,
+        f"{words.duration(run['last_seen_s'])} ago",
+        f"{run['activity']}{frozen}",
     )
 
 
-def _ago(at: datetime, now: datetime) -> str:
-    """How long ago something was."""
-    return f"{words.duration((now - at).total_seconds())} ago"
+def _sentences(runs: Sequence[Mapping[str, Any]]) -> list[Text | str]:
+    """What was decided last, each sentence once, with the age of the oldest."""
+    told = words.together((run["name"], run["sentence"]) for run in runs)
+    oldest_s: dict[str, float] = {}
+    for run in runs:
+        text = run["sentence"]
+        oldest_s[text] = max(oldest_s.get(text, 0.0), run["decided_s"] or 0.0)
+    return [
+        styled((f"{names}: ", STRONG), f"{text} ({words.duration(oldest_s[text])} ago)")
+        for names, text in told
+    ]

@@ -63,12 +63,12 @@ def report(asked: StatusWords) -> None:
     """
     try:
         view = Daemon(asked.socket).get("/v1/status")
-    except DaemonUnreachable:
-        if not asked.as_json:
-            # Imported only here: it reads the journal, which costs most of a second.
-            from wattmesh.controller.cli.offline import last_known  # noqa: PLC0415
+    except DaemonUnreachable as error:
+        # Imported only here: it reads the journal, which costs most of a second.
+        from wattmesh.controller.cli.offline import last_known, screen_of  # noqa: PLC0415
 
-            print_lines(last_known(asked.config))
+        known = last_known(asked.config, str(error))
+        print_json(known) if asked.as_json else print_lines(screen_of(known))
         raise
     if asked.as_json:
         print_json(view)

@@ -8,6 +8,7 @@ from rich.text import Text
 from wattmesh.controller.cli import options, words
 from wattmesh.controller.cli.answers import ask
 from wattmesh.controller.cli.output import DIM, STRONG, print_json, print_lines
+from wattmesh.controller.cli.status_screen import live_first
 from wattmesh.controller.cli.tables import Column, table
 
 COLUMNS = (
@@ -23,7 +24,6 @@ COLUMNS = (
     Column(title="OWNER", right=True),
     Column(title="LAST HEARD"),
 )
-ORDER = {"live": 0, "lost": 1, "finished": 2}
 
 
 def runs(
@@ -36,7 +36,7 @@ def runs(
     if as_json:
         print_json(answer)
         return
-    rows = sorted(answer["runs"], key=lambda each: ORDER.get(each["state"], 0))
+    rows = live_first(answer["runs"])
     print_lines(
         table(COLUMNS, [_row(each) for each in rows])
         if rows

@@ -4,7 +4,7 @@ Invariant: simulated and unknown values say so where they stand, and a line is r
 human must do something about it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -40,6 +40,14 @@ RUN_COLUMNS = (
     Column(title="DEADLINE"),
     Column(title="STATE"),
 )
+
+
+ORDER = {"live": 0, "lost": 1, "finished": 2}
+
+
+def live_first(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Put runs that train before those that are over; else they stay as they are."""
+    return sorted(runs, key=lambda each: ORDER.get(each["state"], 0))
 
 
 LONGEST_STATE = 30
@@ -206,8 +214,9 @@ def _runs(view: Mapping[str, Any], columns: int) -> list[Text | str]:
     if not view["runs"]:
         return [styled(("no run is attached", DIM), ": `wattmesh.observe(...)` registers one")]
     more = sum(view.get("lost_more", {}).values())
-    tail = [styled((f"and {more} more lost runs: `wattmesh runs` lists them", DIM))] if more else []
-    lines, spared = fitted(RUN_COLUMNS, [_row(run) for run in view["runs"]], columns)
+    said = f"and {words.plural(more, 'more lost run')}: `wattmesh runs` lists them"
+    tail = [styled((said, DIM))] if more else []
+    lines, spared = fitted(RUN_COLUMNS, [_row(run) for run in live_first(view["runs"])], columns)
     if spared:
         said = f"too narrow for {', '.join(spared)}: `wattmesh status | cat` has all"
         tail.append(styled((said, DIM)))
@@ -259,13 +268,15 @@ def _state(run: Mapping[str, Any]) -> Text:
         text = f"switching to {switch['to_point']}: {switch['state']} {place} of {of}"
         return Text(text, style=STRONG)
     ago = f"last heard {words.duration(run['last_seen_s'])} ago"
-    if activity == "stopped":
-        return Text(f"stopped, {ago}", style=GOOD)
-    if activity == "lost":
-        return Text(f"lost, {ago}{', frozen' if run['frozen'] else ''}", style=WARN)
-    if activity == "failed":
-        return Text(run["ended"], style=WARN)
-    if run["frozen"] and not run["ended"]:
+    over = {
+        "stopped": (f"stopped, {ago}", GOOD),
+        "failed": (run.get("ended", ""), WARN),
+        "lost": (f"lost, {ago}{', frozen' if run['frozen'] else ''}", WARN),
+    }
+    if activity in over:
+        text, style = over[activity]
+        return Text(text, style=style)
+    if run["frozen"] and not run.get("ended"):
         return Text(f"frozen: {run['frozen']}", style=WARN)
     if run["ordered_point"] and run["state"] != "finished":
         return Text(f"{activity}, ordered to {run['ordered_point']}", style=STRONG)
@@ -287,10 +298,10 @@ def _whole_state(run: Mapping[str, Any]) -> str:
 
 def _sentences(view: Mapping[str, Any]) -> list[Text | str]:
     """What each run waits for and its newest reason; without runs, the cycle's own sentence."""
-    said = [
-        styled((f"{run['name']}: ", STRONG), text)
-        for run in view["runs"]
+    said = words.together(
+        (run["name"], text)
+        for run in live_first(view["runs"])
         for text in (_waits_for(run), _whole_state(run), run["sentence"])
-        if text
-    ]
-    return list(said) or [view["cycle"]["sentence"] or "No cycle has ended yet."]
+    )
+    told = [styled((f"{names}: ", STRONG), text) for names, text in said]
+    return list(told) or [view["cycle"]["sentence"] or "No cycle has ended yet."]

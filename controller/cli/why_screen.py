@@ -56,7 +56,7 @@ def story(
 
 def over(run: Mapping[str, Any]) -> list[Text]:
     """Say that the run has ended, and how; nothing while it trains."""
-    said = run["ended"] or ("lost" if run["state"] == "lost" else "")
+    said = run.get("ended") or ("lost" if run["state"] == "lost" else "")
     if not said:
         return []
     heard = f", last heard {words.duration(run['last_seen_s'])} ago at step {run['step']:,}"

@@ -160,6 +160,25 @@ def plural(amount: int, one: str) -> str:
     return f"{amount} {one}{'' if amount == 1 else 's'}"
 
 
+NAMED = 5
+"""Runs that share a sentence are named up to so many."""
+
+
+def together(said: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Give each sentence once, behind the names of all that it is said of; "" is none."""
+    names: dict[str, list[str]] = {}
+    for name, text in said:
+        if text:
+            names.setdefault(text, []).append(name)
+    return [(_named(each), text) for text, each in names.items()]
+
+
+def _named(names: Sequence[str]) -> str:
+    """Write `a, b, c`, or `a, b, c, d, e and 55 more`."""
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 def wrapped(sentence: str, columns: int, hang: int = 0) -> list[str]:
     """Break a sentence into lines that fit, never within a word; all but the first are indented."""
     return textwrap.wrap(

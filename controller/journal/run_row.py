@@ -15,7 +15,6 @@ from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import GPUS_UNKNOWN, OBSERVED
 
-
 DONE = "done"
 
 ENDINGS = (DONE, "stopped", "failed", "retired", "expired")

@@ -1,12 +1,22 @@
 """Every way in which the daemon can fail to answer becomes one sentence with the next step."""
 
+import grp
 from pathlib import Path
 
 import pytest
 
 from tests.cli.answering import answering, dead_socket
+from wattmesh.controller.cli import client
 from wattmesh.controller.cli.client import Daemon, DaemonUnreachable, segment, socket_path
-from wattmesh.errors import Fenced, InputInvalid, JournalUnavailable, Refused, WattmeshError
+from wattmesh.errors import (
+    Fenced,
+    InputInvalid,
+    JournalUnavailable,
+    Refused,
+    SourceUnavailable,
+    WattmeshError,
+)
+from wattmesh.reconfig.link import Link
 
 
 def test_an_answer_is_read_and_the_question_is_exact(tmp_path: Path) -> None:
@@ -53,6 +63,32 @@ def test_a_dead_daemon_is_told_from_none(tmp_path: Path) -> None:
     dead_socket(tmp_path / "s")
     with pytest.raises(DaemonUnreachable, match=r"gone.*journalctl"):
         Daemon(str(tmp_path / "s")).get("/v1/status")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("file", "is a file, not a socket"), ("folder", "is a folder, not a"), ("link", "to nothing")],
+)
+def test_what_is_no_socket_is_called_what_it_is(tmp_path: Path, kind: str, said: str) -> None:
+    """Neither is a daemon called gone, nor is anybody sent to restart one."""
+    path = tmp_path / "s"
+    if kind == "link":
+        path.symlink_to(tmp_path / "none")
+    else:
+        path.touch() if kind == "file" else path.mkdir()
+    with pytest.raises(DaemonUnreachable, match=f"{said}.*--socket") as caught:
+        Daemon(str(path)).get("/v1/status")
+    assert "restart" not in str(caught.value)
+    with pytest.raises(SourceUnavailable, match=said):
+        Link(str(path)).call("GET", "/v1/status", None, 5.0)
+
+
+def test_a_closed_socket_names_the_group_that_opens_it(tmp_path: Path) -> None:
+    """Its own group, whatever the settings call it: another one would not help."""
+    dead_socket(tmp_path / "s")
+    group = grp.getgrgid((tmp_path / "s").stat().st_gid).gr_name
+    assert f"group {group}" in client._why(PermissionError(), str(tmp_path / "s"), 1.0)
+    assert "api.group" in client._why(PermissionError(), str(tmp_path / "none"), 1.0)
 
 
 def test_a_silent_daemon_is_not_waited_for(tmp_path: Path) -> None:

@@ -72,11 +72,15 @@ def test_reading_prints_a_screen_or_the_api_s_json(
 def test_without_a_daemon_one_sentence_says_the_next_step(
     words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A daemon that is gone ends every reading command with 1 and one sentence on stderr."""
+    """A daemon that is gone ends every reading command with 1 and one sentence on stderr.
+
+    `status --json` says so in JSON as well.
+    """
     dead_socket(tmp_path / "s")
     assert main([*words, "--socket", str(tmp_path / "s"), "--json"]) == 1
     said = capsys.readouterr()
-    assert said.out == ""
+    told = json.loads(said.out)["daemon"] if words == ("status",) else said.out
+    assert told == (said.err.removeprefix("wattmesh: ").rstrip() if words == ("status",) else "")
     assert said.err.startswith("wattmesh: The daemon at ")
     assert said.err.count("\n") == 1
 
@@ -210,15 +214,19 @@ def test_a_module_of_our_own_that_is_missing_is_a_bug(
     assert "a bug in wattmesh" in capsys.readouterr().err
 
 
-def test_status_stays_light() -> None:
+def test_status_stays_light(tmp_path: Path) -> None:
     """`status` loads neither typer nor pydantic, sqlalchemy or torch; the process proves it."""
     code = (
         "import sys; from wattmesh.controller.cli.main import main;"
-        "main(['status', '--socket', '/nonexistent', '--json']);"
+        "main(['status', '--socket', sys.argv[1], '--json']);"
         "print([m for m in ('typer','pydantic','sqlalchemy','torch') if m in sys.modules])"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
+    with answering(tmp_path / "s", {"/v1/status": (200, facts.status())}):
+        ran = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "s")],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    assert ran.stdout.splitlines()[-1] == "[]"
 
 
 def test_the_daemon_is_a_process_of_its_own(tmp_path: Path) -> None:

@@ -247,6 +247,11 @@ def test_a_killed_daemon_leaves_its_last_word(
     assert "llama" in said.out
     assert "ago" in said.out
     assert "systemctl restart wattmesh" in said.err
+    assert main(["status", "--socket", site.socket, "--config", site.config, "--json"]) == 1
+    known = json.loads(capsys.readouterr().out)
+    assert "is gone" in known["daemon"]
+    assert [(run["name"], run["step"]) for run in known["runs"]] == [("llama", 8)]
+    assert (known["leader"] != "", known["journal"]) == (True, "")
     assert main(["doctor", "--config", site.config]) == 1
     doctor = capsys.readouterr().out
     assert "daemon           problem" in doctor
@@ -261,7 +266,13 @@ def test_status_without_daemon_and_journal_still_says_what_to_do(
     assert main(["status", "--socket", str(tmp_path / "s"), "--config", config]) == 1
     said = capsys.readouterr()
     assert "The journal cannot be read either" in said.out
+    assert "settings check" in said.out
     assert "systemctl start wattmesh" in said.err
+    assert main(["status", "--json", "--socket", str(tmp_path / "s"), "--config", config]) == 1
+    known = json.loads(capsys.readouterr().out)
+    assert (known["runs"], known["leader"]) == (None, "")
+    assert "No daemon runs" in known["daemon"]
+    assert "settings check" in known["journal"]
 
 
 def test_db_upgrades_once_and_shows_the_revision(

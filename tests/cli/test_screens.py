@@ -194,6 +194,18 @@ def test_a_failed_switch_says_why() -> None:
     assert "rank 2 did not answer in 30 s" in text
 
 
+def test_runs_that_train_come_first_and_a_sentence_stands_once() -> None:
+    """However many share it: on a crowded screen nothing is read twice."""
+    over = facts.run(
+        name="ended-run", state="finished", activity="finished", ended="done", sentence=""
+    )
+    many = [facts.run(name=f"run-{each}", sentence="Only observed.") for each in range(60)]
+    text = plain(status_screen.screen(facts.status(runs=(over, *many))))
+    assert text.index("run-0 ") < text.index("run-59") < text.index("ended-run")
+    assert "run-0, run-1, run-2, run-3, run-4 and 55 more: Only observed." in text
+    assert text.count("Only observed.") == 1
+
+
 @pytest.mark.parametrize(
     ("state", "ended", "said"),
     [
