@@ -41,7 +41,7 @@ def main(words: Sequence[str] | None = None) -> int:
         command = [sys.executable, "-m", module, *given[1:], *more]
         os.execv(sys.executable, command)
     try:
-        return _run(given)
+        return _read(given)
     except WattmeshError as error:
         return _failed(str(error), debug=debug)
     except KeyboardInterrupt:
@@ -54,6 +54,18 @@ def main(words: Sequence[str] | None = None) -> int:
             "report what it prints",
             debug=debug,
         )
+
+
+def _read(words: Sequence[str]) -> int:
+    """Run the words; end in silence where nobody reads any more (`| head`), for that is no bug."""
+    try:
+        status = _run(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left in the buffer would be written, and told as an error, at the very end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
 
 
 def _run(words: Sequence[str]) -> int:

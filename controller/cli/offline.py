@@ -41,8 +41,9 @@ def last_known(config: Path, why: str) -> dict[str, Any]:
 
     Returns:
         `at`; `daemon`: why it does not answer; `settings`: where they are; `journal`: why that
-        cannot be read, "" where it was; `leader`, `lease_ended_s`: who led, and since when no more; `runs` as they last were, None
-        where they are not known; `runs_left_out`: how many silent ones are not among them.
+        cannot be read, "" where it was; `leader`, `lease_ended_s`: who led, and since when no more;
+        `runs` as they last were, None where they are not known; `runs_left_out`: how many silent
+        ones are not among them.
     """
     now = datetime.now(UTC)
     known: dict[str, Any] = {

@@ -396,7 +396,8 @@ def test_how_a_run_ended_is_told_and_nobody_is_sent_to_look(
     """It said why it ended: it is not called lost, and a freeze does not hide it."""
     served.register()
     if state == "finished" and reason != "done":
-        served.journal.runs.end(facts.RUN, reason, now=served.clock.wall, epoch=served.pulse.epoch)
+        epoch = served.pulse.epoch or 0
+        served.journal.runs.end(facts.RUN, reason, now=served.clock.wall, epoch=epoch)
     else:
         assert served.post(f"{RUN}/finish", facts.finish(reason=reason)).status == 200
     assert served.post("/v1/freeze", {"run": facts.RUN, "reason": "look"}).status == 200

@@ -229,6 +229,25 @@ def test_status_stays_light(tmp_path: Path) -> None:
     assert ran.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize("command", ["status", "status --json", "runs --json"])
+def test_a_reader_that_has_seen_enough_is_no_bug(tmp_path: Path, command: str) -> None:
+    """`wattmesh status | head -1`: the pipe is closed early, and nothing is said about it."""
+    read, write = os.pipe()
+    os.close(read)
+    code = "import sys; from wattmesh.controller.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    with answering(tmp_path / "s", answers()):
+        words = [*command.split(), "--socket", str(tmp_path / "s")]
+        ran = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    os.close(write)
+    assert (ran.returncode, ran.stderr) == (1, "")
+
+
 def test_the_daemon_is_a_process_of_its_own(tmp_path: Path) -> None:
     """`wattmesh daemon` becomes the daemon's process: its exit status and its sentence are seen."""
     words = [sys.executable, "-m", "wattmesh.controller.cli.main", "daemon"]
