@@ -65,7 +65,7 @@ class Link:
         if not url:
             return None
         parts = urlsplit(url)
-        if parts.scheme != "unix" or not parts.path:
+        if parts.scheme != "unix" or parts.netloc or not parts.path:
             raise InputInvalid(
                 f"WATTMESH_URL = {url!r} is not understood; write unix:///path/to/wattmesh.sock."
             )

@@ -11,11 +11,13 @@ ends; what fails is one line of the log. A figure that is not known is None, and
 
 import atexit
 import logging
+import multiprocessing
 import os
 import socket
 import threading
 import time
 import uuid
+from collections import deque
 from http import HTTPStatus
 from typing import Any
 
@@ -51,27 +53,38 @@ FLUSH_S, UNHEARD_S = 3.0, 1.0
 """How long the end of the script waits for its last word to go out; less where no daemon answered
 before."""
 
+OLD_S = 3 * LATER_LOOK_S
+"""Figures that were heard longer ago say how old they are."""
+
 SPEAKS_ELSEWHERE = "global rank 0 speaks for the run and has its figures"
+SPAWNED = "the process that started this one speaks for the run and has its figures"
 
 
 class PerStep:
-    """An amount per step: the mean of the steps between two answers in which it grew.
+    """An amount per step: the mean over the newest `MARKS` answers in which it grew.
 
-    The daemon books in lumps, grams every minute: between two answers an amount may stand still.
+    The daemon books in lumps, grams every minute: between two answers an amount may stand still,
+    and what is booked lags behind the steps, now more and now less. Over many answers that is
+    little.
     """
+
+    MARKS = 31
 
     def __init__(self) -> None:
         """Know nothing yet."""
         self.mean: float | None = None
-        self._mark: tuple[int, float] | None = None
+        self._marks: deque[tuple[int, float]] = deque(maxlen=self.MARKS)
 
     def note(self, steps: int, amount: float | None) -> None:
         """Take one answer, heard after so many steps."""
-        if amount is None or (self._mark is not None and self._mark[1] == amount):
+        if amount is None or (self._marks and self._marks[-1][1] == amount):
             return
-        if self._mark is not None and steps > self._mark[0] and amount > self._mark[1]:
-            self.mean = (amount - self._mark[1]) / (steps - self._mark[0])
-        self._mark = (steps, amount)
+        if self._marks and amount < self._marks[-1][1]:
+            self._marks.clear()  # another journal, or corrected: what was before does not compare
+        self._marks.append((steps, amount))
+        first_steps, first = self._marks[0]
+        if steps > first_steps:
+            self.mean = (amount - first) / (steps - first_steps)
 
 
 class ObservedRun(Closing):
@@ -96,6 +109,7 @@ class ObservedRun(Closing):
         self._steps = self._samples = self._tokens = 0
         self._loss: float | None = None
         self._spent = Spent(why_unknown="the daemon has not answered yet")
+        self._heard_s = time.monotonic()
         self._step_j, self._step_g = PerStep(), PerStep()
         self._unknown = 0
         self._closed = threading.Event()
@@ -128,7 +142,10 @@ class ObservedRun(Closing):
 
     @property
     def why_unknown(self) -> str:
-        """Why a figure is None; "" when all are known."""
+        """Why a figure is None, or old; "" when all are known."""
+        old_s = time.monotonic() - self._heard_s
+        if not self._spent.why_unknown and old_s > OLD_S and not self._closed.is_set():
+            return f"the figures are {old_s:.0f} s old: the daemon has not answered since"
         return self._spent.why_unknown
 
     def report(self, *, tokens: Any = 0, samples: Any = 0, loss: Any = None) -> None:
@@ -151,11 +168,12 @@ class ObservedRun(Closing):
         if self._courier is not None:
             self._courier.progress(self._progress())
 
-    def start(self) -> None:
-        """Begin to look and to speak; part of `observe`."""
+    def start(self, unknown: str = "") -> None:
+        """Begin to look and to speak; part of `observe`. `unknown`: why there is no link."""
         atexit.register(self.close)
         if self._link is None:
-            self._spent = Spent(why_unknown="WATTMESH_URL is not set: no daemon is known")
+            self._spent = Spent(why_unknown=unknown)
+            self.run = "" if unknown == SPAWNED else self.run
             return
         if self._launched.rank == 0:
             # Without a folder: the only word that must arrive is the last one of this process.
@@ -186,7 +204,6 @@ class ObservedRun(Closing):
         if courier is None:
             return
         try:
-            clean = error is None or isinstance(error, SystemExit)
             courier.finish(
                 Finish(
                     run=self.run,
@@ -194,7 +211,7 @@ class ObservedRun(Closing):
                     attempt=self._attempt,
                     step=self._steps,
                     tokens=self._tokens,
-                    reason="done" if clean else f"failed: {error!r}",
+                    reason=_reason(error),
                     loss=self._loss,
                 )
             )
@@ -256,7 +273,7 @@ class ObservedRun(Closing):
 
     def _note(self, spent: Spent, steps: int) -> None:
         """Take one answer, heard after so many steps."""
-        self._spent = spent
+        self._spent, self._heard_s = spent, time.monotonic()
         self._step_j.note(steps, spent.energy_j)
         self._step_g.note(steps, spent.carbon_g)
 
@@ -321,20 +338,42 @@ def observe(name: str) -> ObservedRun:
         log.warning("observe: the daemon knows %r as %s", name, known_as)
     if known_as in _open:
         return _open[known_as]
-    launched, link = Launched.read(os.environ), None
-    try:
-        link = Link.from_environment()
-        if link is None and launched.rank == 0:
-            log.warning("observe: WATTMESH_URL is not set, so %s is not measured", known_as)
-    except InputInvalid as error:
-        log.warning("observe: %s is not measured: %s", known_as, error)
+    launched = Launched.read(os.environ)
+    link, unknown = _link(known_as, launched)
     run = ObservedRun(known_as, launched, link)
     try:
-        run.start()
+        run.start(unknown)
     except RuntimeError as error:  # no thread can begin
         log.warning("observe: %s is not measured: %s", known_as, error)
     _open[known_as] = run
     return run
+
+
+def _link(name: str, launched: Launched) -> tuple[Link | None, str]:
+    """Find the daemon; None with the reason where there is none to speak to."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        # A spawned worker imports the script anew: it is no run, and is ended without a word.
+        return None, SPAWNED
+    try:
+        link = Link.from_environment()
+    except InputInvalid as error:
+        log.warning("observe: %s is not measured: %s", name, error)
+        return None, str(error)
+    if link is not None:
+        return link, ""
+    if launched.rank == 0:
+        log.warning("observe: WATTMESH_URL is not set, so %s is not measured", name)
+    return None, "WATTMESH_URL is not set: no daemon is known"
+
+
+def _reason(error: BaseException | None) -> str:
+    """Say how a script ends that `error` ends."""
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped: Ctrl-C"
+    if isinstance(error, SystemExit) and error.code not in (None, 0):
+        return f"failed: exit status {error.code!r}"
+    clean = error is None or isinstance(error, SystemExit)
+    return "done" if clean else f"failed: {error!r}"
 
 
 def _both(before: OwnGpus, now: OwnGpus) -> OwnGpus:

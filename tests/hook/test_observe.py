@@ -312,7 +312,108 @@ def test_an_amount_per_step_is_told_over_times_in_which_it_grew() -> None:
     for steps, amount in [(0, None), (10, 5.0), (20, 5.0), (30, 9.0), (30, 10.0), (40, 8.0)]:
         step.note(steps, amount)
         told.append(step.mean)
-    assert told == [None, None, None, 0.2, 0.2, 0.2]
+    # The newest is of another journal, or a correction: from there on it is counted anew.
+    assert told == [None, None, None, 0.2, 0.25, 0.25]
+
+
+def test_an_amount_per_step_is_not_what_the_books_lag_behind() -> None:
+    """Joules are booked in lumps, now with the newest steps and now without them."""
+    step, told = PerStep(), []
+    for answer in range(1, 21):
+        booked = 50 * answer - (40 if answer % 2 else 0)
+        step.note(50 * answer, 100.0 * booked)
+        told.append(step.mean)
+    assert all(90.0 < each < 110.0 for each in told[9:] if each is not None)
+    assert told[-1] is not None
+
+
+WORKERS = """\
+import multiprocessing, sys
+import wattmesh
+
+run = wattmesh.observe("train")
+
+def work(number):
+    again = wattmesh.observe("train")
+    again.report(tokens=1)
+    return (again is run, again.run, again.why_unknown)
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        print(*pool.map(work, [1, 2]), sep="\\n")
+"""
+
+
+def test_workers_that_import_the_script_anew_are_no_runs_of_their_own(
+    tmp_path: Path, socket_path: Path
+) -> None:
+    """A spawned loader's workers would register, and be lost when their pool ends them."""
+    script = tmp_path / "train.py"
+    script.write_text(WORKERS)
+    with FakeDaemon(socket_path, tmp_path, []) as daemon:
+        ran = subprocess.run(
+            [sys.executable, str(script)],
+            env={"WATTMESH_URL": f"unix://{socket_path}"},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert len({each.run for each in daemon.heard.registers}) == 1
+        assert [each.reason for each in daemon.heard.finishes] == ["done"]
+    assert ran.stdout.splitlines() == [str((True, "", observed.SPAWNED))] * 2
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (None, "done"),
+        (SystemExit(), "done"),
+        (SystemExit(0), "done"),
+        (SystemExit(3), "failed: exit status 3"),
+        (KeyboardInterrupt(), "stopped: Ctrl-C"),
+        (KeyError("x"), "failed: KeyError('x')"),
+    ],
+)
+def test_an_end_is_told_as_what_it_is(
+    tmp_path: Path, socket_path: Path, error: BaseException | None, reason: str
+) -> None:
+    """As a context it sees the status that a script leaves with, too."""
+    with FakeDaemon(socket_path, tmp_path, []) as daemon:
+        run = ObservedRun("train", Launched(), Link(str(socket_path)))
+        run.start()
+        wait_for(lambda: daemon.heard.registers, "an introduction")
+        run.__exit__(type(error) if error else None, error, None)
+        assert [each.reason for each in daemon.heard.finishes] == [reason]
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [("", "is not set"), ("http://head:1", "not understood"), ("unix://h/x", "not understood")],
+)
+def test_a_run_without_a_daemon_says_why(
+    monkeypatch: pytest.MonkeyPatch, url: str, said: str
+) -> None:
+    """What is set and wrong is not called unset."""
+    monkeypatch.setenv("WATTMESH_URL", url)
+    with observed.observe("alone") as run:
+        assert said in run.why_unknown
+
+
+def test_figures_that_are_old_say_so(
+    tmp_path: Path, socket_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the daemon is away the last ones stay, and are not taken for those of now."""
+    monkeypatch.setattr(observed, "FIRST_LOOK_S", 0.02)
+    monkeypatch.setattr(observed, "LATER_LOOK_S", 0.02)
+    monkeypatch.setattr(observed, "own_gpus", lambda: OwnGpus(uuids=("GPU-1",)))
+    run = ObservedRun("train", Launched(), Link(str(socket_path)))
+    with Forgetful(socket_path, tmp_path, []) as daemon:
+        daemon.knows_from = 0
+        run.start()
+        wait_for(lambda: run.energy_j == 7.0, "joules")
+        assert run.why_unknown == ""
+    monkeypatch.setattr(observed, "OLD_S", 0.05)
+    wait_for(lambda: "s old" in run.why_unknown, "their age")
+    assert run.energy_j == 7.0
+    run.close()
 
 
 class Forgetful(FakeDaemon):
