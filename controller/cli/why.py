@@ -34,7 +34,7 @@ def why(
     if as_json:
         print_json(answer)
         return
-    entries = story(answer["decisions"], answer["switches"])
+    entries = story(answer["decisions"], answer["switches"], answer.get("transitions", {}))
     shown, left_out = brief(entries) if moment is None else (around(entries, moment), 0)
     lines: list[Text | str] = [*over(answer["run"])] if moment is None else []
     lines += [line for entry in shown for line in entry.lines]

@@ -7,6 +7,7 @@ reported it; nothing is shown as done that the run did not report.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from rich.text import Text
@@ -39,9 +40,11 @@ class Entry:
 
 
 def story(
-    decisions: Sequence[Mapping[str, Any]], switches: Sequence[Mapping[str, Any]]
+    decisions: Sequence[Mapping[str, Any]],
+    switches: Sequence[Mapping[str, Any]],
+    transitions: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({}),
 ) -> list[Entry]:
-    """Put decisions and switches into one story, newest first.
+    """Put decisions and switches into one story, newest first; `transitions`: of each by its plan.
 
     A decision to switch that became a switch is told by the switch alone.
     """
@@ -50,7 +53,7 @@ def story(
     dated = len(days) > 1
     told = [each for each in decisions if not _became_switch(each, switches)]
     entries = [_decision(each, dated=dated) for each in told]
-    entries += [_switch(each, dated=dated) for each in switches]
+    entries += [_switch(each, transitions.get(each["plan"], ()), dated) for each in switches]
     return sorted(entries, key=lambda each: each.at, reverse=True)
 
 
@@ -127,7 +130,7 @@ def _decision(row: Mapping[str, Any], *, dated: bool) -> Entry:
     return Entry(at=at, lines=(line,), fleeting=row["action"] == "hold" and row["count"] == 1)
 
 
-def _switch(row: Mapping[str, Any], *, dated: bool) -> Entry:
+def _switch(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], dated: bool) -> Entry:
     """One switch: why it was ordered, and what it took."""
     at = _at(row, "created_at")
     head = styled(
@@ -136,16 +139,18 @@ def _switch(row: Mapping[str, Any], *, dated: bool) -> Entry:
         (f"{'switch':<7}", STRONG),
         f" {_move(row['from_point'], row['to_point'])}  {clause(row['reason'])}",
     )
-    return Entry(at=at, lines=(head, styled(INDENT, *_outcome(row))))
+    return Entry(at=at, lines=(head, styled(INDENT, *_outcome(row, steps))))
 
 
-def _outcome(row: Mapping[str, Any]) -> list[str | tuple[str, str]]:
+def _outcome(
+    row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]
+) -> list[str | tuple[str, str]]:
     """How the switch went, in the numbers that the run reported."""
     state = row["state"]
     parts: list[str | tuple[str, str]] = [(state.replace("_", " "), ENDED.get(state, OPEN_STYLE))]
     took_s = row["evidence"].get("total_s")
     if took_s is not None:
-        parts.append(f" in {words.duration(took_s)} ({row['order']['mode']})".replace("_", " "))
+        parts.append(f" in {words.duration(took_s)} ({_way(row, steps)})")
     difference = probe_difference(row["evidence"])
     if difference is not None:
         parts.append(f", probe loss {_equal(difference)}")
@@ -153,6 +158,16 @@ def _outcome(row: Mapping[str, Any]) -> list[str | tuple[str, str]]:
     if row["detail"] and state != CONFIRMED:
         parts.append(f": {row['detail']}")
     return parts
+
+
+def _way(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
+    """How it went: in place or by restart; where that is not as ordered, why."""
+    ordered = row["order"]["mode"].replace("_", " ")
+    stopped = next((each for each in steps if each["state"] == "stopping"), None)
+    if stopped is None or ordered == "restart":
+        return str(ordered)
+    why = f": {stopped['detail']}" if stopped["detail"] else ""
+    return f"restart, ordered {ordered}{why}"
 
 
 def _predicted(row: Mapping[str, Any]) -> list[str]:

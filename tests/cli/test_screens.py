@@ -221,6 +221,17 @@ def test_a_story_begins_with_its_end(state: str, ended: str, said: str) -> None:
     assert bool(over(run)) == bool(said)
 
 
+def test_a_switch_that_went_on_by_restart_says_so_and_why() -> None:
+    """It was ordered in place, arrived, and is not told as one that nothing kept in memory."""
+    row = facts.switch_row(state="confirmed", detail="33% is held by `KEPT` (train.py:14)")
+    steps = [{"state": "stopping", "detail": row["detail"]}, {"state": "confirmed", "detail": ""}]
+    text = plain(story([], [row], {row["plan"]: steps})[0].lines)
+    assert "(restart, ordered in place: 33% is held by `KEPT` (train.py:14))" in text
+    text = plain(story([], [row], {row["plan"]: steps[1:]})[0].lines)
+    assert "(in place)" in text
+    assert "KEPT" not in text
+
+
 def test_the_story_around_a_time() -> None:
     """`--at` shows what held then and what came right before it."""
     hours = [facts.NOW - timedelta(hours=each) for each in range(4)]
