@@ -258,8 +258,8 @@ class Courier:
                 return
             self._silenced.set()
         log.error(
-            "a newer launch of this run is known to the daemon (%s); this one trains on without "
-            "reporting or taking orders. Stop it unless it is the one you want.",
+            "this launch reports no more and takes no orders, for the daemon refuses it (%s); it "
+            "trains on. Stop it unless it is the one you want.",
             _words(answer),
         )
         self._orders = Orders()

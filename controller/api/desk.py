@@ -97,18 +97,18 @@ class Desk:
         an operator, who may act on each of them.
 
         Args:
-            word: id or name.
+            word: id, name, or the beginning of an id as `wattmesh runs` shows it.
             peer: who asks.
 
         Raises:
             NotFound: there is none. Conflict: there are several.
         """
-        found = self.journal.runs.called(word, self.now)
+        runs = self.journal.runs
+        found = runs.called(word, self.now) or runs.beginning(word, self.now)
         if not found:
             raise NotFound(f"There is no run {word!r}; `wattmesh runs` lists those there are.")
-        by_id = [row for row in found if row.run == word]
-        if by_id and len(found) == 1:
-            return by_id[0]
+        if len(found) == 1 and found[0].name != word:
+            return found[0]
         meant = _meant(found, word, None if self._operator(peer) else peer)
         if len(meant) > 1:
             listed = ", ".join(f"{row.run} (uid {row.owner_uid}, {row.state})" for row in meant[:5])
@@ -129,7 +129,7 @@ def _meant(found: Sequence[RunRow], word: str, peer: Peer | None) -> Sequence[Ru
         word: what was said.
         peer: whose own runs come first; None: nobody's.
     """
-    if any(row.run == word for row in found):
+    if any(row.name != word for row in found):
         return found
     for state in ("live", "lost", "finished"):
         standing = [row for row in found if row.state == state]

@@ -83,7 +83,8 @@ def retire(desk: Desk, call: Call) -> Done:
     desk.journal.events.add("retired", said, desk.now)
     desk.bell.ring()
     desk.wake()
-    still = "; its job still runs and is not measured any more" if row.state == "live" else ""
+    trains = row.state == "live" and not row.ending
+    still = "; its job still runs and is not measured any more" if trains else ""
     return Done(
         done=f"Retired {row.name} ({row.run}){still}: its rows stay, and another launch of it "
         "begins it again.",

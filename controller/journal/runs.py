@@ -4,6 +4,7 @@ Invariant: whatever is written of a run passes the checks of admission.py in the
 """
 
 import logging
+import re
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any
@@ -88,6 +89,9 @@ _CALLED = (
     .order_by(RUNS.c.registered_at.desc())
 )
 _SPEAKER = update(INCARNATIONS).where(INCARNATIONS.c.incarnation == bindparam("which"))
+
+BEGINNING = re.compile(r"[0-9a-f]{8}[0-9a-f-]{0,28}")
+"""So much of an id names a run; the first part of it is what `wattmesh runs` shows."""
 
 TROUBLE_LENGTH = 500
 """Characters that are kept of a run's own sentence."""
@@ -319,6 +323,12 @@ class RunStore:
     def called(self, word: str, now: datetime) -> tuple[RunRow, ...]:
         """List every run of that id or name, newest first."""
         return self._rows(_CALLED, now, called=word)
+
+    def beginning(self, word: str, now: datetime) -> tuple[RunRow, ...]:
+        """List every run whose id begins with `word`; none where that is no such beginning."""
+        if not BEGINNING.fullmatch(word):
+            return ()
+        return self._rows(_ALL.where(RUNS.c.run.startswith(word)), now)
 
     def freeze(self, run: str | None, *, reason: str, by: str, now: datetime) -> None:
         """Take hands off one run, or off everything (None)."""

@@ -381,6 +381,14 @@ def test_a_run_that_was_stopped_is_not_lost_and_nobody_is_woken(served: Served) 
     assert [each for each in view["trouble"] if each.startswith("llama-8b has not been heard")]
 
 
+def test_a_run_that_stopped_is_retired_without_a_job_that_still_runs(served: Served) -> None:
+    """It said that it leaves, although that was a moment ago."""
+    served.register()
+    said = facts.finish(reason="stopped: SIGTERM to rank 0")
+    assert served.post(f"{RUN}/finish", said).status == 200
+    assert "still runs" not in served.post(f"{RUN}/retire", {}).body["done"]
+
+
 @pytest.mark.parametrize(
     ("reason", "state", "activity"),
     [

@@ -1,5 +1,7 @@
 """Freeze, thaw and switch: who asked and why is kept, and what cannot work is said at once."""
 
+from urllib.parse import quote
+
 import pytest
 
 from tests.api import facts
@@ -78,6 +80,22 @@ def test_freeze_and_thaw_one_run(served: Served) -> None:
     assert "is acted upon again; it was frozen: " in found.body["done"]
     (run,) = served.get("/v1/status").body["runs"]
     assert run["frozen"] == ""
+
+
+def test_a_run_answers_to_the_id_that_runs_shows(served: Served) -> None:
+    """Two of one name can be told apart by it; a beginning that could mean both is refused."""
+    other = f"{facts.RUN[:8]}-1111-4000-8000-000000000002"
+    served.register()
+    assert served.get(f"/v1/runs/{facts.RUN[:8]}").body["run"]["run"] == facts.RUN
+    for wrong in (facts.RUN[:7], "6d1c9d0_", "%%%%%%%%", facts.RUN[:8].upper()):
+        assert served.get(f"/v1/runs/{quote(wrong)}").status == 404
+    said = facts.register(run=other, incarnation="incarnation-2", name="other")
+    assert served.post(f"/v1/runs/{other}/register", said).status == 200
+    both = served.get(f"/v1/runs/{facts.RUN[:8]}")
+    assert both.status == 409
+    assert facts.RUN in both.body["error"]
+    assert other in both.body["error"]
+    assert served.get(f"/v1/runs/{other[:13]}").body["run"]["run"] == other
 
 
 def test_freeze_and_thaw_everything(served: Served) -> None:

@@ -63,7 +63,8 @@ class Fencing(FakeDaemon):
         """Answer heartbeats in its own way."""
         if path.endswith("/heartbeat"):
             super().answer(method, path, body)
-            return self.status, json.dumps({"error": "no", "kind": self.kind}).encode()
+            said = "it was ended with `wattmesh retire`"
+            return self.status, json.dumps({"error": said, "kind": self.kind}).encode()
         return super().answer(method, path, body)
 
 
@@ -74,11 +75,13 @@ def test_a_launch_whose_heartbeat_is_fenced_off_never_reports_again(
     with Fencing(socket_path, tmp_path, []) as daemon:
         daemon.heartbeat_s = OFTEN_S
         speaking = courier(socket_path, tmp_path / "outbox")
-        until(lambda: "a newer launch of this run is known" in caplog.text, "the sentence")
+        until(lambda: "reports no more" in caplog.text, "the sentence")
         speaking.progress(PROGRESS)
         speaking.transition(STEP)
         speaking.close(1.0)
-    assert caplog.text.count("a newer launch of this run is known") == 1
+    assert caplog.text.count("reports no more") == 1
+    assert "ended with `wattmesh retire`" in caplog.text
+    assert "newer" not in caplog.text  # which of the reasons there are is the daemon's to say
     assert (daemon.heard.progress, daemon.heard.transitions) == ([], [])
     assert len(daemon.heard.heartbeats) == 1
 

@@ -14,7 +14,7 @@ from tests.hook.harness import Run, Zygote, until
 
 LIVE_S = 5
 SETTINGS = f"live_s = {LIVE_S}"
-SENTENCE = "a newer launch of this run is known to the daemon"
+SENTENCE = "this launch reports no more"
 
 
 @pytest.fixture
@@ -101,10 +101,8 @@ def test_a_stopped_launch_is_lost_and_comes_back_unless_its_place_was_taken(
         until(lambda: state(served) == "lost", "it is lost again")
         assert another(served, 99) == (200, "")
         os.kill(leader, signal.SIGCONT)
-        until(
-            lambda: "a newer launch of this run is known to the daemon" in run.log(), "it says so"
-        )
+        until(lambda: "this launch reports no more" in run.log(), "it says so")
         steps = len(run.lines())
         until(lambda: len(run.lines()) >= steps + 20, "it trains on")
         assert (line(served)["attempt"], line(served)["step"]) == (99, 3)
-    assert run.log().count("a newer launch of this run is known") == 1
+    assert run.log().count("this launch reports no more") == 1
