@@ -143,13 +143,10 @@ def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
 
 
 def _sentences(runs: Sequence[Mapping[str, Any]]) -> list[Text | str]:
-    """What was decided last, each sentence once, with the age of the oldest."""
+    """What was decided last, each sentence once, and how old the oldest is."""
     told = words.together((run["name"], run["sentence"]) for run in runs)
-    oldest_s: dict[str, float] = {}
-    for run in runs:
-        text = run["sentence"]
-        oldest_s[text] = max(oldest_s.get(text, 0.0), run["decided_s"] or 0.0)
-    return [
-        styled((f"{names}: ", STRONG), f"{text} ({words.duration(oldest_s[text])} ago)")
-        for names, text in told
-    ]
+    if not told:
+        return []
+    oldest_s = max(run["decided_s"] for run in runs if run["sentence"])
+    head = styled((f"decided last, up to {words.duration(oldest_s)} ago:", DIM))
+    return [head, *(styled((f"{names}: ", STRONG), text) for names, text in told)]

@@ -29,7 +29,7 @@ SHOWN_FORECAST = timedelta(hours=24)
 CALM = ("holding", "observed", "finished", "retired", "expired")
 
 RUN_COLUMNS = (
-    Column(title="RUN"),
+    Column(title="RUN", least=16),
     Column(title="STEP", right=True),
     Column(title="POINT", spare=1),
     Column(title="LAYOUT", spare=2),

@@ -18,11 +18,14 @@ class Column:
     Attributes:
         right: numbers, aligned to the right.
         spare: on a screen that is too narrow the highest goes first; 0 always stays.
+        least: cells that its words may be cut to, in the middle, once nothing can be spared; 0:
+            they never are.
     """
 
     title: str
     right: bool = False
     spare: int = 0
+    least: int = 0
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> list[Text]:
@@ -47,10 +50,42 @@ def fitted(
         kept = [columns[index] for index in left]
         lines = table(kept, [[row[index] for index in left] for row in rows])
         first = max(left, key=lambda index: columns[index].spare)
-        if max(each.cell_len for each in lines) <= width or not columns[first].spare:
+        over = max(each.cell_len for each in lines) - width
+        if over <= 0:
             return lines, spared
+        if not columns[first].spare:
+            shown = [[row[index] for index in left] for row in rows]
+            return table(kept, _cut(kept, shown, over)), spared
         left.remove(first)
         spared.append(columns[first].title)
+
+
+def _cut(
+    columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], over: int
+) -> list[list[str | Text]]:
+    """Take so many cells from words that may be cut."""
+    cut = [list(row) for row in rows]
+    for index, column in enumerate(columns):
+        widest = max((_width(row[index]) for row in rows), default=0)
+        most = max(column.least, widest - over) if column.least else widest
+        over -= widest - most
+        for row in cut:
+            row[index] = _shortened(row[index], most)
+    return cut
+
+
+def _width(cell: str | Text) -> int:
+    """Cells that it takes."""
+    return cell.cell_len if isinstance(cell, Text) else cell_len(cell)
+
+
+def _shortened(cell: str | Text, most: int) -> str | Text:
+    """Cut a cell in its middle, for names differ at their ends."""
+    if _width(cell) <= most:
+        return cell
+    text, end = Text(clean(str(cell))), (most - 1) // 2
+    style = cell.style if isinstance(cell, Text) else ""
+    return Text(f"{text.plain[: most - 1 - end]}…{text.plain[-end:]}", style=style)
 
 
 def _line(columns: Sequence[Column], widths: Sequence[int], row: Sequence[Text]) -> Text:

@@ -165,12 +165,18 @@ NAMED = 5
 
 
 def together(said: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Give each sentence once, behind the names of all that it is said of; "" is none."""
-    names: dict[str, list[str]] = {}
+    """Give each sentence once, behind the names of all that it is said of; "" is none.
+
+    Sentences are one where they differ by the run's own key in the settings.
+    """
+    found: dict[str, list[tuple[str, str]]] = {}
     for name, text in said:
         if text:
-            names.setdefault(text, []).append(name)
-    return [(_named(each), text) for text, each in names.items()]
+            found.setdefault(text.replace(f"runs.{name}.", "runs.NAME."), []).append((name, text))
+    return [
+        (_named([name for name, _ in each]), common if len(each) > 1 else each[0][1])
+        for common, each in found.items()
+    ]
 
 
 def _named(names: Sequence[str]) -> str:

@@ -204,6 +204,22 @@ def test_runs_that_train_come_first_and_a_sentence_stands_once() -> None:
     assert text.index("run-0 ") < text.index("run-59") < text.index("ended-run")
     assert "run-0, run-1, run-2, run-3, run-4 and 55 more: Only observed." in text
     assert text.count("Only observed.") == 1
+    many = [facts.run(name=n, sentence=f"Name one as runs.{n}.catalogue.") for n in ("a", "b")]
+    text = plain(status_screen.screen(facts.status(runs=many)))
+    assert "a, b: Name one as runs.NAME.catalogue." in text
+    text = plain(status_screen.screen(facts.status(runs=many[:1])))
+    assert "a: Name one as runs.a.catalogue." in text
+
+
+def test_a_long_name_leaves_room_for_its_state() -> None:
+    """In a terminal it is cut in the middle, for its end tells it from others; a pipe has it."""
+    names = [f"a-very-long-name-of-some-run-{'x' * 30}-{each:02d}" for each in range(2)]
+    view = facts.status(runs=[facts.run(name=name) for name in names])
+    for columns in (60, 80):
+        rows = [str(line) for line in status_screen.screen(view, columns) if "holding" in str(line)]
+        assert all(len(row) <= columns for row in rows)
+        assert [row.split()[0][:3] + row.split()[0][-3:] for row in rows] == ["a-v-00", "a-v-01"]
+    assert all(name in plain(status_screen.screen(view)) for name in names)
 
 
 @pytest.mark.parametrize(
