@@ -129,7 +129,8 @@ def no_socket(path: str) -> str:
 def who_may_open(path: str) -> str:
     """Say whom the socket at `path` lets in besides its owner."""
     try:
-        return f"the group {grp.getgrgid(os.stat(path).st_gid).gr_name}"
+        gid = os.stat(path).st_gid
+        return f"the group {grp.getgrgid(gid).gr_name}" if gid else "root (no api.group is set)"
     except (OSError, KeyError):
         return "the group of its socket (api.group in its settings)"
 

@@ -127,8 +127,8 @@ def _why(error: Exception, path: str, timeout_s: float) -> str:
         )
     if isinstance(error, PermissionError):
         return (
-            f"You may not open {path}: ask to join {who_may_open(path)} and log in again, or run "
-            "this as the daemon's user."
+            f"You may not open {path}: it lets in only {who_may_open(path)}; ask to join that, and "
+            "log in again, or run this as the daemon's user."
         )
     return (
         f"The daemon at {path} broke off ({error or type(error).__name__}): run this again, and "

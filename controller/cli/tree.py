@@ -8,9 +8,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 import typer
 from typer.completion import completion_init  # type: ignore[attr-defined]
+from typer.core import TyperGroup
 
 import wattmesh
 
@@ -30,6 +32,19 @@ class Place:
 
 LONGEST_ABOUT = 60
 """Beside the longest name this fits a screen of 80 columns."""
+
+
+class Sentences(TyperGroup):
+    """A group that lists its commands with whole sentences: they are wrapped, and never cut."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands."""
+        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        shown = {name: each for name, each in found.items() if each and not each.hidden}
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, each.get_short_help_str(10**4)) for name, each in shown.items()]
+            )
 
 
 COMMANDS = {
@@ -169,6 +184,9 @@ def _add(app: typer.Typer, name: str, place: Place) -> None:
     """Import one command and hang it into the tree."""
     found = getattr(import_module(f"wattmesh.controller.cli.{place.module}"), place.name)
     if isinstance(found, typer.Typer):
+        for group in (found, *(each.typer_instance for each in found.registered_groups)):
+            if group is not None:
+                group.info.cls = Sentences
         app.add_typer(found, name=name, short_help=place.about)
     else:
         app.command(name, short_help=place.about)(found)

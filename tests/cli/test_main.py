@@ -85,11 +85,16 @@ def test_without_a_daemon_one_sentence_says_the_next_step(
     assert said.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every command and group explains itself with --help and exits 0."""
-    assert main([name, "--help"]) == 0
-    assert "Usage: wattmesh" in capsys.readouterr().out
+@pytest.mark.parametrize("name", [*COMMANDS, "nodes token"])
+def test_every_command_has_help(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command and group explains itself with --help, cuts no sentence, and exits 0."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*name.split(), "--help"]) == 0
+    usage, *lines = capsys.readouterr().out.splitlines()
+    assert usage.startswith("Usage: wattmesh")
+    assert not [line for line in lines if line.endswith("...") or len(line) > 80]
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
