@@ -220,7 +220,7 @@ def _reason(log: Path) -> str:
             within = False
         if bare.strip() and not silent and not _OF_TORCHRUN.match(bare):
             said = bare.strip()
-    return said[:400]
+    return f"{said[:400]}{place}"
 
 
 def _refuse_unwalked(seen: Seen, asked: Asked) -> None:
@@ -248,6 +248,11 @@ def _refuse_unwalked(seen: Seen, asked: Asked) -> None:
         )
     steps = began.steps_each
     last = max((each.step for each in seen.told if isinstance(each, Progress)), default=0)
+    if last >= steps:
+        raise InputInvalid(
+            f"{asked.name} ended after step {last} and never called session.boundary() at a save "
+            f"step, of which there is one in {steps} steps: call it after every step; {said}"
+        )
     raise InputInvalid(
         f"{asked.name} ended after step {last}, before its first save step, {steps}: let it train "
         f"longer, or give a smaller --steps-per-layout; {said}"

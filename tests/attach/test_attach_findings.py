@@ -135,7 +135,18 @@ SAYS: list[tuple[str, tuple[Message, ...], str]] = [
         (replace(ATTACHED, launched=1),),
         "begins as dp2, which needs 2 ranks, and --nproc started 1; give --nproc 2;",
     ),
+    (
+        # A script that does not parse has no traceback, and its line all the same.
+        "import sys\nsys.exit('  File \"/x/t.py\", line 7\\n    def f(:\\nSyntaxError: invalid')",
+        (),
+        "failed, before it called wattmesh.attach: SyntaxError: invalid (/x/t.py:7); all",
+    ),
     ("", (ATTACHED, at(3)), "ended after step 3, before its first save step, 5: let it train"),
+    (
+        "",
+        (ATTACHED, at(5)),
+        "ended after step 5 and never called session.boundary() at a save step",
+    ),
     ("wait()", (), "nothing was heard of script.py for 1 s (before it called wattmesh.attach)"),
     ("wait()", (ATTACHED, at(3)), "(after step 3 as dp2); if that is only slow, give a longer"),
     ("wait()", (ATTACHED, at(101)), "session.boundary() was not called at a save step in 101"),
