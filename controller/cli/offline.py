@@ -38,8 +38,8 @@ def last_known(config: Path) -> list[Text | str]:
         finally:
             journal.close()
     except WattmeshError as error:
-        first = str(error).splitlines()[0]
-        return [styled((f"The journal cannot be read either: {first}.", DIM))]
+        why = "; ".join(" ".join(line.split()) for line in str(error).splitlines())
+        return [styled((f"The journal cannot be read either: {why}.", DIM))]
 
 
 def _told(journal: Journal, now: datetime) -> list[Text | str]:

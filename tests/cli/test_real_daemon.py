@@ -261,6 +261,7 @@ def test_status_without_daemon_and_journal_still_says_what_to_do(
     assert main(["status", "--socket", str(tmp_path / "s"), "--config", config]) == 1
     said = capsys.readouterr()
     assert "The journal cannot be read either" in said.out
+    assert "No such file" in said.out
     assert "systemctl start wattmesh" in said.err
 
 
