@@ -236,6 +236,7 @@ def holder(row: RunRow) -> Holder:
         host=row.host,
         pid=row.pid,
         registered_at=row.incarnation_at,
+        ended_at=row.finished_at,
     )
 
 

@@ -7,7 +7,7 @@ Invariant: only this module reads; `trouble.py` decides what is wrong, and is pu
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -39,6 +39,9 @@ from wattmesh.telemetry.readings import Quality, flags_of
 from wattmesh.telemetry.sampler import Sample
 
 FINISHED_SHOWN = timedelta(days=1)
+
+BOOKED_WITHIN_S = 150.0
+"""After so long even what an agent delivers late of a run that computes has been booked."""
 
 MOST = {"lost": 3, "finished": 20}
 """Runs of one user in a state that a screen lists; `wattmesh runs` has them all."""
@@ -166,7 +169,13 @@ def why_unread(pulse: Pulse, row: RunRow) -> str:
         return why
     if not any(row.gpus):
         return "It named no GPU, and no process of it was seen on one."
-    return "Nothing of its GPUs has been booked yet."
+    heard_s = (row.last_seen_at - row.incarnation_at).total_seconds()
+    if heard_s < BOOKED_WITHIN_S or not pulse.gpus or not row.gpus_used <= pulse.gpus.lately:
+        return "Nothing of its GPUs has been booked yet."
+    return (
+        f"No process of it was seen on {_first(sorted(row.gpus_used))} in "
+        f"{span(heard_s)}; what they drew is booked as idle."
+    )
 
 
 def unread(pulse: Pulse, row: RunRow) -> str:
@@ -174,11 +183,15 @@ def unread(pulse: Pulse, row: RunRow) -> str:
     dark = pulse.gpus.unread(row) if pulse.gpus else []
     if not dark:
         return f"Not all its GPUs are known: {row.gpus_unknown}." if row.gpus_unknown else ""
-    more = f" and {len(dark) - 1} more" if len(dark) > 1 else ""
     return (
-        f"Nobody reads {dark[0]}{more} of the GPUs that it registered; start `wattmesh agent` on "
+        f"Nobody reads {_first(dark)} of the GPUs that it registered; start `wattmesh agent` on "
         "their nodes, or mend what the job says of its GPUs."
     )
+
+
+def _first(gpus: Sequence[str]) -> str:
+    """Name the first of some GPUs, and count the others."""
+    return f"{gpus[0]} and {len(gpus) - 1} more" if len(gpus) > 1 else gpus[0]
 
 
 def expected_flags(pulse: Pulse, row: RunRow) -> tuple[str, ...]:

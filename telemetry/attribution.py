@@ -42,6 +42,7 @@ class Holder:
         owner_uid: whose the run is; None: not known.
         job: the scheduler's key of it, `slurm:<id>` or `pod:<uid>`; "" when there is none.
         host, pid: where its rank 0 registered from, at `registered_at` (aware UTC).
+        ended_at: when the run was done or retired (aware UTC); None: it was not.
     """
 
     run: str
@@ -54,6 +55,7 @@ class Holder:
     host: str = ""
     pid: int = 0
     registered_at: datetime | None = None
+    ended_at: datetime | None = None
 
     def on(self, gpus: Collection[str]) -> "Holder":
         """Give what of it concerns a node with these GPUs; it may have thousands elsewhere."""
@@ -74,6 +76,7 @@ class Holder:
             "host": self.host,
             "pid": self.pid,
             "registered_at": self.registered_at.isoformat() if self.registered_at else None,
+            "ended_at": self.ended_at.isoformat() if self.ended_at else None,
         }
 
     @classmethod
@@ -235,6 +238,7 @@ def _owner(
     mine = [each for each in same_job if each.owner_uid in (None, process.uid)]
     if not mine:
         mine = [each for each in registered if _could_own(each, process)]
+    mine = [each for each in mine if not _began_later(process, each)]
     for standing in Standing:
         tier = [each for each in mine if each.standing is standing]
         if tier:
@@ -248,6 +252,13 @@ def _could_own(holder: Holder, process: Process) -> bool:
         return False
     clear = holder.job.startswith(SCHEDULERS) and process.job.startswith(SCHEDULERS)
     return not clear or holder.job == process.job
+
+
+def _began_later(process: Process, holder: Holder) -> bool:
+    """Whether a process began when the run was over: then it is the same user's next script."""
+    if process.started_at is None or holder.ended_at is None:
+        return False
+    return process.started_at > holder.ended_at
 
 
 def _by_job(holders: Sequence[Holder], view: NodeView) -> dict[str, list[Holder]]:
@@ -283,10 +294,6 @@ def _claim(holder: Holder) -> Claim:
 
 def _holder(data: Any) -> Holder:
     """Read a holder; anything unexpected raises what it raises."""
-    moment = data.get("registered_at")
-    registered_at = datetime.fromisoformat(moment) if moment else None
-    if registered_at is not None and registered_at.tzinfo is None:
-        registered_at = registered_at.replace(tzinfo=UTC)
     owner = data.get("owner_uid")
     return Holder(
         run=str(data["run"]),
@@ -298,5 +305,12 @@ def _holder(data: Any) -> Holder:
         job=str(data.get("job", "")),
         host=str(data.get("host", "")),
         pid=int(data.get("pid", 0)),
-        registered_at=registered_at,
+        registered_at=_moment(data.get("registered_at")),
+        ended_at=_moment(data.get("ended_at")),
     )
+
+
+def _moment(text: Any) -> datetime | None:
+    """Read a moment, UTC where it names no zone."""
+    found = datetime.fromisoformat(text) if text else None
+    return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found

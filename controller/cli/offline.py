@@ -63,9 +63,8 @@ def last_known(config: Path, why: str) -> dict[str, Any]:
         finally:
             journal.close()
     except WattmeshError as error:
-        first, more = str(error).splitlines()[0], len(str(error).splitlines()) > 1
-        told = f"; `wattmesh settings check {config}` names them" if more else ""
-        return known | {"journal": f"{first.rstrip('.')}{told}."}
+        told = "; ".join(" ".join(line.split()) for line in str(error).splitlines())
+        return known | {"journal": f"{told.rstrip('.')}."}
 
 
 def screen_of(known: Mapping[str, Any]) -> list[Text | str]:

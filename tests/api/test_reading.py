@@ -1,5 +1,6 @@
 """What anybody may read, with a journal that answers and with one that does not."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -8,8 +9,10 @@ import pytest
 from tests.api import facts
 from tests.api.conftest import Served
 from wattmesh.controller.cycle import CycleReport
+from wattmesh.controller.fleet import GpusRead
 from wattmesh.controller.observe import SignalFacts
 from wattmesh.controller.pulse import Signals, Turned
+from wattmesh.controller.status import why_unread
 from wattmesh.policies.decision import Action, Decision, Mode
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.readings import Quality
@@ -266,3 +269,25 @@ def test_events_are_listed(served: Served) -> None:
     served.journal.events.add("clock_step", "An hour forward.", served.clock.wall)
     (event,) = served.get("/v1/events").body["events"]
     assert (event["kind"], event["detail"]) == ("clock_step", "An hour forward.")
+
+
+@pytest.mark.parametrize(
+    ("heard_min", "read", "told"),
+    [
+        (1, ("G1", "G2"), "Nothing of its GPUs has been booked yet."),
+        (9, ("G1",), "Nothing of its GPUs has been booked yet."),
+        (9, ("G1", "G2"), "No process of it was seen on G1 and 1 more in 9.0 min"),
+    ],
+)
+def test_a_run_without_a_process_on_its_gpus_says_that_they_are_booked_as_idle(
+    served: Served, heard_min: float, read: tuple[str, ...], told: str
+) -> None:
+    """Once what is delivered late would have come; a GPU that nobody reads now may explain it."""
+    served.register(gpus=("G1", "G2"), ranks=(0, 1), world_size=2)
+    pulse = served.pulse
+    power = pulse.settings.power.model_copy(update={"source": "nvml"})
+    pulse.settings = pulse.settings.model_copy(update={"power": power})
+    pulse.gpus = GpusRead(known=frozenset({"G1", "G2"}), lately=frozenset(read))
+    (row,) = served.journal.runs.all(served.clock.wall)
+    heard = row.incarnation_at + timedelta(minutes=heard_min)
+    assert why_unread(pulse, replace(row, last_seen_at=heard)).startswith(told)

@@ -266,13 +266,13 @@ def test_status_without_daemon_and_journal_still_says_what_to_do(
     assert main(["status", "--socket", str(tmp_path / "s"), "--config", config]) == 1
     said = capsys.readouterr()
     assert "The journal cannot be read either" in said.out
-    assert "settings check" in said.out
+    assert "No such file" in said.out
     assert "systemctl start wattmesh" in said.err
     assert main(["status", "--json", "--socket", str(tmp_path / "s"), "--config", config]) == 1
     known = json.loads(capsys.readouterr().out)
     assert (known["runs"], known["leader"]) == (None, "")
     assert "No daemon runs" in known["daemon"]
-    assert "settings check" in known["journal"]
+    assert "No such file" in known["journal"]
 
 
 def test_db_upgrades_once_and_shows_the_revision(

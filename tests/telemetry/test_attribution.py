@@ -1,5 +1,6 @@
 """Whose energy it is: what runs registered, checked by what a node sees."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -75,6 +76,20 @@ def test_energy_follows_processes_and_not_heartbeats(standing: Standing) -> None
     """A run that fell silent, or said that it was done, still pays for what it computes."""
     claims = attribute([holder(standing=standing)], view(G0=(by(ALICE),), G1=()))
     assert claims == {"G0": MINE, "G1": IDLE}
+
+
+def test_a_script_that_began_when_the_run_was_over_is_not_the_runs() -> None:
+    """One user's next script, unknown to us, on the same GPU: nobody's, also in the same job."""
+    over = holder(standing=Standing.FINISHED, ended_at=T0 + timedelta(hours=1))
+    job = "slurm:1"
+    named = replace(over, job=job)
+    for minutes, whose in [(59, MINE), (61, DISPUTED)]:
+        began = replace(by(ALICE), started_at=T0 + timedelta(minutes=minutes))
+        assert attribute([over], view(G0=(began,)))["G0"] == whose
+        assert attribute([named], view(G0=(replace(began, job=job),)))["G0"] == whose
+    next_run = holder("run-2", pid=8, registered_at=T0 + timedelta(minutes=62))
+    claims = attribute([over, next_run], view(G0=(began,)))
+    assert claims["G0"].run == "run-2"
 
 
 def test_another_users_process_on_a_claimed_gpu_makes_it_unattributed() -> None:
@@ -211,7 +226,12 @@ def test_a_gpu_that_could_not_be_asked_is_believed_as_it_was_registered() -> Non
 
 def test_holders_survive_the_wire() -> None:
     """Read back equal; what is none is refused in a sentence."""
-    for each in (holder(), holder(released=("G9",), job="slurm:1"), Holder.from_json(_least())):
+    for each in (
+        holder(),
+        holder(ended_at=T0),
+        holder(released=("G9",), job="slurm:1"),
+        Holder.from_json(_least()),
+    ):
         assert Holder.from_json(each.to_json()) == each
     wrongs: tuple[Any, ...] = (None, [], {}, _least() | {"gpus": 3}, _least() | {"standing": "odd"})
     for wrong in wrongs:
