@@ -21,6 +21,9 @@ from torch.distributed.tensor._redistribute import clear_redistribute_planner_ca
 _LRU: Any = type(functools.lru_cache(lambda: None))
 _OWNER = "torch.distributed.tensor"
 
+_FROZEN: list[Any] = []
+"""Caches that were set aside with all else, which `gc.get_objects` therefore no longer lists."""
+
 
 def forget_compiled() -> None:
     """Drop what torch.compile made, which holds modules by its guards, and its captured graphs."""
@@ -48,14 +51,15 @@ class MeshCaches:
 
         What is alive here is set aside from later garbage collections (`gc.freeze`): a switch
         collects garbage twice, and walking all of torch's modules would take most of its time.
+        What was found stays known to later sessions of this process and of those it forks.
         """
         gc.collect()
-        self._early = _find()
+        _FROZEN.extend(_find())
         gc.freeze()
 
     def forget(self, device: str) -> None:
         """Empty every cache; those made since the last call are found again."""
-        for cache in (*self._early, *_find()):
+        for cache in (*_FROZEN, *_find()):
             cache.cache_clear()
         _forget_in_thread()
         if device != "cpu":
