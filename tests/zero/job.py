@@ -6,6 +6,7 @@ DeepSpeed is imported once; ranks are forked from there. Writes FOLDER/said.json
 its ranks told: losses by step, what `resume` gave, the outcome, or the error.
 """
 
+import gc
 import json
 import os
 import shutil
@@ -246,6 +247,9 @@ def main() -> int:
     torch.set_num_threads(1)
     # It would be compiled on first use; gloo does the same.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # DeepSpeed collects garbage again and again: what was imported is set aside for all ranks.
+    gc.collect()
+    gc.freeze()
     folder = Path(sys.argv[1])
     said: dict[str, Any] = {}
     for launch in LAUNCHES:
