@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.hook.harness import Zygote
 from wattmesh.reconfig.universal.folder import Kind, read_manifest
 
@@ -12,7 +10,9 @@ PATIENCE_S = 150.0
 
 def said(zygote: Zygote, folder: Path, job: str) -> list[str]:
     """Run one of them on two ranks without a daemon; what rank 0 and 1 wrote, in that order."""
-    launch = zygote.start(2, {"REAL": str(folder / "run")}, folder, f"tests.attach.documented:{job}")
+    launch = zygote.start(
+        2, {"REAL": str(folder / "run")}, folder, f"tests.attach.documented:{job}"
+    )
     status = zygote.wait(launch, PATIENCE_S)
     logs = [path.read_text() for path in sorted(folder.glob("rank-*.log"))]
     assert status == 0, logs

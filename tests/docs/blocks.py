@@ -41,9 +41,7 @@ def blocks(page: str) -> list[Block]:
 def block(page: str, heading: str, number: int = 1) -> str:
     """Give the text of one block."""
     (found,) = (
-        each.text
-        for each in blocks(page)
-        if (each.heading, each.number) == (heading, number)
+        each.text for each in blocks(page) if (each.heading, each.number) == (heading, number)
     )
     return found
 
