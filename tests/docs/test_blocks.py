@@ -28,7 +28,9 @@ from wattmesh.controller.cli.doctor import screen
 from wattmesh.controller.cli.tree import whole
 from wattmesh.integrations.carbon.fuel_mix import DIRECT_G_PER_KWH, Mix, derived
 from wattmesh.integrations.carbon.trace import FORECAST, GASES, KINDS, NEEDED, load
+from wattmesh.reconfig import switch_line
 from wattmesh.reconfig.attach_check.place import Attached, SaveStep
+from wattmesh.reconfig.generation import Generation, Purpose, SwitchNote
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import Link
 from wattmesh.reconfig.switch import SwitchState
@@ -154,6 +156,30 @@ def checked(text: str) -> None:
     assert text.splitlines() == [line for line in lines if not line.startswith("probe")]
 
 
+def switched(text: str) -> None:
+    """The line as the hook writes it, of what it says itself."""
+    said = re.fullmatch(
+        r"switched from (?P<old>.+) to (?P<new>.+) in place at step (?P<step>\d+) in (?P<s>\S+) "
+        r"s\. Why: (?P<why>.+)\. Proof: .*\n",
+        text,
+    )
+    assert said is not None
+    old, new = Layout.from_text(said["old"]), Layout.from_text(said["new"])
+    note = SwitchNote(
+        plan="p", epoch=1, point="B", old_layout=old, old_ranks=(0, 1), began_s=0.0, boot="b",
+        to=said["new"], reason=said["why"] + ".",
+        evidence={
+            "digest_before": "d", "digest_after": "d",
+            "probe_before": 1.0, "probe_after": 1.0 + 3e-7, "probe_allowed": 4e-6,
+        },
+    )  # fmt: skip
+    generation = Generation(
+        number=2, purpose=Purpose.SWITCH, run="r", incarnation="i", attempt=1, layout=new,
+        ranks=(0, 1), step=int(said["step"]), switch=note,
+    )  # fmt: skip
+    assert switch_line.arrived(generation, float(said["s"]), by_restart=False) + "\n" == text
+
+
 def recorded(text: str) -> None:
     """A recording that is read as one; the table behind it names all columns and words."""
     with tempfile.TemporaryDirectory() as folder:
@@ -186,7 +212,8 @@ LAUNCHED = "test_the_real_launcher_recovers_a_killed_rank"
 TITAN = "test_the_documented_lines_train_to_the_end"
 ZERO = "test_the_documented_lines_leave_and_go_on"
 SIGNALS = HeldBy("tests/carbon/test_sources.py::test_examples_of_the_manual_are_settings")
-FOLLOWED = HeldBy("tests/docs/test_install.py::test_the_page_can_be_followed")
+NODE = "tests/docs/test_install.py::test_a_{}_node_is_made_upgraded_and_removed_as_the_page_says"
+ON_HEAD, ON_GPU = HeldBy(NODE.format("head")), HeldBy(NODE.format("gpu"))
 
 TABLE: dict[tuple[str, str, int], Callable[[str], None] | HeldBy] = {
     (README, "wattmesh", 1): shell,
@@ -199,6 +226,7 @@ TABLE: dict[tuple[str, str, int], Callable[[str], None] | HeldBy] = {
     (ATTACH, "A whole script", 1): HeldBy(
         f"tests/attach/test_attach_check.py::{WALKED}", "tests/attach/checked.py"
     ),
+    (ATTACH, "What happens at a boundary", 1): switched,
     (ATTACH, SAVE, 1): HeldBy(f"{DOCUMENTED}::{OWN}", "tests/attach/documented.py"),
     (ATTACH, TRACK, 1): HeldBy(f"{DOCUMENTED}::{OWN}", "tests/attach/documented.py"),
     (ATTACH, "torchtitan", 1): HeldBy(
@@ -207,11 +235,16 @@ TABLE: dict[tuple[str, str, int], Callable[[str], None] | HeldBy] = {
     (ATTACH, "DeepSpeed", 1): HeldBy(f"tests/zero/test_restart.py::{ZERO}", "tests/zero/job.py"),
     (OBSERVE, "Observe a script", 1): observed,
     (OBSERVE, "Observe a script", 2): shell,
-    (INSTALL, "Head node", 1): FOLLOWED,
-    (INSTALL, "GPU node", 1): FOLLOWED,
-    (INSTALL, "Your shell", 1): FOLLOWED,
-    (INSTALL, "Upgrade", 1): FOLLOWED,
-    (INSTALL, "Remove", 1): FOLLOWED,
+    (INSTALL, "Head node", 1): ON_HEAD,
+    (INSTALL, "Head node", 2): ON_HEAD,
+    (INSTALL, "GPU node", 1): ON_GPU,
+    (INSTALL, "GPU node", 2): ON_GPU,
+    (INSTALL, "Your shell", 1): ON_HEAD,
+    (INSTALL, "Upgrade", 1): ON_HEAD,
+    (INSTALL, "Upgrade", 2): ON_GPU,
+    (INSTALL, "Remove", 1): ON_GPU,
+    (INSTALL, "Remove", 2): ON_HEAD,
+    (INSTALL, "Remove", 3): ON_HEAD,
     (CARBON, "Carbon signals", 1): aligned,
     (CARBON, "`neso`: Great Britain", 1): SIGNALS,
     (CARBON, "`electricity_maps`", 1): SIGNALS,
@@ -252,6 +285,7 @@ SPOILT: dict[tuple[str, str, int], tuple[str, str]] = {
     (README, "wattmesh", 1): ("make demo", "make dema"),
     (ATTACH, CHECK, 1): ("--layouts", "--layout-list"),
     (ATTACH, CHECK, 2): ("so samples read twice", "thus samples read twice"),
+    (ATTACH, "What happens at a boundary", 1): ("2 ranks hold", "2 ranks have"),
     (OBSERVE, "Observe a script", 1): ("run.carbon_g", "run.grams"),
     (OBSERVE, "Observe a script", 2): ("WATTMESH_URL=unix:", "WATTMESH_URL=http:"),
     (CARBON, "Carbon signals", 1): ("carbon now", "carbon today"),
