@@ -4,8 +4,11 @@ Invariant: every way in which the daemon can fail to answer becomes one sentence
 step; an answer that says no becomes the error it names.
 """
 
+import grp
 import http.client
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -105,6 +108,13 @@ def segment(text: str) -> str:
     return quote(text, safe="")
 
 
+def _group_of(path: str) -> str:
+    """Name the group to which a socket is open."""
+    with suppress(OSError, KeyError):
+        return grp.getgrgid(os.stat(path).st_gid).gr_name
+    return "of the socket (`ls -l` shows it)"
+
+
 def _why(error: Exception, path: str, timeout_s: float) -> str:
     """Say why nobody answered, and what to do."""
     if isinstance(error, TimeoutError):
@@ -125,7 +135,7 @@ def _why(error: Exception, path: str, timeout_s: float) -> str:
         )
     if isinstance(error, PermissionError):
         return (
-            f"You may not open {path}: ask to join the group wattmesh-operators, or run this as "
+            f"You may not open {path}: ask to join the group {_group_of(path)}, or run this as "
             "the daemon's user."
         )
     return (
