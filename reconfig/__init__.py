@@ -39,7 +39,7 @@ Inside a rank (in the order in which a launch meets them):
     noise, reordered   how far may a probe be off; the same probe summed in other orders
     caches      forgetting the meshes of a layout that is gone
     launcher    what a rank and its launcher say to each other
-    job         what a session stands on; the telling of a switch
+    job, switch_line   what a session stands on; the telling of a switch, and its line in the log
     reporter, courier, outbox, link          who speaks to the daemon, without making training wait
     heartbeat, launch_phase, pace            that the launch lives, at what, and how fast it trains
     first_steps                              when a run is at its pace after a switch

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from wattmesh.errors import Fenced
-from wattmesh.reconfig import group, probing, usage
+from wattmesh.reconfig import group, probing, switch_line, usage
 from wattmesh.reconfig.agreed import Agreed, Fact, conclude, left_out
 from wattmesh.reconfig.deadlines import Phase
 from wattmesh.reconfig.folder import write_json
@@ -210,6 +210,8 @@ class Boundary:
             old_ranks=generation.ranks,
             began_s=began,
             boot=boot_id(),
+            to=str(order.layout),
+            reason=order.reason,
         )
         here = replace(generation, step=state.position.step)
         story = Story(self._job, here, note)
@@ -221,7 +223,8 @@ class Boundary:
             problem = f"that order {order.plan} is begun cannot be noted on disk ({error})"
         told = group.agree_on_problem(problem)
         if told:
-            log.error("no switch at step %d: %s", state.position.step, told)
+            if self._job.leads(generation):
+                log.error("no switch at step %d: %s", state.position.step, told)
             return None
         story.tell(SwitchState.ANNOUNCED, detail=order.reason)
         story.tell(SwitchState.CHECKPOINTING)
@@ -265,7 +268,8 @@ class Boundary:
             self._restart(story, order, saved, loss, short or "the order asks for it")
             return
         if short:
-            log.error("no switch to %s: %s", order.layout, short)
+            if self._job.leads(story.generation):
+                log.error("no switch to %s: %s", order.layout, short)
             story.tell(SwitchState.ROLLED_BACK, detail=f"not begun: {short}")
             self._orders.end()
             return
@@ -292,7 +296,11 @@ class Boundary:
         """Go where the switch leads: the ordered layout, or back to this one."""
         if following.purpose is Purpose.ROLLBACK:
             assert following.switch is not None
-            story.tell(SwitchState.ROLLING_BACK, detail=following.switch.why)
+            why = following.switch.why
+            if self._job.leads(story.generation):
+                step, elapsed_s = self._position.step, story.elapsed_s
+                log.warning("%s", switch_line.taken_back(story.note, step, elapsed_s, why))
+            story.tell(SwitchState.ROLLING_BACK, detail=why)
         if self._job.leads(story.generation):
             self._job.board.publish(following)
         group.end()
@@ -309,15 +317,15 @@ class Boundary:
         self, story: Story, order: Order, saved: Saved, loss: float | None, why: str
     ) -> None:
         """Leave in band; the next launch begins in the ordered layout."""
-        asked = order.mode is SwitchMode.RESTART
-        log.log(
-            logging.INFO if asked else logging.WARNING,
-            "the switch to %s goes by restart: %s",
-            order.layout,
-            why,
-        )
-        story.tell(SwitchState.STOPPING, detail=why)
         generation = story.generation
+        if self._job.leads(generation):
+            log.warning(
+                "the switch from %s to %s goes by restart: %s; the next launch says how it ended",
+                generation.layout,
+                order.layout,
+                why,
+            )
+        story.tell(SwitchState.STOPPING, detail=why)
         if saved.staged:
             with self._phase(Phase.SAVE):
                 self._member.settler.settle_for_restart(generation, saved.staged)

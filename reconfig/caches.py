@@ -12,7 +12,7 @@ the one that runs backward passes.
 import functools
 import gc
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.distributed.tensor import debug
@@ -43,19 +43,30 @@ def free_workspaces() -> None:
 class MeshCaches:
     """The caches of torch.distributed.tensor in this process."""
 
+    _found: ClassVar[list[Any]] = []
+    """Those that were set aside with all else, which `gc.get_objects` therefore no longer lists."""
+    _aside: ClassVar[int] = 0
+    """How many objects were set aside by us."""
+
     def __init__(self) -> None:
         """Find the caches that exist now, and freeze what has been imported.
 
         What is alive here is set aside from later garbage collections (`gc.freeze`): a switch
         collects garbage twice, and walking all of torch's modules would take most of its time.
+        What was found stays known to later sessions of this process and of those it forks; where
+        a script has set things aside itself, they are looked through too.
         """
         gc.collect()
-        self._early = _find()
+        if gc.get_freeze_count() > MeshCaches._aside:
+            gc.unfreeze()
+            MeshCaches._found.clear()
+        MeshCaches._found.extend(_find())
         gc.freeze()
+        MeshCaches._aside = gc.get_freeze_count()
 
     def forget(self, device: str) -> None:
         """Empty every cache; those made since the last call are found again."""
-        for cache in (*self._early, *_find()):
+        for cache in (*MeshCaches._found, *_find()):
             cache.cache_clear()
         _forget_in_thread()
         if device != "cpu":

@@ -40,6 +40,7 @@ class SwitchNote(Message):
         began_s, boot: monotonic clock at the start of the boundary, and the boot it belongs to.
         evidence: seconds per phase and the probe so far.
         why: what went wrong, in the record of a rollback.
+        to, reason: the ordered layout as it is shown, and why it was ordered.
     """
 
     plan: str
@@ -51,6 +52,8 @@ class SwitchNote(Message):
     boot: str
     evidence: dict[str, float | str] = field(default_factory=dict)
     why: str = ""
+    to: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from wattmesh.reconfig import (
     carried,
     checkpoint,
     group,
+    switch_line,
     usage,
 )
 from wattmesh.reconfig.board import POLL_S, pauses
@@ -130,7 +131,7 @@ class Member:
         """Take part in `generation`; False when parked in it or when it was given up."""
         ranks = self.job.ranks(generation)
         if not ranks.taking_part:
-            log.info("rank %d is parked in generation %d", self.job.rank, generation.number)
+            log.debug("rank %d is parked in generation %d", self.job.rank, generation.number)
             return False
         story = Story(self.job, generation, generation.switch) if generation.switch else None
         cause: BaseException | None = None
@@ -295,7 +296,8 @@ class Member:
                 votes = {rank: board.wait(f"vote/{number}/{rank}") for rank in generation.ranks}
                 why = board.spoiler(number) if any(votes.values()) else ""
                 if why and story is not None and generation.retreats:
-                    log.warning("the switch to %s is taken back: %s", generation.layout, why)
+                    step, elapsed_s = generation.step, story.elapsed_s
+                    log.warning("%s", switch_line.taken_back(story.note, step, elapsed_s, why))
                     story.tell(SwitchState.ROLLING_BACK, detail=why)
                     board.publish(_back(generation, why))
                 board.put(f"verdict/{number}", why)
@@ -328,14 +330,12 @@ class Member:
             self.settler.begin(generation)
         self.job.folder.switch_file.unlink(missing_ok=True)
         self.job.folder.next_file.unlink(missing_ok=True)
-        log.info(
-            "%s %s on ranks %s at step %d in %.2f s",
-            "back in" if back else "now in",
-            generation.layout,
-            list(generation.ranks),
-            generation.step,
-            story.elapsed_s,
-        )
+        if not back:
+            by_restart = generation.number == 1
+            # A warning: a script that set up no logging shows this too.
+            log.warning(
+                "%s", switch_line.arrived(generation, story.elapsed_s, by_restart=by_restart)
+            )
 
 
 REFUSALS = (Refused, CallHuman, FixInput)

@@ -63,9 +63,11 @@ class OrderBook:
         )
         if answer is Answer.TAKE:
             return order
-        if order.plan not in self._told and order.plan not in book["done"]:
+        # One that waits is no news; why it is void is said once, also after it had waited.
+        new = order.plan not in self._told and order.plan not in book["done"]
+        if answer is Answer.VOID and new:
             self._told.add(order.plan)
-            log.info("order %s to %s is not taken (%s): %s", order.plan, order.layout, answer, why)
+            log.warning("the order to go to %s is not taken: %s", order.layout, why)
         return None
 
     def begin(self, order: Order, *, step: int, attempt: int) -> None:

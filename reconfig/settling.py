@@ -141,7 +141,7 @@ class Settler:
             shutil.rmtree(self._folder.path / staged.name, ignore_errors=True)
             return
         self.problem = ""
-        log.info("%s is durable, %.2f s after the switch", name, time.monotonic() - began)
+        log.debug("%s is durable, %.2f s after the switch", name, time.monotonic() - began)
         with suppress(OSError):
             protected = {self._job.resumed_from, name}
             checkpoint.prune(self._folder, keep=self._job.keep, protected=protected)

@@ -5,6 +5,7 @@ Invariant: no two tests share a database, and nothing started here outlives the 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,13 @@ settings.load_profile("house")
 
 # DeepSpeed asks to be imported, with torch, to be seeded before every test; no test needs it.
 pytest_randomly.entrypoint_reseeds = []
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Set what was imported aside: each collection of garbage would walk through all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

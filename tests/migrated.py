@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 from sqlalchemy import make_url
 
+from tests.postgresql import COPIED
 from wattmesh.migrations.upgrade import upgrade
 
 TEMPLATE = "migrated"
@@ -25,7 +26,7 @@ def migrate(url: str) -> None:
     folder = str(address.query["host"])
     _database(folder)
     _execute(folder, f"DROP DATABASE {address.database}")
-    _execute(folder, f"CREATE DATABASE {address.database} TEMPLATE {TEMPLATE}")
+    _execute(folder, f"CREATE DATABASE {address.database} TEMPLATE {TEMPLATE} {COPIED}")
 
 
 @cache

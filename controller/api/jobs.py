@@ -24,7 +24,7 @@ from wattmesh.controller.journal.run_nodes import ANY, HERE
 from wattmesh.controller.journal.runs import Forgotten, RunPlan
 from wattmesh.controller.journal.values import one_line
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.switch import FINAL
+from wattmesh.reconfig.switch import FINAL, SwitchState
 from wattmesh.reconfig.wire import (
     OBSERVED,
     PROTOCOL,
@@ -153,9 +153,18 @@ def transition(desk: Desk, call: Call) -> dict[str, Any]:
         row, taken = desk.journal.switches.record(message, owner_uid=call.peer.uid, now=desk.now)
         phase = RunPhase.SWITCHING.value
         desk.journal.signs.hear(message, phase, owner_uid=call.peer.uid, now=desk.now)
-    if taken:
-        log.info("switch %s: %s at step %d", message.plan[:8], message.state.value, message.step)
     if taken and row.state in FINAL:
+        log.log(
+            logging.INFO if row.state is SwitchState.CONFIRMED else logging.WARNING,
+            "%s: switch %s -> %s: %s at step %d, after %.1f s%s",
+            _name(desk, message.run),
+            row.from_point,
+            row.to_point,
+            row.state.value.replace("_", " "),
+            message.step,
+            message.elapsed_s,
+            f": {one_line(row.detail, LOGGED)}" if row.detail else "",
+        )
         desk.wake()
     return {"ok": True, "state": row.state.value}
 
@@ -168,9 +177,16 @@ def finish(desk: Desk, call: Call) -> dict[str, Any]:
         taken = desk.journal.runs.finish(message, owner_uid=call.peer.uid, now=desk.now)
     if taken:
         reason = one_line(message.reason, LOGGED)
-        log.info("run %s: incarnation %d ended: %s", message.run, message.attempt, reason)
+        name = _name(desk, message.run)
+        log.info("%s: incarnation %d ended: %s", name, message.attempt, reason)
         desk.wake()
     return {"ok": True}
+
+
+def _name(desk: Desk, run: str) -> str:
+    """Give what people call a run."""
+    row = desk.journal.runs.find(run, desk.now)
+    return row.name if row is not None else run
 
 
 @contextmanager

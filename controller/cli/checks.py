@@ -31,6 +31,9 @@ def examine(config: Path, socket: str | None) -> Iterator[Finding]:
     """Run every check; `socket` overrides the one in the settings."""
     settings, finding = _settings(config)
     yield finding
+    if settings is not None and settings.agent.controller.startswith("https:") and not socket:
+        yield from _of_node(settings)
+        return
     if settings is not None:
         yield from _of_settings(settings)
         socket = socket or str(settings.api.socket)
@@ -68,6 +71,20 @@ def _of_settings(settings: Settings) -> Iterator[Finding]:
         yield problem("grid signal", "none is set, so nothing is booked", "add [carbon.accounting]")
 
 
+def _of_node(settings: Settings) -> Iterator[Finding]:
+    """Check a node whose daemon is on another machine: no journal, signal or daemon is here."""
+    yield disk(_there(settings.agent.outbox.parent))
+    yield from actuator_checks.actuator(settings.actuator)
+    yield unknown(
+        "agent",
+        f"it delivers to {settings.agent.controller}, which is asked by it alone",
+        "see `journalctl -u wattmesh-agent -n 20`, and `wattmesh status` on that machine",
+    )
+    vouched = settings.journal.trust_clock
+    kept = kernel_clock.synchronised()
+    yield clock(datetime.now(UTC), None, kept or (None if vouched else kept))
+
+
 def journal(url: str) -> Finding:
     """Check that the database can be read and is whole."""
     if not url.startswith("sqlite"):
@@ -100,10 +117,12 @@ def journal(url: str) -> Finding:
 def _journal_folder(url: str) -> Path:
     """Give the folder that must have room: the database's, else where the daemon keeps state."""
     path = Path(url.partition("///")[2]) if url.startswith("sqlite") else Path("/var/lib/wattmesh")
-    folder = path.parent if url.startswith("sqlite") else path
-    while not folder.exists():
-        folder = folder.parent
-    return folder
+    return _there(path.parent if url.startswith("sqlite") else path)
+
+
+def _there(folder: Path) -> Path:
+    """Give a folder, or the nearest above it that there is."""
+    return next(each for each in (folder, *folder.parents) if each.exists())
 
 
 def disk(folder: Path) -> Finding:
@@ -143,7 +162,10 @@ def _daemon(socket: str | None) -> tuple[Mapping[str, Any] | None, Finding]:
         return None, problem("daemon", sentence, advice.rstrip("."))
     cycle = view["cycle"]
     age_s, every_s = cycle["age_s"], cycle["every_s"]
-    if age_s is None or age_s > 5 * every_s + 5:
+    if age_s is None:  # where it lasts, the daemon's own sentences say why
+        text = f"pid {view['pid']} answers, and has ended no cycle yet (every {every_s:g} s)"
+        return view, unknown("daemon", text, "ask again in a few seconds")
+    if age_s > 5 * every_s + 5:
         return view, problem(
             "daemon",
             f"it answers, but its newest cycle ended {duration(age_s)} ago (every {every_s:g} s)",

@@ -31,6 +31,8 @@ def main(words: Sequence[str] | None = None) -> int:
     ours = given.index("--") if "--" in given else len(given)
     debug = "--debug" in given[:ours]
     given = [word for word in given[:ours] if word != "--debug"] + given[ours:]
+    if given[:2] == ["agent", "retire"]:
+        given[0] = "nodes"  # so it is looked for; the agent's process has no such word
     module = EXECUTED.get(given[0]) if given else None
     if module is not None and not {"-h", "--help"} & set(given):
         if find_spec("pydantic") is None:

@@ -56,12 +56,14 @@ class Profile:
 
     Attributes:
         measured: per layout that could be measured. `unproven`: why a point may not be switched
-            to automatically, by id. `wall_s`: what profiling took.
+            to automatically, by id. `watched`: what all of it was made of. `wall_s`: what
+            profiling took.
     """
 
     catalogue: Catalogue
     measured: tuple[Measured, ...]
     unproven: dict[str, str]
+    watched: Watched
     wall_s: float
 
 
@@ -86,6 +88,15 @@ def profile(job: ProfileJob, folder: Path, tell: Tell = lambda _: None) -> Profi
     walk = Walk(job, tell)
     tell(f"starting {job.processes} processes, and the reference beside them")
     watched = _run(job, folder, walk, fake)
+    return judge(job, walk, watched, time.monotonic() - began_s)
+
+
+def judge(job: ProfileJob, walk: Walk, watched: Watched, wall_s: float) -> Profile:
+    """Say what each layout costs and which may be switched to; nothing is run.
+
+    Raises:
+        InputInvalid: the job's reference could not be measured.
+    """
     measured = measure(job, watched)
     unproven = _unproven(job, walk, measured)
     return Profile(
@@ -94,7 +105,8 @@ def profile(job: ProfileJob, folder: Path, tell: Tell = lambda _: None) -> Profi
         ),
         measured=measured,
         unproven=unproven,
-        wall_s=time.monotonic() - began_s,
+        watched=watched,
+        wall_s=wall_s,
     )
 
 

@@ -6,6 +6,7 @@ layout it comes to.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.attach import checked
+from tests.docs.blocks import block
 from tests.hook.harness import Zygote
 from wattmesh.controller.attach_check.judge import Seen, judge, worst
 from wattmesh.controller.cli.findings import Verdict
@@ -27,6 +29,9 @@ PATIENCE_S = 150.0
 OK, PROBLEM, UNKNOWN = Verdict.OK, Verdict.PROBLEM, Verdict.UNKNOWN
 
 DOCUMENTED = "the script of docs/attach.md"
+EARLY = "early loader"
+"""The same script with its loader made in `build`, before the position is known."""
+
 TWINS: dict[str, list[tuple[Verdict, str, str]]] = {
     DOCUMENTED: [
         (OK, "switch", "dp2 -> tp2: in place at step 5"),
@@ -35,6 +40,10 @@ TWINS: dict[str, list[tuple[Verdict, str, str]]] = {
         (OK, "probe", "allowed is 4.0e-06: so little is rounding"),
         (OK, "data", "at 3 save steps the samples were the run's next ones"),
         (OK, "buffers", "at 2 save steps all ranks held the same"),
+    ],
+    EARLY: [
+        (PROBLEM, "data", "tp2, step 10: rank 0 read samples 0 to 39"),
+        (UNKNOWN, "switch", "1 rank: not reached"),
     ],
     "probe": [
         (PROBLEM, "probe", "dp2 -> tp2: rank"),
@@ -82,7 +91,7 @@ def walk(zygote: Zygote, folder: Path, fault: str) -> Seen:
     place = Place(folder / "check")
     place.path.mkdir(parents=True)
     place.ask(LAYOUTS, 0)
-    job = "documented" if fault == DOCUMENTED else "main"
+    job = "documented" if fault in (DOCUMENTED, EARLY) else "main"
     real = folder / "real"
     environment = {"FAULT": fault, "REAL": str(real), VARIABLE: str(place.path)}
     launch = zygote.start(2, environment, folder, f"tests.attach.checked:{job}")
@@ -99,6 +108,12 @@ def test_the_documented_script_is_all_well_and_each_twin_is_told_by_its_fault(
     with ThreadPoolExecutor(2) as pool:
         seen = pool.map(lambda fault: walk(zygote, tmp_path / fault[:10], fault), TWINS)
         found = {fault: judge(each) for fault, each in zip(TWINS, seen, strict=True)}
+    # A loss is logged where `session.leads`: of all ranks' lines each step is there once.
+    logs = "\n".join(
+        path.read_text() for path in sorted((tmp_path / DOCUMENTED[:10]).glob("*.log"))
+    )
+    steps = sorted(int(step) for step in re.findall(r"^(\d+) \d+\.\d+$", logs, re.MULTILINE))
+    assert steps == list(range(1, 16))
     for fault, lines in TWINS.items():
         left = iter(found[fault])
         for verdict, check, text in lines:
@@ -133,6 +148,8 @@ def test_the_command_names_the_line_that_holds_the_old_model_and_leaves_nothing(
     assert done.returncode == 1, done.stderr
     told = json.loads(done.stdout)
     held = told["findings"][0]
+    shown = block("docs/attach.md", "Check your script", 2).splitlines()[1]
+    assert pattern(held["text"]) in pattern(shown)
     kept = script.read_text().splitlines().index("KEPT: list[nn.Module] = []") + 1
     assert (held["check"], held["where"]) == ("references", f"{script}:{kept}")
     assert "goes by restart only" in held["do"]
@@ -142,6 +159,11 @@ def test_the_command_names_the_line_that_holds_the_old_model_and_leaves_nothing(
     assert told["verdict"] == "problem"
     assert list(scratch.iterdir()) == []
     assert not (tmp_path / "real").exists()
+
+
+def pattern(text: str) -> str:
+    """What is left of a sentence without its numbers and paths."""
+    return re.sub(r"\S*\.py|\d+", "*", text)
 
 
 def test_a_variable_left_over_from_a_check_is_refused_aloud(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.blocks import block
 from wattmesh.controller.settings.carbon import CarbonSourceSection
 from wattmesh.controller.settings.read import parse
 from wattmesh.errors import InputInvalid, SettingsInvalid
@@ -262,8 +263,11 @@ def examples() -> list[str]:
 
 @pytest.mark.parametrize("example", examples())
 def test_examples_of_the_manual_are_settings(key: Path, example: str) -> None:
-    """With the files of secrets in place, each example has no mistake; a misspelt one has."""
-    text = re.sub(r'"/etc/wattmesh/[^"]+"', f'"{key}"', example)
+    """With secrets and the page's recording in place, none has a mistake; a misspelt one has."""
+    recording = key.with_name("grid.csv")
+    recording.write_text(block("docs/carbon-signals.md", "`csv`: a recording", 2))
+    text = example.replace("/etc/wattmesh/grid.csv", str(recording))
+    text = re.sub(r'"/etc/wattmesh/[^"]+"', f'"{key}"', text)
     assert mistakes(text) == {}
     assert mistakes(text.replace("zone =", "zones =")) != {}
 
@@ -276,7 +280,7 @@ def test_the_manual_shows_every_provider() -> None:
     shown = {
         name for name in PROVIDERS if any(f'provider = "{name}"' in each for each in examples())
     }
-    assert shown == set(PROVIDERS) - {"csv"}
+    assert shown == set(PROVIDERS)
     rows = re.findall(r"^\| (`[A-Z].*?) \| .*? \| (.*?) \|$", text, re.MULTILINE)
     told: dict[str, str] = {}
     for codes, numbers in rows:

@@ -48,6 +48,7 @@ def answers() -> dict[str, tuple[int, Any]]:
         "/v1/carbon/history": (200, {"signal": "neso:GB", "points": points}),
         "/v1/freeze": (200, {"done": "Froze everything.", "changed": []}),
         "/v1/thaw": (200, {"done": "Thawed everything.", "changed": []}),
+        "/v1/agents/n17/retire": (200, {"done": "Retired n17.", "changed": []}),
         "/v1/runs/llama-8b/switch": (200, {"done": "Ordered llama-8b to B.", "changed": []}),
     }
 
@@ -130,10 +131,15 @@ def test_operators_ask_with_their_reason(
         assert main(["freeze", "--reason", "maintenance", *socket]) == 0
         assert main(["thaw", "llama-8b", *socket]) == 0
         assert main(["switch", "llama-8b", "B", "--reason", "trial", *socket]) == 0
+        # Where it is looked for, it is found.
+        assert main(["nodes", "retire", "n17", *socket]) == 0
+        assert main(["agent", "retire", "n17", *socket]) == 0
     assert [body for _, _, body in server.asked] == [
         {"run": None, "reason": "maintenance"},
         {"run": "llama-8b"},
         {"point": "B", "reason": "trial"},
+        {},
+        {},
     ]
     assert "Ordered llama-8b to B." in capsys.readouterr().out
 

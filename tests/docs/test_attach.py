@@ -12,8 +12,9 @@ VERDICTS = ("works", "by restart", "refused")
 
 
 def rows(page: str) -> list[list[str]]:
-    """The cells of every row of the page's tables, their heads apart."""
-    lines = [line for line in page.splitlines() if line.startswith("| ")]
+    """The cells of every row of the tables of what a job may have, their heads apart."""
+    survives = page.partition("\n## Will my job survive it?\n")[2] or page
+    lines = [line for line in survives.splitlines() if line.startswith("| ")]
     found = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
     return [cells for cells in found if cells[0] != "what you have"]
 

@@ -1,40 +1,138 @@
-"""The install page, done: what it lets a person write on a machine, below a root of its own."""
+"""The install page, done as it stands, on a head node and on a GPU node: each a root of its own."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from wattmesh.controller.cli.main import main
+from tests.docs import root
+from tests.docs.blocks import block, blocks
 
-PAGE = Path("docs/install.md")
-DONE = ("units", "settings", "rules", "completion")
-"""Commands of the page that need no other machine, driver or service."""
+PAGE = "docs/install.md"
+LOGS = "cat /run/wattmesh-agent.log /run/wattmesh-actuator.log"
+SETTINGS = "/etc/wattmesh/wattmesh.toml"
+SOCKET = "WATTMESH_URL=unix:///run/wattmesh/wattmesh.sock"
+
+pytestmark = pytest.mark.skipif(bool(root.missing()), reason=root.missing() or "all is there")
+
+Said = list[tuple[str, int, str]]
 
 
-def commands() -> list[str]:
-    """List the page's commands: lines of its blocks, and one within a sentence."""
-    text = PAGE.read_text(encoding="utf-8")
-    lines = [
-        line for block in re.findall(r"```sh\n(.*?)```", text, re.S) for line in block.splitlines()
+def lines(heading: str, number: int = 1) -> list[str]:
+    """Give the lines of one of the page's blocks."""
+    return block(PAGE, heading, number).splitlines()
+
+
+def by(user: str, words: str) -> str:
+    """Let a person type something."""
+    return f"runuser -u {user} -- env {SOCKET} {words}"
+
+
+def file(path: str, text: str) -> str:
+    """Write a file, as an editor would."""
+    return f"mkdir -p {Path(path).parent}; cat > {path} <<'END'\n{text}END"
+
+
+def answer(said: Said, line: str, last: bool = False) -> tuple[int, str]:
+    """Give the status of a line, and what it said."""
+    found = [(status, text) for each, status, text in said if each == line]
+    return found[-1 if last else 0]
+
+
+def failed(said: Said) -> list[str]:
+    """List the lines that did not end well."""
+    return [line for line, status, _ in said if status]
+
+
+def test_a_head_node_is_made_upgraded_and_removed_as_the_page_says(tmp_path: Path) -> None:
+    """Every line of it, as root; then people of each group, and a script that is observed."""
+    script = block("docs/observe.md", "Observe a script")
+    (rules,) = re.findall(r"`(wattmesh rules [^`]+)`", (root.REPOSITORY / PAGE).read_text("utf-8"))
+    people = [
+        by("ann", "/opt/wattmesh/bin/python3 /run/train.py"),
+        by("ann", "wattmesh runs"),
+        by("ann", "wattmesh freeze --reason x"),
+        by("olga", "wattmesh freeze --reason x"),
+        by("eve", "wattmesh runs"),
     ]
-    lines += re.findall(r"`(wattmesh rules [^`]+)`", text)
-    return [line for line in lines if line.startswith(tuple(f"wattmesh {each}" for each in DONE))]
+    removed = [*lines("Remove", 2), *lines("Remove", 3)]
+    said = root.run(
+        tmp_path,
+        [
+            *(f"useradd {name}" for name in ("ann", "olga", "eve")),
+            *lines("Head node", 1),
+            "sed -i '/^source = /s/none/agents/;/^# group = .*wattmesh-jobs/s/^# //' " + SETTINGS,
+            *lines("Head node", 2),
+            "systemd-analyze verify /etc/systemd/system/wattmesh.service",
+            rules,
+            *lines("Your shell"),
+            file("/run/train.py", script),
+            *people,
+            *lines("Upgrade", 1),
+            "wattmesh runs",
+            *removed,
+            "ls /var/lib/wattmesh",
+            "ls /etc/prometheus/rules /root/.local/share/bash-completion/completions",
+            "ls -d /opt/wattmesh /etc/systemd/system/wattmesh* /etc/sysusers.d/wattmesh*",
+            "ls /etc/systemd/system/multi-user.target.wants/wattmesh.service",
+            "ls /run/wattmesh.pid",
+        ],
+    )
+    freeze_ann, runs_eve = people[2], people[4]
+    assert set(failed(said)) - {"wattmesh doctor"} == {
+        freeze_ann,
+        runs_eve,
+        *(line for line, *_ in said[-3:]),
+    }, said
+    doctor = answer(said, "wattmesh doctor")[1]
+    # Whether a time service runs is this machine's own matter.
+    problems = [line for line in doctor.splitlines() if " problem " in line]
+    assert [line for line in problems if "clock" not in line] == [], doctor
+    assert "operators" in answer(said, freeze_ann)[1]
+    assert "wattmesh-jobs" in answer(said, runs_eve)[1]
+    assert "llama-8b" in answer(said, people[1])[1]
+    # What was known before the upgrade is known after it.
+    assert "llama-8b" in answer(said, "wattmesh runs")[1]
+    assert answer(said, "ls /var/lib/wattmesh")[1].split()[:2] == [
+        "before-upgrade.db",
+        "journal.db",
+    ]
+    assert "wattmesh-carbon.yml" in said[-4][2]
 
 
-def test_the_page_can_be_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every file stands where the next command, or systemd, looks for it."""
-    found = commands()
-    assert len(found) == 7
-    for line in found:
-        words = [re.sub(r"^(~?)/", f"{tmp_path}/", word) for word in line.split()[1:]]
-        assert main(words) == 0, (line, capsys.readouterr().err)
-    for name in (
-        "etc/systemd/system/wattmesh.service",
-        "etc/systemd/system/wattmesh-agent.service",
-        "etc/sysusers.d/wattmesh.conf",
-        "etc/wattmesh/wattmesh.toml",
-        "etc/prometheus/rules/wattmesh-carbon.yml",
-        ".local/share/bash-completion/completions/wattmesh",
-    ):
-        assert (tmp_path / name).is_file(), name
+def test_a_gpu_node_is_made_upgraded_and_removed_as_the_page_says(tmp_path: Path) -> None:
+    """Every line of it, with the settings of docs/agent.md; there is no driver in this root."""
+    said = root.run(
+        tmp_path,
+        [
+            *lines("GPU node", 1),
+            file(SETTINGS, block("docs/agent.md", "Install", 3)),
+            file("/etc/credstore/wattmesh-agent.token", f"n17.{'x' * 32}\n"),
+            "chmod 0600 /etc/credstore/wattmesh-agent.token; cp /etc/ssl/certs/ca-certificates.crt "
+            "/etc/wattmesh/ca.pem",
+            *lines("GPU node", 2),
+            "cd /etc/systemd/system; systemd-analyze verify wattmesh-*.service",
+            LOGS,
+            *lines("Upgrade", 2),
+            *lines("Remove", 1),
+            *lines("Remove", 3),
+            "ls -d /opt/wattmesh /etc/systemd/system/wattmesh* /etc/sysusers.d/wattmesh*",
+            "ls /run/wattmesh-agent.pid /run/wattmesh-actuator.pid",
+        ],
+    )
+    assert failed(said) == ["wattmesh doctor", *(line for line, *_ in said[-2:])], said
+    doctor = answer(said, "wattmesh doctor")[1]
+    # A node has no journal, no daemon and no signal of its own: none of them is missed.
+    problems = [line.split()[0] for line in doctor.splitlines() if " problem " in line]
+    assert problems == ["actuator"], doctor
+    assert "no GPU answers" in doctor
+    log = answer(said, LOGS)[1]
+    assert "the actuator listens on" in log
+    assert "mistake" not in log
+
+
+def test_every_block_of_the_page_was_run() -> None:
+    """A block that is added is followed as well."""
+    run = re.findall(r'lines\("([^"]+)"(?:, (\d))?\)', Path(__file__).read_text("utf-8"))
+    followed = {(heading, int(number or 1)) for heading, number in run}
+    assert {(each.heading, each.number) for each in blocks(PAGE)} == followed

@@ -217,6 +217,11 @@ def test_another_learning_rate_is_rolled_back(
     assert worst_difference(run.losses(), undisturbed(STEPS, "float32")) == 0.0
     assert daemon.states()[-1] is SwitchState.ROLLED_BACK
     assert re.search(words, daemon.heard.transitions[-1].detail)
+    # One line of all ranks' logs together tells it.
+    told = [line for line in run.log().splitlines() if re.search(r"reconfig\.(?!courier)", line)]
+    assert len(told) == 1, told
+    begins = r"not switched from dp2 to tp2: taken back at step 10 after \S+ s\. Why: "
+    assert re.search(begins + ".*" + words + r".*The job goes back to dp2\.$", told[0])
 
 
 @pytest.mark.parametrize(

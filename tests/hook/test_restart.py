@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.blocks import block
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import TP2, Run, Zygote, until, worst_difference
 from tests.hook.tiny import Fault
@@ -57,6 +58,8 @@ def test_a_switch_by_restart(run: Run, socket_path: Path, undisturbed: Undisturb
     assert len(run.launches) == 2
     assert run.layouts() == ["dp2", "tp2"]
     assert worst_difference(run.losses(), undisturbed(15, "float32")) <= 1e-5
+    told = [line.partition("member ")[2] for line in run.log().splitlines() if "member " in line]
+    assert [line.partition(" at ")[0] for line in told] == ["switched from dp2 to tp2 by restart"]
     assert daemon.states() == BY_RESTART
     assert [each.reason for each in daemon.heard.finishes] == ["restart", "done"]
     evidence = daemon.heard.transitions[-1].evidence
@@ -163,7 +166,7 @@ def test_ranks_that_drifted_apart_are_not_saved(zygote: Zygote, tmp_path: Path) 
 def test_the_real_launcher_recovers_a_killed_rank(
     zygote: Zygote, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
-    """Under torchrun itself a rank is killed; the supervisor launches again and exits 0."""
+    """As docs/attach.md starts it, a rank is killed; it is launched again, and the end is 0."""
     fault = Fault(rank=1, at="agree", what="kill", after_step=7)
     run = Run(zygote, tmp_path, 2, steps=15, boundary_every=5, fault=fault)
     environment = {
@@ -172,10 +175,11 @@ def test_the_real_launcher_recovers_a_killed_rank(
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    command = [
-        *(sys.executable, "-m", "wattmesh.integrations.torchrun", "--nproc", "2"),
-        *("--checkpoint-dir", str(run.checkpoints), "--", "-m", "tests.hook.tiny"),
-    ]
+    documented = block("docs/attach.md", "Attach a training job", 2).splitlines()[-1]
+    ours = {"python": sys.executable, "4": "2", "/shared/llama-8b": str(run.checkpoints)}
+    *words, script = documented.split()
+    assert script == "train.py"
+    command = [*(ours.get(word, word) for word in words), "-m", "tests.hook.tiny"]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=120, check=False
     )

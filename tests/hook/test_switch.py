@@ -1,5 +1,6 @@
 """Switches that go well: the same training run in another layout, losses equal."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,6 +59,23 @@ def test_four_two_four_ranks_in_place(
     assert daemon.heard.finishes[-1].reason == "done"
     assert [state for state, _, _ in daemon.paces()] == [SwitchState.CONFIRMED] * 3
     assert all(at_pace_s > total_s > 0 for _, total_s, at_pace_s in daemon.paces())
+    # Each leaves one line in the training log, of all ranks together: who leads says it.
+    told = [
+        line.partition(" ")[2]
+        for line in run.log().splitlines()
+        if re.search(r"reconfig\.(?!courier)", line)
+    ]
+    number = r"\d+\.\d\d s|(equal to \de-\d+|bitwise equal) \(\de-\d+ allowed\)"
+    moves = [re.sub(number, "~", line) for line in told]
+    assert moves == [
+        f"wattmesh.reconfig.member switched from {old} to {new} in place at step {step} in ~. Why: "
+        f"the test asks for it. Proof: {ranks} hold what was saved, probe loss ~."
+        for old, new, step, ranks in (
+            ("dp2 tp2", "tp2", 10, "2 ranks"),
+            ("tp2", "dp4", 20, "4 ranks"),
+            ("dp4", "dp2 tp2", 30, "4 ranks"),
+        )
+    ]
 
 
 def test_any_subset_of_ranks_may_train(

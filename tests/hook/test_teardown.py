@@ -1,9 +1,13 @@
 """What is torn down is gone: compiled models, and groups whose end hangs."""
 
+import functools
+import gc
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
@@ -13,6 +17,7 @@ from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import DP2, TP2, Run, Zygote, until, worst_difference
 from tests.hook.test_switch import GOOD, Undisturbed
 from wattmesh.reconfig import group
+from wattmesh.reconfig.caches import MeshCaches
 
 PATIENCE_S = 0.5
 
@@ -72,3 +77,21 @@ def test_a_compiled_model_is_torn_down_and_compiled_again(
         assert run.once() == 0, run.log()
     assert daemon.states() == GOOD * 2
     assert worst_difference(run.losses(), undisturbed(12, "float32")) <= 1e-5
+
+
+@pytest.mark.parametrize("freeze", [gc.freeze, MeshCaches], ids=["the script", "another session"])
+def test_what_was_set_aside_before_is_forgotten_too(freeze: Callable[[], object]) -> None:
+    """A cache of torch's is found though it was frozen before this session began."""
+
+    def planned(mesh: int) -> int:
+        return mesh
+
+    planned.__module__ = "torch.distributed.tensor.test"
+    cached = functools.lru_cache(planned)
+    freeze()
+    try:
+        cached(1)
+        MeshCaches().forget("cpu")
+        assert cached.cache_info().currsize == 0
+    finally:
+        gc.unfreeze()

@@ -28,6 +28,7 @@ from torch._C._distributed_c10d import TCPStore
 
 import tests.hook.tiny  # noqa: F401 - imported once here, for every rank
 from tests.hook import hosts
+from wattmesh.reconfig.caches import MeshCaches
 
 AGENT_PATIENCE_S = 30.0
 """torchrun's own, before it resorts to SIGKILL."""
@@ -35,6 +36,9 @@ AGENT_PATIENCE_S = 30.0
 
 def main() -> None:
     """Serve launches until stdin closes."""
+    # What has been imported is walked and set aside here once: every rank would do it again, and
+    # have a copy of all the pages that a walk writes to.
+    MeshCaches()
     agents: dict[int, int] = {}
     buffer = b""
     while True:

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples.launched import start
+from tests.hook.harness import Zygote
 from wattmesh.controller.demo.process import DemoFailed
-from wattmesh.controller.profile.job import Candidate, ProfileJob, read_job
-from wattmesh.controller.profile.profile import profile
+from wattmesh.controller.profile.job import Candidate, ProfileJob, fill, read_job
+from wattmesh.controller.profile.profile import Profile, judge, profile
+from wattmesh.controller.profile.walk import Walk
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig import catalogue_file
+from wattmesh.reconfig import catalogue_file, step_log
 from wattmesh.reconfig.catalogue import Equivalence, Evidence
 from wattmesh.reconfig.layout import Layout
 from wattmesh.telemetry.fake_nvml import FakeNvml
@@ -19,7 +22,7 @@ from wattmesh.telemetry.nvml_source import NvmlSource
 TRAINER = ("-m", "examples.pretrain", "--preset", "tiny", "--steps", "{steps}")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def job() -> ProfileJob:
     """Give a small job: two processes, one switch to a single rank."""
     return replace(
@@ -40,10 +43,20 @@ def job() -> ProfileJob:
     )
 
 
-def test_a_job_is_profiled_and_its_layouts_are_proven(tmp_path: Path, job: ProfileJob) -> None:
-    """One run gives a catalogue whose points are validated, and each number names its source."""
+@pytest.fixture(scope="module")
+def profiled(
+    tmp_path_factory: pytest.TempPathFactory, job: ProfileJob
+) -> tuple[Profile, list[str]]:
+    """The job, profiled once, and what was told meanwhile."""
     told: list[str] = []
-    found = profile(job, tmp_path / "work", told.append)
+    return profile(job, tmp_path_factory.mktemp("profiled") / "work", told.append), told
+
+
+def test_a_job_is_profiled_and_its_layouts_are_proven(
+    profiled: tuple[Profile, list[str]], tmp_path: Path
+) -> None:
+    """One run gives a catalogue whose points are validated, and each number names its source."""
+    found, told = profiled
     assert found.unproven == {}
     large, small = found.catalogue.points
     assert (large.id, large.equivalence, large.evidence) == (
@@ -70,10 +83,17 @@ def test_a_job_is_profiled_and_its_layouts_are_proven(tmp_path: Path, job: Profi
     assert catalogue_file.load(path) == written
 
 
-def test_a_layout_that_trains_something_else_is_not_proven(tmp_path: Path, job: ProfileJob) -> None:
+def test_a_layout_that_trains_something_else_is_not_proven(
+    profiled: tuple[Profile, list[str]], job: ProfileJob, zygote: Zygote, tmp_path: Path
+) -> None:
     """The sabotaged twin: held against a run of another seed, no point may be switched to."""
-    other = (*job.reference_command, "--seed", "1")
-    found = profile(replace(job, reference_command=other), tmp_path / "work")
+    log = tmp_path / "reference.jsonl"
+    words = fill(job.reference_command[2:], {"steps": str(job.steps), "losses": str(log)})
+    assert zygote.wait(start(zygote, tmp_path, *words, "--seed", "1")) == 0
+    other = {row.step: row.loss for row in step_log.read(log)}
+    watched = profiled[0].watched
+    assert other.keys() == watched.reference.keys()
+    found = judge(job, Walk(job, print), replace(watched, reference=other), 0.0)
     assert set(found.unproven) == {"A", "B"}
     assert "allowed is 1e-05" in found.unproven["B"]
     for point in found.catalogue.points:

@@ -11,6 +11,7 @@ import torchtitan
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torchtitan.config.configs import ParallelismConfig
 
+from tests.hook.harness import Zygote
 from wattmesh.integrations import torchtitan as titan
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.state import Position
@@ -160,3 +161,17 @@ def test_the_loop_trains_with_the_newest_trainer_and_clears_gradients_before_a_b
         "gc 1", "step 1 on 1", "zero_grad", "gc 2", "step 2 on 2", "zero_grad",
     ]  # fmt: skip
     assert trainers[1].done == ["gc 1", "step 1 on 1", "zero_grad"]
+
+
+def test_the_documented_lines_train_to_the_end(zygote: Zygote, tmp_path: Path) -> None:
+    """A real session, one rank: all of `training.steps`, and a checkpoint at every interval."""
+    job = "tests.torchtitan.documented:main"
+    launch = zygote.start(1, {"REAL": str(tmp_path)}, tmp_path, job)
+    status = zygote.wait(launch, 150.0)
+    log = (tmp_path / "rank-0.log").read_text()
+    assert status == 0, log
+    trained = [line for line in log.splitlines() if line.startswith("trained ")]
+    assert trained == [f"trained [{n}, {n + 1}]" for n in (1, 3, 5, 7)]
+    assert "ended done" in log
+    saved = sorted(path.name for path in (tmp_path / "run").glob("step-*"))
+    assert saved == ["step-00000002", "step-00000004"]

@@ -9,6 +9,7 @@ DeepSpeed is imported once; ranks are forked from there. Its shared-memory opera
 compile on first use, is declared incompatible: gloo does the same.
 """
 
+import gc
 import os
 import sys
 import traceback
@@ -163,6 +164,9 @@ def main() -> int:
     """All runs, one after the other."""
     torch.set_num_threads(1)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # DeepSpeed collects garbage again and again: what was imported is set aside for all ranks.
+    gc.collect()
+    gc.freeze()
     folder = Path(sys.argv[1])
     failed = 0
     for run in RUNS:

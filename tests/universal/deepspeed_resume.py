@@ -6,6 +6,7 @@ Writes FOLDER/losses-RANK.json: stage -> what was loaded -> losses of the steps 
 FOLDER/slices.json: what DeepSpeed gives each tensor parallel rank of a fused tensor.
 """
 
+import gc
 import json
 import os
 import shutil
@@ -183,6 +184,9 @@ def main() -> int:
     torch.set_num_threads(1)
     # It would be compiled on first use; gloo does the same.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # DeepSpeed collects garbage again and again: what was imported is set aside for all ranks.
+    gc.collect()
+    gc.freeze()
     pids = [start(rank, Path(sys.argv[1]), sys.argv[2]) for rank in range(RANKS)]
     return sum(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in pids)
 

@@ -6,6 +6,7 @@ DeepSpeed is imported once; ranks are forked from there. Writes FOLDER/said.json
 its ranks told: losses by step, what `resume` gave, the outcome, or the error.
 """
 
+import gc
 import json
 import os
 import shutil
@@ -28,6 +29,7 @@ import torch._dynamo
 import torch.distributed as dist
 from torch import nn
 
+from tests.docs.blocks import block, filled
 from wattmesh.errors import WattmeshError
 from wattmesh.integrations.deepspeed import DeepSpeedRun, refusal
 from wattmesh.reconfig.folder import OUTCOME_VARIABLE
@@ -173,6 +175,43 @@ def refusals() -> dict[str, str]:
     return said
 
 
+def documented(folder: Path) -> dict[str, Any]:
+    """One rank that runs the block of docs/attach.md, which leaves in band, and is launched again.
+
+    A page's engine is made anew: what the second one trains from is the first one's checkpoint.
+    """
+    config = {
+        "train_batch_size": GLOBAL_BATCH,
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.02, "torch_adam": True}},
+        "zero_optimization": {"stage": 1},
+        "checkpoint": {"load_universal": True},
+    }
+    real = {"/shared/llama-8b": str(folder / "documented")}
+    said: dict[str, Any] = {"kept": []}
+    for why in ("another shape", ""):
+        names: dict[str, Any] = {
+            "deepspeed": deepspeed, "sys": sys, "model": Net(), "config": config,
+            "steps": 6, "every": 2, "why": why, "samples": 0,
+        }  # fmt: skip
+
+        def go_on(names: dict[str, Any] = names) -> None:
+            names["samples"] += GLOBAL_BATCH
+            train_one(names["engine"], 0)
+
+        names["go_on"] = go_on
+        try:
+            filled(block("docs/attach.md", "DeepSpeed"), names, **real)
+            said["left"] = "finished"
+        except SystemExit:
+            said["left early at"] = names["run"].step
+        said["kept"].append(names["kept"])
+        said["reached"] = names["run"].step
+        # Its claim on the run's folder ends with the launch.
+        del names
+        gc.collect()
+    return said
+
+
 def as_rank(rank: int, ranks: int, store: Path, told: Path, act: Callable[[], Any]) -> int:
     """Fork a rank that acts and tells; its process id."""
     pid = os.fork()
@@ -246,6 +285,9 @@ def main() -> int:
     torch.set_num_threads(1)
     # It would be compiled on first use; gloo does the same.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # DeepSpeed collects garbage again and again: what was imported is set aside for all ranks.
+    gc.collect()
+    gc.freeze()
     folder = Path(sys.argv[1])
     said: dict[str, Any] = {}
     for launch in LAUNCHES:
@@ -256,9 +298,10 @@ def main() -> int:
         )
         if launch.name == "second":
             link_tree(folder / "moved", folder / "kept")
-    pid = as_rank(0, 1, folder / "store-refusals", folder / "told-refusals", refusals)
-    os.waitpid(pid, 0)
-    said["refusals"] = json.loads((folder / "told-refusals-0").read_text())
+    for name, act in {"refusals": refusals, "documented": lambda: documented(folder)}.items():
+        pid = as_rank(0, 1, folder / f"store-{name}", folder / f"told-{name}", act)
+        os.waitpid(pid, 0)
+        said[name] = json.loads((folder / f"told-{name}-0").read_text())
     (folder / "said.json").write_text(json.dumps(said))
     return 0
 

@@ -111,3 +111,11 @@ def test_what_cannot_be_moved_is_refused(said: dict[str, Any]) -> None:
     for name, part in words.items():
         assert part in said["refusals"][name]
     assert said["refusals"]["good"] == ""
+
+
+def test_the_documented_lines_leave_and_go_on(said: dict[str, Any]) -> None:
+    """The page's block leaves at its first save step, and its next launch ends the run."""
+    told = said["documented"]
+    assert told["left early at"] == 2
+    assert told["kept"] == [{"samples": 0}, {"samples": 8}]
+    assert (told["left"], told["reached"]) == ("finished", 6)
