@@ -32,11 +32,11 @@ from benchmarks import checkpoint_load, disk_bound
 from benchmarks.disk_bound import Range, Way
 from benchmarks.report import Goal, Report, run
 from benchmarks.usage import Used, cached_share, drop_caches, measure, synced
+from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.folder import open_checkpoint
-from wattmesh.reconfig.universal.index import Entry, Index, from_table
+from wattmesh.reconfig.universal.index.index import Entry, Index, from_table
 from wattmesh.reconfig.universal.sources.detect import open_source
 from wattmesh.reconfig.universal.sources.source import Fingerprint, Source
-from wattmesh.reconfig.universal.virtual import write_virtual
 
 ENVIRONMENT = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
 MILLION = 1_000_000

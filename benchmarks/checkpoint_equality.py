@@ -30,9 +30,9 @@ from tests.universal import dcp_runs, deepspeed_runs
 from tests.universal.comparing import SPOILT, Held
 from tests.universal.scattered import bits
 from wattmesh.controller.cli.main import main as wattmesh
-from wattmesh.reconfig.universal.box import Box, Shape
-from wattmesh.reconfig.universal.index import PARAM
-from wattmesh.reconfig.universal.reader import Files, Reader
+from wattmesh.reconfig.universal.files.reader import Files, Reader
+from wattmesh.reconfig.universal.index.box import Box, Shape
+from wattmesh.reconfig.universal.index.index import PARAM
 from wattmesh.reconfig.universal.sources.detect import open_source
 from wattmesh.reconfig.universal.sources.source import BYTES
 

@@ -34,7 +34,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from benchmarks.report import Goal, Report
-from wattmesh.reconfig.dcp import UniversalReader, UniversalWriter
+from wattmesh.reconfig.checkpoint.dcp import UniversalReader, UniversalWriter
 
 RANKS = 4
 LAYERS = 12

@@ -195,7 +195,7 @@ class Site:
             time.sleep(0.2)
 
     def report(self) -> None:
-        """Report progress, then wait a second for an order, as a job's courier does."""
+        """Report progress, then wait a second for an order, as a job's daemon client does."""
         self.reports += 1
         lock = self.fake.gpus[0].truth().lock_mhz
         report = Progress(

@@ -70,7 +70,7 @@ class Way:
 
 
 OUR_WAY = Way(threads=1, reserved=True, early=True)
-"""What `write_physical` does (reconfig/universal/filling.py), but for its hashes."""
+"""What `write_physical` does (reconfig/universal/convert/filling.py), but for its hashes."""
 
 
 def _ways() -> Iterator[Way]:

@@ -27,8 +27,8 @@ from benchmarks.energy_sampler import PERIOD_S
 from benchmarks.energy_worlds import Anchor, Case, World, anchors, make, play, worlds
 from benchmarks.report import Goal, Report, run
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.telemetry.energy.ledger import CounterBaseline
 from wattmesh.telemetry.fake_nvml import FakeNvml
-from wattmesh.telemetry.ledger import CounterBaseline
 
 OURS = "wattmesh"
 MISSING = "not installed"

@@ -15,12 +15,12 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from wattmesh.controller.journal.database.schema import bring_up_to_date
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.life import boot_id
-from wattmesh.controller.schema import bring_up_to_date
-from wattmesh.telemetry.ledger import SlotGrid
-from wattmesh.telemetry.nvml_source import NvmlSource
-from wattmesh.telemetry.sampler import Sample, Sampler
+from wattmesh.controller.process.life import boot_id
+from wattmesh.telemetry.energy.ledger import SlotGrid
+from wattmesh.telemetry.energy.sampler import Sample, Sampler
+from wattmesh.telemetry.sources.nvml_source import NvmlSource
 
 PERIOD_S = 1.0
 GRID = SlotGrid(origin=datetime(2020, 1, 1, tzinfo=UTC), interval_s=1800.0)

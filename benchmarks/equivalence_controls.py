@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from wattmesh.reconfig.boxes import box_of
-from wattmesh.reconfig.state import State
+from wattmesh.reconfig.state.boxes import box_of
+from wattmesh.reconfig.state.state import State
 
 Harm = Callable[[State, int], None]
 """(state, global rank)"""

@@ -19,8 +19,6 @@ from examples.pretrain.data import Corpus, standard_library
 from examples.pretrain.options import parse_layout
 from examples.pretrain.train import Metrics, build_state, local_batch, probe, train_step
 from wattmesh.integrations.pytorch.gradients import sum_over_ranks
-from wattmesh.reconfig import group
-from wattmesh.reconfig.deadlines import Deadlines
 from wattmesh.reconfig.equivalence.gather import gather_whole
 from wattmesh.reconfig.equivalence.lab import Notes, train
 from wattmesh.reconfig.equivalence.samples import merge
@@ -28,9 +26,11 @@ from wattmesh.reconfig.equivalence.script import Script, Turn
 from wattmesh.reconfig.equivalence.shelf import read_whole, write_whole
 from wattmesh.reconfig.equivalence.verdict import Verdict
 from wattmesh.reconfig.equivalence.whole import Whole, close_states
+from wattmesh.reconfig.hook.session import attach
+from wattmesh.reconfig.launch import group
+from wattmesh.reconfig.launch.deadlines import Deadlines
 from wattmesh.reconfig.layout import Layout, Ranks
-from wattmesh.reconfig.session import attach
-from wattmesh.reconfig.state import State
+from wattmesh.reconfig.state.state import State
 
 PATIENT = Deadlines(agree_s=600, save_s=900, teardown_s=600, rebuild_s=900, verify_s=600)
 """Sixteen ranks on two cores take their time."""

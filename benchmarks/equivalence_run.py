@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.equivalence_job import Arm
 from tests.hook.harness import Zygote
-from wattmesh.reconfig.folder import OUTCOME_VARIABLE
+from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE
 
 POLL_S = 0.2
 TELL_EVERY_S = 20.0

@@ -27,15 +27,15 @@ from typing import Any
 from benchmarks.report import Goal, Report, run
 from benchmarks.year_daemon import Due
 from benchmarks.year_world import Time
-from wattmesh.controller.api import jobs, operators
-from wattmesh.controller.api.desk import Call, Desk
-from wattmesh.controller.api.peers import Peer
-from wattmesh.controller.books.period_roll import PeriodRoll
-from wattmesh.controller.duties import Housekeeping, PollDuty
+from wattmesh.controller.api.handlers import jobs, operators
+from wattmesh.controller.api.request_context import Call, RequestContext
+from wattmesh.controller.api.transport.peers import Peer
+from wattmesh.controller.daemon.loop_bodies import Housekeeping, PollDuty
+from wattmesh.controller.daemon.period_roll import PeriodRoll
+from wattmesh.controller.daemon.wiring import Parts, run_plans
 from wattmesh.controller.settings.read import parse
 from wattmesh.controller.signals.forecaster import Forecaster
 from wattmesh.controller.signals.poller import Poller
-from wattmesh.controller.wiring import Parts, run_plans
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Heartbeat, Order, Progress, Register, Transition
@@ -222,10 +222,10 @@ class Day:
         self.parts = Parts(settings, path, self.time.clock, self.node)
         self.parts.leases.turn()
         pulse = self.parts.pulse
-        self.desk = Desk(
+        self.context = RequestContext(
             journal=self.parts.journal,
             pulse=pulse,
-            bell=self.parts.bell,
+            changes=self.parts.changes,
             plan_for=run_plans(settings).__getitem__,
             wake=self.parts.cycle.wake,
         )
@@ -268,7 +268,7 @@ class Day:
         """Let an operator order both runs to their other point."""
         for each in self.runs:
             body = {"point": "B" if each.point == "A" else "A", "reason": "a quiet day"}
-            operators.switch(self.desk, self._call(each.id, body))
+            operators.switch(self.context, self._call(each.id, body))
 
     def _train(self, each: Run, step_s: float) -> None:
         """Do a step, or what is next of a switch; tell of it."""
@@ -333,7 +333,7 @@ class Day:
 
     def _say(self, handler: Any, message: Any) -> None:
         """Hand a message to the interface, as the run's own user."""
-        handler(self.desk, self._call(message.run, message.to_json()))
+        handler(self.context, self._call(message.run, message.to_json()))
 
     def _call(self, run: str, body: Mapping[str, Any]) -> Call:
         peer = Peer(uid=os.getuid(), gid=os.getgid(), pid=os.getpid(), groups=frozenset())

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from benchmarks.safety_node import RUN, Node, kill, stop
-from wattmesh.telemetry.actuator.facts import Reasons
+from wattmesh.telemetry.actuator.rules.facts import Reasons
 from wattmesh.telemetry.actuator.wire import Claim
 
 AGED_MJ = 3_000_000

@@ -35,10 +35,10 @@ from benchmarks.energy_peers import PEERS, environment, sweep, warm
 from benchmarks.energy_sampler import GRID
 from benchmarks.report import Goal, Report, run
 from benchmarks.usage import tree_cpu_s
-from wattmesh.telemetry.delivery import Batch
-from wattmesh.telemetry.delivery import Report as Delivery
+from wattmesh.telemetry.energy.delivery import Batch
+from wattmesh.telemetry.energy.delivery import Report as Delivery
+from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow
 from wattmesh.telemetry.fake_nvml import FakeNvml
-from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
 
 SIZES = (8, 64)
 NODES = 1_250

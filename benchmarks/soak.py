@@ -33,8 +33,8 @@ from wattmesh import durable, migrations
 from wattmesh.controller.demo import job as jobs
 from wattmesh.controller.demo.daemon import Places, settings_text
 from wattmesh.controller.demo.plan import DemoPlan
-from wattmesh.controller.demo.process import Child, Children
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.process.children import Child, Children
 from wattmesh.controller.profile.job import read_job
 from wattmesh.controller.profile.profile import profile
 from wattmesh.reconfig import catalogue_file

@@ -27,9 +27,9 @@ from benchmarks.year_oracle import OTHERS, Checked
 from benchmarks.year_story import Tale, whole_year
 from benchmarks.year_world import HOUR
 from wattmesh.controller.cli.main import main as wattmesh
-from wattmesh.controller.journal.ledger import EmissionRow
+from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server.grids import Measure
-from wattmesh.policies.baseline import price_ug
+from wattmesh.policies.accounting.baseline import price_ug
 
 OTHER_ZONE = "DE"
 

@@ -25,20 +25,20 @@ from benchmarks.year_world import (
     World,
     all_looks,
 )
-from wattmesh.controller.books.period_roll import PeriodRoll
-from wattmesh.controller.duties import Housekeeping, PollDuty
+from wattmesh.controller.daemon.loop_bodies import Housekeeping, PollDuty
+from wattmesh.controller.daemon.period_roll import PeriodRoll
+from wattmesh.controller.daemon.wiring import Parts, run_plans
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.settings.read import parse
 from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
 from wattmesh.controller.signals.grid import grid
 from wattmesh.controller.signals.poller import Poller
-from wattmesh.controller.wiring import Parts, run_plans
 from wattmesh.errors import WattmeshError
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.grid_server import GridServer
-from wattmesh.integrations.carbon.http import JsonHttp
 from wattmesh.integrations.carbon.http_json import HttpJson
-from wattmesh.integrations.carbon.json_shape import Shape
+from wattmesh.integrations.carbon.reading.http import JsonHttp
+from wattmesh.integrations.carbon.reading.json_shape import Shape
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Finish, Order, Progress, Register, Transition
 from wattmesh.telemetry.carbon import Provider, Signal

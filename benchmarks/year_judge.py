@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from benchmarks.year_oracle import NJ_PER_KWH, ROW_UG, Story, baseline_nj
 from benchmarks.year_world import HOUR, PUE, A, Job, World
-from wattmesh.controller.books.saving import run_saving
+from wattmesh.controller.accounting.saving import run_saving
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.integrations.carbon.grid_server.grids import Grid

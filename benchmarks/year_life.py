@@ -26,7 +26,7 @@ from benchmarks.year_oracle import Checked, Wrong, check
 from benchmarks.year_story import GPUS, Tale
 from benchmarks.year_world import HOUR, Time, World
 from wattmesh.controller.journal.decisions import DecisionRow
-from wattmesh.controller.journal.ledger import EmissionRow
+from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server import GridServer
 
 SETTLED = timedelta(hours=84)

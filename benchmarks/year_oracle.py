@@ -24,7 +24,7 @@ from benchmarks.year_world import (
     World,
     looks,
 )
-from wattmesh.controller.journal.ledger import EmissionRow
+from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server.grids import Grid, Measure
 from wattmesh.reconfig.layout import Layout
 

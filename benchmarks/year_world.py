@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from wattmesh.controller.loops import Clock
+from wattmesh.controller.process.loops import Clock
 from wattmesh.errors import SourceUnavailable
 from wattmesh.integrations.carbon.grid_server.grids import noise
 from wattmesh.reconfig.layout import Layout

@@ -9,24 +9,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from wattmesh.controller.fleet import GpusRead, Snapshot
-from wattmesh.controller.isolation import Isolation, NodeFaults
-from wattmesh.controller.journal.nodes import NodeRow
-from wattmesh.controller.journal.tokens import NodeToken
-from wattmesh.controller.loops import Clock, LoopState
+from wattmesh.controller.cycle.fleet import GpusRead, Snapshot
+from wattmesh.controller.cycle.isolation import Isolation, NodeFaults
+from wattmesh.controller.journal.nodes.node_store import NodeRow
+from wattmesh.controller.journal.nodes.tokens import NodeToken
 from wattmesh.controller.planner.asking import Planning
+from wattmesh.controller.process.loops import Clock, LoopState
+from wattmesh.controller.process.trusted_time import TrustedTime
 from wattmesh.controller.settings.model import Settings
-from wattmesh.controller.trusted_time import TrustedTime
 from wattmesh.controller.views import StatusView
 from wattmesh.policies.decision import Decision
-from wattmesh.telemetry.attribution import Claim
-from wattmesh.telemetry.exporter import DeviceExporter
-from wattmesh.telemetry.sampler import Sample
+from wattmesh.telemetry.energy.attribution import Claim
+from wattmesh.telemetry.energy.exporter import DeviceExporter
+from wattmesh.telemetry.energy.sampler import Sample
 
 if TYPE_CHECKING:
-    from wattmesh.controller.books.spending import PeriodLine
-    from wattmesh.controller.cycle import CycleReport
-    from wattmesh.controller.observe import SignalFacts
+    from wattmesh.controller.accounting.spending import PeriodLine
+    from wattmesh.controller.cycle.cycle import CycleReport
+    from wattmesh.controller.cycle.observe import SignalFacts
 
 log = logging.getLogger(__name__)
 

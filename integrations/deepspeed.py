@@ -31,17 +31,17 @@ import torch.distributed as dist
 
 from wattmesh import errors
 from wattmesh.errors import CheckpointDamaged, Fenced, InputInvalid, WattmeshError
-from wattmesh.reconfig import group
-from wattmesh.reconfig.attempt import Claim, highest_attempt
-from wattmesh.reconfig.folder import OUTCOME_VARIABLE, RunFolder, write_json
+from wattmesh.reconfig.launch import group
+from wattmesh.reconfig.launch.attempt import Claim, highest_attempt
+from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE, RunFolder, write_json
+from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.exports import deepspeed as universal
 from wattmesh.reconfig.universal.exports.values import from_trainer
+from wattmesh.reconfig.universal.files.reader import Files
 from wattmesh.reconfig.universal.folder import open_checkpoint
 from wattmesh.reconfig.universal.prune import prune
-from wattmesh.reconfig.universal.reader import Files
 from wattmesh.reconfig.universal.sources.detect import open_source
 from wattmesh.reconfig.universal.verify import hash_in_background, verify
-from wattmesh.reconfig.universal.virtual import write_virtual
 
 log = logging.getLogger(__name__)
 

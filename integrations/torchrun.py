@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from wattmesh.reconfig.folder import OUTCOME_VARIABLE, RunFolder, read_json, step_of
+from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE, RunFolder, read_json, step_of
 
 log = logging.getLogger(__name__)
 

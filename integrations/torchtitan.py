@@ -27,12 +27,12 @@ import torch
 import torch.distributed as dist
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig import session as hook
-from wattmesh.reconfig.foreign import Save, Written
+from wattmesh.reconfig.checkpoint.foreign import Save, Written
+from wattmesh.reconfig.hook import session as hook
+from wattmesh.reconfig.hook.session import Session
 from wattmesh.reconfig.layout import Layout, Ranks
-from wattmesh.reconfig.session import Session
-from wattmesh.reconfig.state import State, Stateful
-from wattmesh.reconfig.universal.names import TORCHTITAN
+from wattmesh.reconfig.state.state import State, Stateful
+from wattmesh.reconfig.universal.index.names import TORCHTITAN
 
 try:
     from torchtitan.components.checkpointer.base import BaseCheckpointManager

@@ -14,9 +14,9 @@ attempts left before the run is frozen.
 
 `C`: longest time from a clock that is wished to the boards running at it, counted as if not a token
 were trained in it: its own seconds, the economy lease (an agent or a controller that dies at that
-moment lifts no lock sooner) and the steps back up (`wattmesh.controller.clocks.back_s`). It needs
-no boundary, it is no attempt, and to let a lock go needs nobody alive. `K(i, j)`: the clock that
-follows a switch, one cycle plus C where i and j differ in it, else 0. `h(i)`: the point of i's
+moment lifts no lock sooner) and the steps back up (`wattmesh.controller.cycle.clocks.back_s`). It
+needs no boundary, it is no attempt, and to let a lock go needs nobody alive. `K(i, j)`: the clock
+that follows a switch, one cycle plus C where i and j differ in it, else 0. `h(i)`: the point of i's
 layout that a run is at while nobody holds its clock. `p`: what is left of C since the last change
 of the clock, or of S (of F, if it failed) since the last switch while no step at normal pace was
 seen after it, if that is more. `D`: time left less p.

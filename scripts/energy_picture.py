@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from html import escape
 
-from wattmesh.telemetry.meter import Meter, Piece, micros
+from wattmesh.telemetry.energy.meter import Meter, Piece, micros
 from wattmesh.telemetry.readings import PowerReading, Quality
 
 WIDTH, HEIGHT = 1080, 430

@@ -17,24 +17,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wattmesh.reconfig.foreign import Written
+    from wattmesh.reconfig.checkpoint.foreign import Written
+    from wattmesh.reconfig.hook.observed import ObservedRun, observe
+    from wattmesh.reconfig.hook.session import Session, attach
     from wattmesh.reconfig.layout import Layout, Ranks
-    from wattmesh.reconfig.observed import ObservedRun, observe
-    from wattmesh.reconfig.session import Session, attach
-    from wattmesh.reconfig.state import Position, State
+    from wattmesh.reconfig.position import Position
+    from wattmesh.reconfig.state.state import State
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "Layout": "wattmesh.reconfig.layout",
     "Ranks": "wattmesh.reconfig.layout",
-    "Position": "wattmesh.reconfig.state",
-    "Written": "wattmesh.reconfig.foreign",
-    "ObservedRun": "wattmesh.reconfig.observed",
-    "Session": "wattmesh.reconfig.session",
-    "State": "wattmesh.reconfig.state",
-    "attach": "wattmesh.reconfig.session",
-    "observe": "wattmesh.reconfig.observed",
+    "Position": "wattmesh.reconfig.position",
+    "Written": "wattmesh.reconfig.checkpoint.foreign",
+    "ObservedRun": "wattmesh.reconfig.hook.observed",
+    "Session": "wattmesh.reconfig.hook.session",
+    "State": "wattmesh.reconfig.state.state",
+    "attach": "wattmesh.reconfig.hook.session",
+    "observe": "wattmesh.reconfig.hook.observed",
 }
 
 __all__ = [

@@ -8,7 +8,7 @@ import torch
 from benchmarks import machine
 from benchmarks.gpu.chosen import Chosen
 from wattmesh.errors import SourceUnavailable
-from wattmesh.telemetry.nvml import Nvml, NvmlFailed
+from wattmesh.telemetry.sources.nvml import Nvml, NvmlFailed
 
 
 def problem() -> str:

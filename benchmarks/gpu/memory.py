@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu.chosen import Chosen
 from benchmarks.report import Goal, Report
-from wattmesh.reconfig.boxes import Box, box_of
-from wattmesh.reconfig.dcp_files import Piece, write_files
-from wattmesh.reconfig.digest import sum_on_device
-from wattmesh.reconfig.digest_host import Summer
-from wattmesh.reconfig.memory import BLOCK, Staging, as_array, dtype_name
-from wattmesh.reconfig.universal import box as logical
-from wattmesh.reconfig.universal.names import HOOK
+from wattmesh.reconfig.checkpoint.dcp_files import Piece, write_files
+from wattmesh.reconfig.checkpoint.digest import sum_on_device
+from wattmesh.reconfig.checkpoint.digest_host import Summer
+from wattmesh.reconfig.state.boxes import Box, box_of
+from wattmesh.reconfig.state.memory import BLOCK, Staging, as_array, dtype_name
+from wattmesh.reconfig.universal.index import box as logical
+from wattmesh.reconfig.universal.index.names import HOOK
 
 TIMES = 5
 ROWS, WIDE = 65_536, 4_096

@@ -20,8 +20,8 @@ from benchmarks.gpu.chosen import Chosen
 from benchmarks.gpu.load import Load
 from benchmarks.gpu.machine import measured_uuid
 from benchmarks.report import Goal, Report
-from wattmesh.telemetry.burst import Burst
-from wattmesh.telemetry.nvml import (
+from wattmesh.telemetry.energy.burst import Burst
+from wattmesh.telemetry.sources.nvml import (
     ENERGY,
     POWER_AVERAGE,
     POWER_INSTANT,
@@ -29,7 +29,7 @@ from wattmesh.telemetry.nvml import (
     NotSupported,
     Nvml,
 )
-from wattmesh.telemetry.nvml_source import NvmlSource
+from wattmesh.telemetry.sources.nvml_source import NvmlSource
 
 Ask = Callable[[], int | None]
 """Asks for one number: millijoules or milliwatts; None where the board does not tell it."""

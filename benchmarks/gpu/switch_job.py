@@ -20,8 +20,8 @@ import wattmesh
 from benchmarks.gpu.train import LARGE
 from examples.pretrain.config import PRESETS, TrainConfig
 from examples.pretrain.train import build_state, probe, train_step
-from wattmesh.reconfig.deadlines import Deadlines
 from wattmesh.reconfig.equivalence.script import Script, Turn
+from wattmesh.reconfig.launch.deadlines import Deadlines
 from wattmesh.reconfig.layout import Layout
 
 VARIABLE = "GPU_SWITCH_JOB"

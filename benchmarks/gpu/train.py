@@ -22,10 +22,11 @@ from examples.pretrain.config import ModelConfig, TrainConfig
 from examples.pretrain.train import build_state, train_step
 from wattmesh.errors import SourceUnavailable
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.state import Position, State
-from wattmesh.telemetry.burst import Burst, Figure
-from wattmesh.telemetry.nvml import Nvml, NvmlFailed
-from wattmesh.telemetry.nvml_source import NvmlSource
+from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.state.state import State
+from wattmesh.telemetry.energy.burst import Burst, Figure
+from wattmesh.telemetry.sources.nvml import Nvml, NvmlFailed
+from wattmesh.telemetry.sources.nvml_source import NvmlSource
 
 LARGE = TrainConfig(
     model=ModelConfig(dim=2048, layers=8, heads=16, kv_heads=8, hidden=5632, seq_len=1024),

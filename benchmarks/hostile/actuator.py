@@ -27,7 +27,7 @@ from benchmarks.hostile.tried import Cost, Tried, used
 from benchmarks.safety_node import RUN, Node, kill
 from tests.api.stranger import GROUP, connecting
 from wattmesh.errors import WattmeshError
-from wattmesh.telemetry.actuator.fence import MOST_RISE
+from wattmesh.telemetry.actuator.rules.fence import MOST_RISE
 from wattmesh.telemetry.actuator.wire import LONGEST_LINE
 from wattmesh.telemetry.desired import MOST_WISHES, Applied
 

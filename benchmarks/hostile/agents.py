@@ -18,9 +18,9 @@ from urllib.parse import quote
 from benchmarks.hostile.tried import Cost, Tried, used
 from tests.daemon.process import Answer, DaemonProcess, ask, daemon
 from tests.daemon.waiting import wait_for
-from wattmesh.telemetry.delivery import MOST_ROWS, Batch, Report
 from wattmesh.telemetry.desired import Applied, GpuControl
-from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
+from wattmesh.telemetry.energy.delivery import MOST_ROWS, Batch, Report
+from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow
 
 SETTINGS = '[power]\nsource = "agents"\n'
 

@@ -32,8 +32,8 @@ from wattmesh.controller.signals.poller import Poller
 from wattmesh.errors import WattmeshError
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.grid_server import GridServer
-from wattmesh.integrations.carbon.http import JsonHttp, Patience
 from wattmesh.integrations.carbon.neso import Neso
+from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
 from wattmesh.integrations.carbon.watttime import WattTime
 from wattmesh.migrations.upgrade import upgrade
 from wattmesh.telemetry.carbon import Provider

@@ -72,11 +72,11 @@ _MODULE = "benchmarks.hostile.readers"
 def open_and_look(folder: Path) -> None:
     """What a person does with a checkpoint that somebody handed over: inspect, verify, convert."""
     # Slow to import; whoever only asks for the report needs none of it.
-    from wattmesh.controller.cli import checkpoint_screen as screen  # noqa: PLC0415
+    from wattmesh.controller.cli.checkpoint import checkpoint_screen as screen  # noqa: PLC0415
     from wattmesh.reconfig.universal import against, prune  # noqa: PLC0415
+    from wattmesh.reconfig.universal.convert.origin import origin_of  # noqa: PLC0415
     from wattmesh.reconfig.universal.exports import values  # noqa: PLC0415
     from wattmesh.reconfig.universal.folder import open_checkpoint  # noqa: PLC0415
-    from wattmesh.reconfig.universal.origin import origin_of  # noqa: PLC0415
     from wattmesh.reconfig.universal.sources.detect import open_source  # noqa: PLC0415
     from wattmesh.reconfig.universal.verify import verify  # noqa: PLC0415
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from wattmesh.reconfig.universal.physical import write_physical
+from wattmesh.reconfig.universal.convert.physical import write_physical
+from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.sources.detect import open_source
 from wattmesh.reconfig.universal.verify import verify
-from wattmesh.reconfig.universal.virtual import write_virtual
 
 
 def dcp(folder: Path) -> None:

@@ -29,11 +29,11 @@ from tests.daemon.clocks import SteppedClock
 from tests.daemon.process import ask
 from tests.daemon.test_life import trace
 from tests.migrated import empty_journal
-from wattmesh.controller.books.period_roll import PeriodRoll
-from wattmesh.controller.duties import Housekeeping
+from wattmesh.controller.daemon.loop_bodies import Housekeeping
+from wattmesh.controller.daemon.period_roll import PeriodRoll
+from wattmesh.controller.daemon.wiring import Parts
 from wattmesh.controller.settings.read import Settings, parse
 from wattmesh.controller.settings.text import keys
-from wattmesh.controller.wiring import Parts
 from wattmesh.errors import WattmeshError
 from wattmesh.telemetry.fake_nvml import FakeNvml
 

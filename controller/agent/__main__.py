@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wattmesh.controller.agent.parts import AgentParts
-from wattmesh.controller.life import STOPPING, WATCHED, leave, live
-from wattmesh.controller.notify import Notifier, Watchdog
+from wattmesh.controller.process.life import STOPPING, WATCHED, leave, live
+from wattmesh.controller.process.notify import Notifier, Watchdog
 from wattmesh.controller.settings import read as reader
 
 log = logging.getLogger("wattmesh")

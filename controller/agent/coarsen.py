@@ -7,7 +7,7 @@ coarser, nothing gets lost.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from wattmesh.telemetry.ledger import EnergyRow
+from wattmesh.telemetry.energy.ledger import EnergyRow
 from wattmesh.telemetry.readings import merged_quality
 
 Key = tuple[str, str, int, str]

@@ -15,15 +15,15 @@ from wattmesh.controller.agent.knowledge import PATIENCE_S, Knowledge, Told
 from wattmesh.controller.agent.link import Link
 from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.controller.agent.refusals import KeptBack
-from wattmesh.controller.loops import Clock
-from wattmesh.controller.node_facts import DeviceFacts, known
+from wattmesh.controller.journal.nodes.node_facts import DeviceFacts, known
+from wattmesh.controller.process.loops import Clock
 from wattmesh.errors import JournalUnavailable, SourceUnavailable
-from wattmesh.telemetry.attribution import Claim
-from wattmesh.telemetry.delivery import Batch, Report, baseline, live
 from wattmesh.telemetry.desired import Applied
-from wattmesh.telemetry.exporter import DeviceExporter
-from wattmesh.telemetry.node_claims import NodeClaims
-from wattmesh.telemetry.sampler import Sample, Sampler
+from wattmesh.telemetry.energy.attribution import Claim
+from wattmesh.telemetry.energy.delivery import Batch, Report, baseline, live
+from wattmesh.telemetry.energy.exporter import DeviceExporter
+from wattmesh.telemetry.energy.node_claims import NodeClaims
+from wattmesh.telemetry.energy.sampler import Sample, Sampler
 
 log = logging.getLogger(__name__)
 

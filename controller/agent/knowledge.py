@@ -15,9 +15,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.errors import InputInvalid
-from wattmesh.telemetry.attribution import Holder
 from wattmesh.telemetry.desired import Desired
-from wattmesh.telemetry.ledger import SlotGrid
+from wattmesh.telemetry.energy.attribution import Holder
+from wattmesh.telemetry.energy.ledger import SlotGrid
 
 log = logging.getLogger(__name__)
 

@@ -12,13 +12,13 @@ from typing import Protocol
 
 from wattmesh.controller.agent.duties import Newest
 from wattmesh.controller.agent.knowledge import Told
-from wattmesh.controller.loops import Clock
+from wattmesh.controller.process.loops import Clock
 from wattmesh.errors import Fenced, WattmeshError
 from wattmesh.telemetry.actuator.wire import Claim as Owners
-from wattmesh.telemetry.attribution import Claim, NodeView
 from wattmesh.telemetry.desired import Applied, Desired
-from wattmesh.telemetry.exporter import DeviceExporter
-from wattmesh.telemetry.node_claims import NodeClaims
+from wattmesh.telemetry.energy.attribution import Claim, NodeView
+from wattmesh.telemetry.energy.exporter import DeviceExporter
+from wattmesh.telemetry.energy.node_claims import NodeClaims
 
 log = logging.getLogger(__name__)
 

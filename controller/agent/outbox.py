@@ -37,8 +37,8 @@ from wattmesh.controller.agent.outbox_rows import (
 )
 from wattmesh.controller.agent.refusals import KeptBack
 from wattmesh.errors import JournalUnavailable
-from wattmesh.telemetry.delivery import Batch
-from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
+from wattmesh.telemetry.energy.delivery import Batch
+from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow
 from wattmesh.telemetry.readings import utc_now
 
 log = logging.getLogger(__name__)

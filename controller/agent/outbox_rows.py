@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from wattmesh.controller.agent.coarsen import Key
-from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
+from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)

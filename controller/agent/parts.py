@@ -16,20 +16,20 @@ from wattmesh.controller.agent.metrics import AgentMetrics
 from wattmesh.controller.agent.obeying import REPEAT_S, Obeying
 from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.controller.agent.relay import Relay
-from wattmesh.controller.life import boot_id
-from wattmesh.controller.loops import Clock, Loop
-from wattmesh.controller.power import power_source
-from wattmesh.controller.scrapes import ScrapeServer
+from wattmesh.controller.daemon.power import power_source
+from wattmesh.controller.metrics.scrapes import ScrapeServer
+from wattmesh.controller.process.life import boot_id
+from wattmesh.controller.process.loops import Clock, Loop
 from wattmesh.controller.settings.checks import listen_address
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.settings.secrets import read_secret
 from wattmesh.errors import FixInput, WattmeshError
 from wattmesh.telemetry.actuator.client import ActuatorClient
 from wattmesh.telemetry.deadline import Worker
-from wattmesh.telemetry.exporter import DeviceExporter
-from wattmesh.telemetry.node_claims import NodeClaims, compute_pids
+from wattmesh.telemetry.energy.exporter import DeviceExporter
+from wattmesh.telemetry.energy.node_claims import NodeClaims, compute_pids
+from wattmesh.telemetry.energy.sampler import Sample, Sampler
 from wattmesh.telemetry.readings import PowerSource
-from wattmesh.telemetry.sampler import Sample, Sampler
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from wattmesh.controller.agent.outbox_rows import (
     key_of_change,
     unsend,
 )
-from wattmesh.telemetry.delivery import MOST_ROWS, Batch
+from wattmesh.telemetry.energy.delivery import MOST_ROWS, Batch
 
 SIZES = (MOST_ROWS, 40, 1)
 """Rows of a batch whose rows were refused never, once, twice."""

@@ -19,7 +19,7 @@ from http.client import responses
 from pathlib import Path
 
 from wattmesh.controller.agent.link import Link, Reply
-from wattmesh.controller.api.sockets import listen
+from wattmesh.controller.api.transport.sockets import listen
 from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.peer_credentials import credentials
 from wattmesh.telemetry.places import Places

@@ -22,14 +22,14 @@ from starlette.routing import Route
 
 from wattmesh.controller.api.app import CALLS, no_such_page, serving
 from wattmesh.controller.api.attested import ATTESTED_UID, Endpoint, attested_peer, problem
-from wattmesh.controller.api.desk import Desk
-from wattmesh.controller.api.handshakes import HandshakeListener
-from wattmesh.controller.api.peers import NOBODY, PeerProtocol
+from wattmesh.controller.api.request_context import RequestContext
 from wattmesh.controller.api.server import Serving, configured
+from wattmesh.controller.api.transport.handshakes import HandshakeListener
+from wattmesh.controller.api.transport.peers import NOBODY, PeerProtocol
 from wattmesh.controller.api.waits import Waits
 from wattmesh.controller.api.workers import Workers
-from wattmesh.controller.journal.run_nodes import ANY
-from wattmesh.controller.journal.tokens import digest_of
+from wattmesh.controller.journal.nodes.tokens import digest_of
+from wattmesh.controller.journal.runs.run_nodes import ANY
 from wattmesh.controller.settings.checks import listen_address
 from wattmesh.controller.settings.model import ApiSection
 from wattmesh.controller.settings.secrets import is_credential, no_credential, read_secret
@@ -46,7 +46,12 @@ class AgentsServer:
     """Serves agents on one TCP address."""
 
     def __init__(
-        self, desk: Desk, address: tuple[str, int], certificate: Path, key: Path, token: str = ""
+        self,
+        context: RequestContext,
+        address: tuple[str, int],
+        certificate: Path,
+        key: Path,
+        token: str = "",
     ) -> None:
         """Bind the address; nothing is served before `start`.
 
@@ -76,7 +81,7 @@ class AgentsServer:
                 f"({error}); make them anew"
             ) from error
         config = configured(
-            application(desk, self._workers, token),
+            application(context, self._workers, token),
             ssl_certfile=str(certificate),
             ssl_keyfile=str(key),
         )
@@ -107,7 +112,7 @@ class AgentsServer:
         return ended
 
 
-def agents_server(desk: Desk, api: ApiSection) -> AgentsServer | None:
+def agents_server(context: RequestContext, api: ApiSection) -> AgentsServer | None:
     """Make the server that the settings name; None without one.
 
     Raises:
@@ -125,23 +130,25 @@ def agents_server(desk: Desk, api: ApiSection) -> AgentsServer | None:
             "every agent may speak for every node with the shared token (api.agents_token_file): "
             "make one for each with `wattmesh nodes token make NODE`, then take that key out"
         )
-    return AgentsServer(desk, address, api.tls_certificate, api.tls_key, token)
+    return AgentsServer(context, address, api.tls_certificate, api.tls_key, token)
 
 
-def application(desk: Desk, workers: Workers, token: str = "") -> Starlette:
+def application(context: RequestContext, workers: Workers, token: str = "") -> Starlette:
     """Make the application: the agents' own calls, and those of runs that they relay.
 
     Args:
-        desk: who is served, and the tokens of single nodes.
+        context: who is served, and the tokens of single nodes.
         workers: run the handlers.
         token: the shared one; "" for none.
     """
     shared = digest_of(token) if token else ""
-    waits = Waits(desk)
+    waits = Waits(context)
     routes = [
         Route(
             call.path,
-            _for_agents(serving(desk, workers, call, waits), desk, shared, attested=call.relayed),
+            _for_agents(
+                serving(context, workers, call, waits), context, shared, attested=call.relayed
+            ),
             methods=[call.method],
         )
         for call in CALLS
@@ -149,18 +156,20 @@ def application(desk: Desk, workers: Workers, token: str = "") -> Starlette:
     ]
 
     async def nothing(request: Request, error: Exception) -> Response:
-        if not _node(request, desk, shared):
+        if not _node(request, context, shared):
             return _unknown()
         return await no_such_page(request, error)
 
     return Starlette(routes=routes, exception_handlers={HTTPException: nothing})
 
 
-def _for_agents(endpoint: Endpoint, desk: Desk, shared: str, *, attested: bool) -> Endpoint:
+def _for_agents(
+    endpoint: Endpoint, context: RequestContext, shared: str, *, attested: bool
+) -> Endpoint:
     """Let only callers with a token pass; on relayed calls, as whom the agent says."""
 
     async def answer(request: Request) -> Response:
-        node = _node(request, desk, shared)
+        node = _node(request, context, shared)
         if not node:
             return _unknown()
         peer = replace(NOBODY, agent=True, node=node)
@@ -174,7 +183,7 @@ def _for_agents(endpoint: Endpoint, desk: Desk, shared: str, *, attested: bool) 
     return answer
 
 
-def _node(request: Request, desk: Desk, shared: str) -> str:
+def _node(request: Request, context: RequestContext, shared: str) -> str:
     """Give the node whose token was shown; `*` of the shared one, "" without a valid one."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer":
@@ -183,8 +192,8 @@ def _node(request: Request, desk: Desk, shared: str) -> str:
     if shared and hmac.compare_digest(given, shared):
         return ANY
     # Looked up by its hash: how long that takes tells nothing of a token.
-    known = desk.pulse.tokens.get(given)
-    if known is None or (known.ends_at is not None and known.ends_at <= desk.now):
+    known = context.pulse.tokens.get(given)
+    if known is None or (known.ends_at is not None and known.ends_at <= context.now):
         return ""
     return known.node
 

@@ -13,20 +13,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from wattmesh.controller.api import agents, caps, jobs, operators, reading, reports, tokens
+from wattmesh.controller.accounting.audit import Audit
+from wattmesh.controller.accounting.budget import BudgetView
+from wattmesh.controller.accounting.report.views import MonthReport
+from wattmesh.controller.api import tokens
 from wattmesh.controller.api.attested import Endpoint, relayed
 from wattmesh.controller.api.calls import Handler, endpoint, failure, success
-from wattmesh.controller.api.desk import Call, Desk
+from wattmesh.controller.api.handlers import agents, caps, jobs, operators, reading, reports
+from wattmesh.controller.api.handlers.orders import order_endpoint, orders
+from wattmesh.controller.api.handlers.status_board import status_endpoint
 from wattmesh.controller.api.openapi import describe
-from wattmesh.controller.api.orders import order_endpoint, orders
-from wattmesh.controller.api.status_board import status_endpoint
+from wattmesh.controller.api.request_context import Call, RequestContext
 from wattmesh.controller.api.waits import Waits
 from wattmesh.controller.api.workers import Workers
-from wattmesh.controller.books.audit import Audit
-from wattmesh.controller.books.budget import BudgetView
-from wattmesh.controller.node_facts import Delivered
+from wattmesh.controller.journal.nodes.node_facts import Delivered
 from wattmesh.controller.planner.view import PlanAnswer
-from wattmesh.controller.report.views import MonthReport
 from wattmesh.controller.views import (
     Done,
     ForecastView,
@@ -265,29 +266,29 @@ CALLS = (
 )
 
 
-def build(desk: Desk, workers: Workers) -> Starlette:
+def build(context: RequestContext, workers: Workers) -> Starlette:
     """Make the application; `workers` run the handlers."""
     routes = [Route("/v1/openapi.json", _published, methods=["GET"])]
-    waits = Waits(desk)
+    waits = Waits(context)
     for call in CALLS:
-        serve = serving(desk, workers, call, waits)
+        serve = serving(context, workers, call, waits)
         routes.append(
             Route(call.path, relayed(serve) if call.relayed else serve, methods=[call.method])
         )
     return Starlette(routes=routes, exception_handlers={HTTPException: no_such_page})
 
 
-def serving(desk: Desk, workers: Workers, call: CallSpec, waits: Waits) -> Endpoint:
+def serving(context: RequestContext, workers: Workers, call: CallSpec, waits: Waits) -> Endpoint:
     """Make the endpoint of a call; `waits`: the one of its door."""
     if call.handler is orders:
-        return order_endpoint(desk, workers, waits)
+        return order_endpoint(context, workers, waits)
     if call.handler is jobs.heartbeat:
-        return jobs.heartbeat_endpoint(desk, workers)
+        return jobs.heartbeat_endpoint(context, workers)
     if call.handler is reading.read_status:
-        return status_endpoint(desk, workers)
+        return status_endpoint(context, workers)
     if call.handler is agents.desired:
-        return agents.desired_endpoint(desk, waits)
-    return _light(desk, call.handler) if call.light else endpoint(desk, workers, call.handler)
+        return agents.desired_endpoint(context, waits)
+    return _light(context, call.handler) if call.light else endpoint(context, workers, call.handler)
 
 
 async def _published(request: Request) -> Response:
@@ -295,13 +296,13 @@ async def _published(request: Request) -> Response:
     return JSONResponse(describe(CALLS))
 
 
-def _light(desk: Desk, handler: Handler) -> Callable[[Request], Any]:
+def _light(context: RequestContext, handler: Handler) -> Callable[[Request], Any]:
     """Make an endpoint that neither blocks nor needs a worker thread."""
 
     async def answer(request: Request) -> Response:
         call = Call(peer=request.state.peer, path={}, query={}, body={})
         try:
-            return success(handler(desk, call))
+            return success(handler(context, call))
         except RetryLater as error:
             return failure(error, request.url.path)
 

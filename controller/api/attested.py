@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from wattmesh.controller.api.peers import NOBODY, Peer, is_root_or_us
+from wattmesh.controller.api.transport.peers import NOBODY, Peer, is_root_or_us
 from wattmesh.controller.views import Problem, as_json
 
 ATTESTED_UID = "wattmesh-attested-uid"

@@ -16,8 +16,8 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from wattmesh.controller.api.desk import Call, Conflict, Desk, NotFound
-from wattmesh.controller.api.peers import Peer
+from wattmesh.controller.api.request_context import Call, Conflict, NotFound, RequestContext
+from wattmesh.controller.api.transport.peers import Peer
 from wattmesh.controller.api.workers import RETRY_AFTER_S, Caller, Crowded, Workers
 from wattmesh.controller.views import Problem, as_json
 from wattmesh.errors import Fenced, FixInput, JournalUnavailable, Refused, RetryLater, WattmeshError
@@ -34,7 +34,7 @@ WORD_LENGTH = 400
 WHOLE_DIGITS = 20
 """No whole number of 64 bits has more, its sign included."""
 
-Handler = Callable[[Desk, Call], Any]
+Handler = Callable[[RequestContext, Call], Any]
 """Reads a call, answers with a view or JSON value; runs in a worker thread."""
 
 
@@ -48,7 +48,7 @@ class BodyRefused(FixInput):
 
 
 def endpoint(
-    desk: Desk, workers: Workers, handler: Handler
+    context: RequestContext, workers: Workers, handler: Handler
 ) -> Callable[[Request], Awaitable[Response]]:
     """Make a Starlette endpoint of a handler."""
 
@@ -57,7 +57,7 @@ def endpoint(
             received = await receive(request)
             run = guarded if request.method == "POST" else plain
             return await workers.do(
-                received.caller(desk), partial(_carried_out, desk, run, handler, received)
+                received.caller(context), partial(_carried_out, context, run, handler, received)
             )
         except Exception as error:
             return failure(error, request.url.path)
@@ -66,31 +66,34 @@ def endpoint(
 
 
 def _carried_out(
-    desk: Desk, run: Callable[[Desk, Handler, Call], Any], handler: Handler, received: "Received"
+    context: RequestContext,
+    run: Callable[[RequestContext, Handler, Call], Any],
+    handler: Handler,
+    received: "Received",
 ) -> Response:
     """In a worker: read the body, answer the call, and write the answer."""
-    return success(run(desk, handler, received.call()))
+    return success(run(context, handler, received.call()))
 
 
-def guarded(desk: Desk, handler: Handler, call: Call) -> Any:
+def guarded(context: RequestContext, handler: Handler, call: Call) -> Any:
     """Run a handler that writes, noting whether the journal answers.
 
     Raises:
         JournalUnavailable: it does not; in an outage few callers even try.
     """
-    outage = desk.pulse.outage
-    if outage is not None and not desk.pulse.journal_worth_a_try():
+    outage = context.pulse.outage
+    if outage is not None and not context.pulse.journal_worth_a_try():
         raise JournalUnavailable(outage.sentence)
     try:
-        return handler(desk, call)
+        return handler(context, call)
     except JournalUnavailable as error:
-        desk.pulse.journal_failed(str(error))
+        context.pulse.journal_failed(str(error))
         raise
 
 
-def plain(desk: Desk, handler: Handler, call: Call) -> Any:
+def plain(context: RequestContext, handler: Handler, call: Call) -> Any:
     """Run a handler that only reads: it may succeed while writers wait for a lock."""
-    return handler(desk, call)
+    return handler(context, call)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +110,9 @@ class Received:
     content: bytes | None
     listens: Callable[[], bool]
 
-    def caller(self, desk: Desk) -> Caller:
+    def caller(self, context: RequestContext) -> Caller:
         """Give whose share of the workers it takes."""
-        return Caller.of(desk, self.peer, self.listens)
+        return Caller.of(context, self.peer, self.listens)
 
     def call(self) -> Call:
         """Read it; a large body takes long, so this is for a worker.

@@ -14,9 +14,9 @@ from starlette.applications import Starlette
 from uvicorn import Config, Server
 
 from wattmesh.controller.api.app import build
-from wattmesh.controller.api.desk import Desk
-from wattmesh.controller.api.peers import PeerProtocol
-from wattmesh.controller.api.sockets import Listening
+from wattmesh.controller.api.request_context import RequestContext
+from wattmesh.controller.api.transport.peers import PeerProtocol
+from wattmesh.controller.api.transport.sockets import Listening
 from wattmesh.controller.api.workers import Workers
 from wattmesh.errors import CallHuman
 
@@ -86,12 +86,12 @@ class Serving:
 class ApiServer:
     """Serves a desk on a listening socket."""
 
-    def __init__(self, desk: Desk, listening: Listening) -> None:
+    def __init__(self, context: RequestContext, listening: Listening) -> None:
         """Prepare; nothing is served before `start`."""
-        self._desk = desk
+        self._desk = context
         self._listening = listening
         self._workers = Workers(WORKERS, "api")
-        config = configured(build(desk, self._workers))
+        config = configured(build(context, self._workers))
         self._serving = Serving("api", config, listening.socket)
 
     def start(self) -> None:
@@ -105,7 +105,7 @@ class ApiServer:
 
     def stop(self) -> bool:
         """Send everybody home and end; False when the thread did not end in time."""
-        self._desk.bell.close()
+        self._desk.changes.close()
         ended = self._serving.stop()
         self._workers.close()
         self._listening.close()

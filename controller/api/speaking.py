@@ -8,8 +8,8 @@ may end, replace or report for it.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from wattmesh.controller.api.desk import Call, Desk
-from wattmesh.controller.journal.run_nodes import ANY, HERE
+from wattmesh.controller.api.request_context import Call, RequestContext
+from wattmesh.controller.journal.runs.run_nodes import ANY, HERE
 from wattmesh.errors import RetryLater
 
 
@@ -18,11 +18,11 @@ class SpeaksElsewhere(RetryLater):
 
 
 @contextmanager
-def speaking(desk: Desk, call: Call, *, registers: bool = False) -> Iterator[None]:
+def speaking(context: RequestContext, call: Call, *, registers: bool = False) -> Iterator[None]:
     """Let a call for the run of its address pass, and bind the run to the node once it did.
 
     Args:
-        desk: whose journal binds.
+        context: whose journal binds.
         call: who calls, for which run.
         registers: it begins a launch; only these bind a run to this machine, or to no node.
 
@@ -30,31 +30,31 @@ def speaking(desk: Desk, call: Call, *, registers: bool = False) -> Iterator[Non
         SpeaksElsewhere: the run lives on another node.
     """
     run, node = call.path["run"], call.peer.node
-    bound = check(desk, call)
+    bound = check(context, call)
     yield
     if bound == node or (node in (HERE, ANY) and not registers):
         return
-    desk.journal.run_nodes.bind(run, node, desk.pulse.epoch)
+    context.journal.run_nodes.bind(run, node, context.pulse.epoch)
     if bound not in (None, ANY) and node not in (HERE, ANY):
         said = f"{run} speaks on {node} now, no longer on {bound or 'this machine'}."
-        desk.journal.events.add("run_moved", said, desk.now)
+        context.journal.events.add("run_moved", said, context.now)
 
 
-def check(desk: Desk, call: Call) -> str | None:
+def check(context: RequestContext, call: Call) -> str | None:
     """Give the node that the run of a call is bound to; None when it is to none.
 
     Raises:
         SpeaksElsewhere: it lives on another node than the caller's.
     """
     run, node = call.path["run"], call.peer.node
-    bound = desk.journal.run_nodes.of(run, desk.pulse.epoch)
+    bound = context.journal.run_nodes.of(run, context.pulse.epoch)
     if node in (HERE, ANY, bound) or bound in (None, ANY):
         return bound
-    row = desk.journal.runs.find(run, desk.now)
+    row = context.journal.runs.find(run, context.now)
     if row is not None and row.state == "live":
         raise SpeaksElsewhere(
             f"Run {run} lives on {bound or 'the head node'}, so {node} may not speak for it; if it "
             "was started anew here, it is let in when the launch there has not been heard for "
-            f"{desk.pulse.settings.loops.live_s:g} s."
+            f"{context.pulse.settings.loops.live_s:g} s."
         )
     return bound

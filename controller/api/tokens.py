@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from wattmesh.controller.api.desk import Call, Desk
-from wattmesh.controller.journal.tokens import TokenRow
+from wattmesh.controller.api.request_context import Call, RequestContext
+from wattmesh.controller.journal.nodes.tokens import TokenRow
 from wattmesh.controller.views import Done, TokenMade
 from wattmesh.reconfig.ranges import KeepHours
 from wattmesh.reconfig.wire import read_value
@@ -11,21 +11,21 @@ from wattmesh.reconfig.wire import read_value
 KEEP_H = 24.0
 
 
-def make(desk: Desk, call: Call) -> TokenMade:
+def make(context: RequestContext, call: Call) -> TokenMade:
     """Make the token of a node that has none."""
-    return _made(desk, call, rotated=False)
+    return _made(context, call, rotated=False)
 
 
-def rotate(desk: Desk, call: Call) -> TokenMade:
+def rotate(context: RequestContext, call: Call) -> TokenMade:
     """Make a new token for a node; those it has end after `keep_h` hours (default 24)."""
-    return _made(desk, call, rotated=True)
+    return _made(context, call, rotated=True)
 
 
-def revoke(desk: Desk, call: Call) -> Done:
+def revoke(context: RequestContext, call: Call) -> Done:
     """End every token of a node at once."""
-    node = _node(desk, call, "revoke tokens")
-    ended = desk.journal.tokens.revoke(node, by=call.who, now=desk.now)
-    _tell(desk, f"{call.who} revoked {ended} tokens of {node}.")
+    node = _node(context, call, "revoke tokens")
+    ended = context.journal.tokens.revoke(node, by=call.who, now=context.now)
+    _tell(context, f"{call.who} revoked {ended} tokens of {node}.")
     if not ended:
         return Done(done=f"{node} has no valid token.")
     return Done(
@@ -35,19 +35,19 @@ def revoke(desk: Desk, call: Call) -> Done:
     )
 
 
-def tokens(desk: Desk, call: Call) -> dict[str, tuple[TokenRow, ...]]:
+def tokens(context: RequestContext, call: Call) -> dict[str, tuple[TokenRow, ...]]:
     """List the tokens of all nodes, without their secrets."""
-    call.as_operator(desk, "list the nodes' tokens")
-    return {"tokens": desk.journal.tokens.all()}
+    call.as_operator(context, "list the nodes' tokens")
+    return {"tokens": context.journal.tokens.all()}
 
 
-def _made(desk: Desk, call: Call, *, rotated: bool) -> TokenMade:
+def _made(context: RequestContext, call: Call, *, rotated: bool) -> TokenMade:
     """Make a token."""
-    node = _node(desk, call, "make tokens")
+    node = _node(context, call, "make tokens")
     keep_h = read_value(KeepHours, call.body.get("keep_h", KEEP_H), "keep_h")
-    others_end = desk.now + timedelta(hours=keep_h) if rotated else None
-    token = desk.journal.tokens.make(node, by=call.who, now=desk.now, others_end=others_end)
-    _tell(desk, f"{call.who} {'rotated' if rotated else 'made'} the token of {node}.")
+    others_end = context.now + timedelta(hours=keep_h) if rotated else None
+    token = context.journal.tokens.make(node, by=call.who, now=context.now, others_end=others_end)
+    _tell(context, f"{call.who} {'rotated' if rotated else 'made'} the token of {node}.")
     kept = f"; those it had end in {keep_h:g} h" if rotated else ""
     return TokenMade(
         node=node,
@@ -57,14 +57,14 @@ def _made(desk: Desk, call: Call, *, rotated: bool) -> TokenMade:
     )
 
 
-def _node(desk: Desk, call: Call, act: str) -> str:
+def _node(context: RequestContext, call: Call, act: str) -> str:
     """Let operators of the leader pass; give the node of the address."""
-    call.as_operator(desk, act)
-    desk.lead()
+    call.as_operator(context, act)
+    context.lead()
     return call.path["node"]
 
 
-def _tell(desk: Desk, sentence: str) -> None:
+def _tell(context: RequestContext, sentence: str) -> None:
     """Remember who did it, and let the door know at once."""
-    desk.journal.events.add("token", sentence, desk.now)
-    desk.pulse.tokens = desk.journal.tokens.valid(desk.now)
+    context.journal.events.add("token", sentence, context.now)
+    context.pulse.tokens = context.journal.tokens.valid(context.now)

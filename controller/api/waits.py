@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from wattmesh.controller.api.desk import Call, Desk
+from wattmesh.controller.api.request_context import Call, RequestContext
 from wattmesh.errors import RetryLater
 
 
@@ -19,9 +19,9 @@ class TooMany(RetryLater):
 class Waits:
     """Counts who waits at one door, whatever for."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, context: RequestContext) -> None:
         """Begin with nobody."""
-        self._desk = desk
+        self._desk = context
         self._waiting: Counter[str] = Counter()
 
     @contextmanager

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from wattmesh.controller.cli.findings import Finding, Verdict, ok, problem, unknown
-from wattmesh.reconfig.attach_check.place import Attached, LeftOut, SaveStep
+from wattmesh.controller.cli.doctor.findings import Finding, Verdict, ok, problem, unknown
+from wattmesh.reconfig.hook.attach_check.place import Attached, LeftOut, SaveStep
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import FINAL, SwitchState
 from wattmesh.reconfig.wire import Message, Progress, Transition

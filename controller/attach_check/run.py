@@ -15,10 +15,10 @@ from pathlib import Path
 
 import wattmesh
 from wattmesh.controller.attach_check.judge import Seen
-from wattmesh.controller.demo.process import Child, Children
+from wattmesh.controller.process.children import Child, Children
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.torchrun import words_of
-from wattmesh.reconfig.attach_check.place import VARIABLE, Attached, LeftOut, Place, SaveStep
+from wattmesh.reconfig.hook.attach_check.place import VARIABLE, Attached, LeftOut, Place, SaveStep
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import URL_VARIABLE
 from wattmesh.reconfig.switch import FINAL

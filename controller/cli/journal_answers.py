@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from wattmesh.controller.api import reading, reports
-from wattmesh.controller.api.desk import Call, Desk
-from wattmesh.controller.api.peers import Peer
-from wattmesh.controller.bell import Bell
-from wattmesh.controller.journal.address import journal_url
+from wattmesh.controller.api.handlers import reading, reports
+from wattmesh.controller.api.request_context import Call, RequestContext
+from wattmesh.controller.api.transport.peers import Peer
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs import RunPlan
-from wattmesh.controller.loops import Clock
+from wattmesh.controller.journal.runs.run_store import RunPlan
+from wattmesh.controller.process.change_signal import ChangeSignal
+from wattmesh.controller.process.loops import Clock
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings import read as reader
+from wattmesh.controller.settings.journal_address import journal_url
 from wattmesh.controller.signals.grid import grid
 from wattmesh.controller.views import as_json
 from wattmesh.errors import InputInvalid
 
-Handler = Callable[[Desk, Call], Any]
+Handler = Callable[[RequestContext, Call], Any]
 
 HANDLERS: tuple[tuple[str, Handler], ...] = (
     (r"/v1/runs", reading.runs),
@@ -60,10 +60,10 @@ class JournalAnswers:
             settings_path=str(config),
             signals=grid(settings, datetime.now(UTC)).signals,
         )
-        self._desk = Desk(
+        self._desk = RequestContext(
             journal=Journal.open(journal_url(settings)),
             pulse=pulse,
-            bell=Bell(),
+            changes=ChangeSignal(),
             plan_for=lambda _: RunPlan(),
             wake=lambda: None,
         )

@@ -74,7 +74,7 @@ def _run(words: Sequence[str]) -> int:
     """Hand the words to the command tree."""
     # Imported here, so that neither the daemon's start nor `status` pays for it.
     if words[:1] == ["status"]:
-        from wattmesh.controller.cli import quick  # noqa: PLC0415
+        from wattmesh.controller.cli.runs import quick  # noqa: PLC0415
 
         asked = quick.read(words[1:])
         if asked is not None:

@@ -14,13 +14,13 @@ from wattmesh.controller import marks
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
-from wattmesh.controller.journal.address import journal_url
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.run_row import DONE
-from wattmesh.controller.journal.runs import RunRow
+from wattmesh.controller.journal.runs.run_row import DONE
+from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.settings import read as settings
-from wattmesh.controller.status import FINISHED_SHOWN, shown
+from wattmesh.controller.settings.journal_address import journal_url
+from wattmesh.controller.status.status import FINISHED_SHOWN, shown
 from wattmesh.errors import WattmeshError
 
 COLUMNS = (

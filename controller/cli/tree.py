@@ -49,86 +49,118 @@ class Sentences(TyperGroup):
 
 COMMANDS = {
     "demo": Place(
-        module="demo", name="demo", about="A recorded grid day moves a real job (two minutes)."
+        module="services.demo",
+        name="demo",
+        about="A recorded grid day moves a real job (two minutes).",
     ),
     "daemon": Place(
-        module="daemon", name="daemon", about="Run the daemon (as its systemd unit does)."
+        module="services.daemon", name="daemon", about="Run the daemon (as its systemd unit does)."
     ),
     "agent": Place(
-        module="agent", name="agent", about="Run this node's agent (as its systemd unit does)."
+        module="services.agent",
+        name="agent",
+        about="Run this node's agent (as its systemd unit does).",
     ),
     "actuator": Place(
-        module="actuator",
+        module="services.actuator",
         name="actuator",
         about="Run what may set clocks and caps (as its unit does).",
     ),
     "restore-all": Place(
-        module="restore_all", name="restore_all", about="Give every GPU of this machine back, now."
+        module="services.restore_all",
+        name="restore_all",
+        about="Give every GPU of this machine back, now.",
     ),
-    "status": Place(module="status", name="status", about="What the daemon sees, does and needs."),
+    "status": Place(
+        module="runs.status", name="status", about="What the daemon sees, does and needs."
+    ),
     "budget": Place(
-        module="budget", name="budget", about="What was spent and saved, by run and budget."
+        module="accounting.budget",
+        name="budget",
+        about="What was spent and saved, by run and budget.",
     ),
     "report": Place(
-        module="report", name="report", about="A month's energy and carbon, in every scenario."
+        module="accounting.report",
+        name="report",
+        about="A month's energy and carbon, in every scenario.",
     ),
-    "reopen": Place(module="operate", name="reopen", about="Open a month that was closed wrongly."),
-    "why": Place(module="why", name="why", about="The story of one run, decision by decision."),
+    "reopen": Place(
+        module="runs.operate", name="reopen", about="Open a month that was closed wrongly."
+    ),
+    "why": Place(
+        module="runs.why", name="why", about="The story of one run, decision by decision."
+    ),
     "decisions": Place(
-        module="why", name="decisions", about="The newest decisions about all runs."
+        module="runs.why", name="decisions", about="The newest decisions about all runs."
     ),
     "runs": Place(
-        module="runs", name="runs", about="Every run the journal knows, live ones first."
+        module="runs.runs", name="runs", about="Every run the journal knows, live ones first."
     ),
     "freeze": Place(
-        module="operate", name="freeze", about="Take hands off one run, or off everything."
+        module="runs.operate", name="freeze", about="Take hands off one run, or off everything."
     ),
-    "thaw": Place(module="operate", name="thaw", about="End a freeze."),
+    "thaw": Place(module="runs.operate", name="thaw", about="End a freeze."),
     "retire": Place(
-        module="operate", name="retire", about="End a run that is over; its rows stay."
+        module="runs.operate", name="retire", about="End a run that is over; its rows stay."
     ),
-    "switch": Place(module="operate", name="switch", about="Order a run to another point."),
+    "switch": Place(module="runs.operate", name="switch", about="Order a run to another point."),
     "powercap": Place(
-        module="powercap",
+        module="services.powercap",
         name="powercap",
         about="Cap what all GPUs together may draw, until a time.",
     ),
-    "nodes": Place(module="nodes", name="app", about="Tokens of nodes, and nodes that are gone."),
-    "carbon": Place(module="carbon", name="app", about="The grid signal: now, behind and ahead."),
+    "nodes": Place(
+        module="services.nodes", name="app", about="Tokens of nodes, and nodes that are gone."
+    ),
+    "carbon": Place(
+        module="carbon.carbon", name="app", about="The grid signal: now, behind and ahead."
+    ),
     "configs": Place(
-        module="configs", name="app", about="A job's operating points with their evidence."
+        module="configs.configs", name="app", about="A job's operating points with their evidence."
     ),
     "policy": Place(
-        module="policy", name="app", about="The plan of a run, and policies on recorded grids."
+        module="policy.policy",
+        name="app",
+        about="The plan of a run, and policies on recorded grids.",
     ),
     "checkpoint": Place(
-        module="checkpoint",
+        module="checkpoint.checkpoint",
         name="app",
         about="Convert, inspect, verify, export, prune checkpoints.",
     ),
     "settings": Place(
-        module="settings", name="app", about="Check the settings file, or get one to start from."
+        module="services.settings",
+        name="app",
+        about="Check the settings file, or get one to start from.",
     ),
-    "db": Place(module="db", name="app", about="The journal: its schema, its backup, its restore."),
+    "db": Place(
+        module="services.db", name="app", about="The journal: its schema, its backup, its restore."
+    ),
     "attach-check": Place(
-        module="attach_check",
+        module="configs.attach_check",
         name="attach_check",
         about="Walk your attached script through layouts, here.",
     ),
-    "units": Place(module="install", name="units", about="Write systemd's units and their users."),
-    "rules": Place(module="install", name="rules", about="Write Prometheus's alerts and rules."),
+    "units": Place(
+        module="services.install", name="units", about="Write systemd's units and their users."
+    ),
+    "rules": Place(
+        module="services.install", name="rules", about="Write Prometheus's alerts and rules."
+    ),
     "completion": Place(
-        module="install", name="completion", about="Let your shell complete the words of wattmesh."
+        module="services.install",
+        name="completion",
+        about="Let your shell complete the words of wattmesh.",
     ),
     "doctor": Place(
-        module="doctor", name="doctor", about="Check everything here, and say what to do."
+        module="doctor.doctor", name="doctor", about="Check everything here, and say what to do."
     ),
 }
 
 COMPLETE_VARIABLE = "_WATTMESH_COMPLETE"
 """Set by a shell that asks how words may go on; typer answers."""
 
-INNER: dict[tuple[str, ...], Place] = {("policy", "plan"): Place(module="plan", name="app")}
+INNER: dict[tuple[str, ...], Place] = {("policy", "plan"): Place(module="policy.plan", name="app")}
 """Commands of a group that are asked often, and do not wait for what the rest of it imports."""
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from wattmesh import durable
 from wattmesh.controller.cli.client import Daemon, DaemonUnreachable, segment
 from wattmesh.controller.demo.plan import TRACE, ZONE, DemoPlan
-from wattmesh.controller.demo.process import Child, Children, DemoFailed, wait_for
-from wattmesh.controller.sqlite_url import sqlite_url
+from wattmesh.controller.journal.database.sqlite_url import sqlite_url
+from wattmesh.controller.process.children import Child, Children, DemoFailed, wait_for
 from wattmesh.errors import JournalUnavailable
 from wattmesh.telemetry.fake_nvml import LIBRARY
 

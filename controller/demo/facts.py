@@ -8,25 +8,25 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
-from wattmesh.controller.books import audit as audits
-from wattmesh.controller.books import budget
-from wattmesh.controller.cli.why_screen import probe_difference
+from wattmesh.controller.accounting import audit as audits
+from wattmesh.controller.accounting import budget
+from wattmesh.controller.cli.runs.why_screen import probe_difference
 from wattmesh.controller.demo.daemon import DemoDaemon, Places
 from wattmesh.controller.demo.evidence import Band, Mark, Span, Trace
 from wattmesh.controller.demo.plan import TRACE
-from wattmesh.controller.demo.process import DemoFailed, wait_for
 from wattmesh.controller.demo.record import Beginning, Found, RunFacts, SwitchFact
+from wattmesh.controller.journal.database.sqlite_url import sqlite_url
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs import RunRow
-from wattmesh.controller.journal.switches import SwitchRow
-from wattmesh.controller.sqlite_url import sqlite_url
-from wattmesh.integrations.carbon.trace import load
+from wattmesh.controller.journal.runs.run_store import RunRow
+from wattmesh.controller.journal.runs.switches import SwitchRow
+from wattmesh.controller.process.children import DemoFailed, wait_for
+from wattmesh.integrations.carbon.reading.trace import load
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.reconfig.step_log import StepRow
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.telemetry.carbon import CarbonPoint
-from wattmesh.telemetry.ledger import EnergyRow
+from wattmesh.telemetry.energy.ledger import EnergyRow
 
 G_PER_UG = 1e-6
 SETTLE_LIMIT_S = 60.0

@@ -14,7 +14,7 @@ from typing import Any
 
 from wattmesh.controller.demo.daemon import Places
 from wattmesh.controller.demo.plan import DemoPlan
-from wattmesh.controller.demo.process import Child, Children, DemoFailed, wait_for
+from wattmesh.controller.process.children import Child, Children, DemoFailed, wait_for
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import step_log
 from wattmesh.reconfig.step_log import StepRow

@@ -24,11 +24,11 @@ from wattmesh.controller.demo import facts, job, report, screen
 from wattmesh.controller.demo.daemon import DemoDaemon, Places
 from wattmesh.controller.demo.job import Job
 from wattmesh.controller.demo.plan import DemoPlan
-from wattmesh.controller.demo.process import Children, DemoFailed, wait_for
 from wattmesh.controller.demo.progress import Progress
 from wattmesh.controller.demo.record import Beginning
 from wattmesh.controller.demo.report import Demo, picture_of
 from wattmesh.controller.demo.watcher import Watcher
+from wattmesh.controller.process.children import Children, DemoFailed, wait_for
 from wattmesh.controller.profile.job import read_job
 from wattmesh.controller.profile.profile import profile
 from wattmesh.errors import InputInvalid, WattmeshError

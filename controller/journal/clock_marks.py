@@ -9,10 +9,10 @@ from datetime import datetime
 
 from sqlalchemy import func, select
 
-from wattmesh.controller.journal.engine import Database
-from wattmesh.controller.journal.tables import CLOCK_MARKS, ENERGY, EVENTS, RUNS
-from wattmesh.controller.journal.values import from_us, to_us, upsert
-from wattmesh.controller.wall_clock import Mark
+from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.tables import CLOCK_MARKS, ENERGY, EVENTS, RUNS
+from wattmesh.controller.journal.database.values import from_us, to_us, upsert
+from wattmesh.controller.process.wall_clock import Mark
 
 HOST_LENGTH = 255
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from sqlalchemy import insert, select, update
 
-from wattmesh.controller.journal.engine import Database
-from wattmesh.controller.journal.tables import DECISIONS
-from wattmesh.controller.journal.values import from_us, to_text, to_us
+from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.tables import DECISIONS
+from wattmesh.controller.journal.database.values import from_us, to_text, to_us
 from wattmesh.policies.decision import Decision, Mode
 
 _NUMBERS = ("predicted_g", "switch_cost_g", "price_mu", "plan_bound_g", "slack_s")

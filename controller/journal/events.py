@@ -5,9 +5,9 @@ from datetime import datetime
 
 from sqlalchemy import insert, select
 
-from wattmesh.controller.journal.engine import Database
-from wattmesh.controller.journal.tables import EVENTS
-from wattmesh.controller.journal.values import from_us, to_us
+from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.tables import EVENTS
+from wattmesh.controller.journal.database.values import from_us, to_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

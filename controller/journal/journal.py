@@ -6,29 +6,29 @@ from collections.abc import Callable
 from sqlalchemy import Connection, inspect, text
 
 from wattmesh import migrations
-from wattmesh.controller.journal.budgets import BudgetStore
-from wattmesh.controller.journal.by_slot import BySlot
-from wattmesh.controller.journal.caps import CapStore
-from wattmesh.controller.journal.carbon import CarbonStore
+from wattmesh.controller.journal.carbon.forecasts import ForecastStore
+from wattmesh.controller.journal.carbon.points import CarbonStore
 from wattmesh.controller.journal.clock_marks import ClockMarks
-from wattmesh.controller.journal.copies import in_use
-from wattmesh.controller.journal.coverage import CoverageStore
+from wattmesh.controller.journal.database.copies import in_use
+from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.decisions import DecisionStore
-from wattmesh.controller.journal.engine import Database
+from wattmesh.controller.journal.energy.budgets import BudgetStore
+from wattmesh.controller.journal.energy.by_slot import BySlot
+from wattmesh.controller.journal.energy.coverage import CoverageStore
+from wattmesh.controller.journal.energy.ledger import LedgerStore
+from wattmesh.controller.journal.energy.ledger_slots import LedgerSlots
 from wattmesh.controller.journal.events import EventStore
-from wattmesh.controller.journal.forecasts import ForecastStore
 from wattmesh.controller.journal.leadership import Leadership
-from wattmesh.controller.journal.ledger import LedgerStore
-from wattmesh.controller.journal.ledger_slots import LedgerSlots
-from wattmesh.controller.journal.nodes import NodeStore
-from wattmesh.controller.journal.outages import OutageStore
+from wattmesh.controller.journal.nodes.caps import CapStore
+from wattmesh.controller.journal.nodes.node_store import NodeStore
+from wattmesh.controller.journal.nodes.tokens import TokenStore
 from wattmesh.controller.journal.retention import Retention
-from wattmesh.controller.journal.run_nodes import RunNodeStore
-from wattmesh.controller.journal.runs import RunStore
-from wattmesh.controller.journal.signs import SignStore
-from wattmesh.controller.journal.stays import StayStore
-from wattmesh.controller.journal.switches import SwitchStore
-from wattmesh.controller.journal.tokens import TokenStore
+from wattmesh.controller.journal.runs.outages import OutageStore
+from wattmesh.controller.journal.runs.run_nodes import RunNodeStore
+from wattmesh.controller.journal.runs.run_store import RunStore
+from wattmesh.controller.journal.runs.signs import SignStore
+from wattmesh.controller.journal.runs.stays import StayStore
+from wattmesh.controller.journal.runs.switches import SwitchStore
 from wattmesh.errors import FixInput
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from sqlalchemy import Connection, select, update
 
-from wattmesh.controller.journal.engine import Database
-from wattmesh.controller.journal.identity import settle
-from wattmesh.controller.journal.tables import LEADERSHIP
-from wattmesh.controller.journal.values import clock_us, from_us, insert_new
+from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.identity import settle
+from wattmesh.controller.journal.database.tables import LEADERSHIP
+from wattmesh.controller.journal.database.values import clock_us, from_us, insert_new
 from wattmesh.errors import Fenced
 
 _NOBODY = {"id": 1, "holder": "", "epoch": 0, "expires_at": 0}

@@ -27,9 +27,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
-from wattmesh.controller.journal.engine import Database
-from wattmesh.controller.journal.sums import AMOUNTS, KEY, emission_sums, energy_sums
-from wattmesh.controller.journal.tables import (
+from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.tables import (
     CARBON_POINTS,
     CLOSED_RUNS,
     DECISIONS,
@@ -44,7 +43,8 @@ from wattmesh.controller.journal.tables import (
     TOKEN_MARKS,
     TRANSITIONS,
 )
-from wattmesh.controller.journal.values import from_us, to_us
+from wattmesh.controller.journal.database.values import from_us, to_us
+from wattmesh.controller.journal.energy.sums import AMOUNTS, KEY, emission_sums, energy_sums
 from wattmesh.telemetry.slots import local_day
 
 

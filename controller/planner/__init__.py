@@ -3,7 +3,6 @@
 The map:
     asking.py   when a plan is asked for, what it rests on, and why there is none
     child.py    the planning process
-    metrics.py  plans for Prometheus
     process.py  the daemon's end of the planning process
     view.py     the plan of one run as a person asks for it
     wire.py     what the daemon and its planning process say to each other

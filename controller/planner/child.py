@@ -15,10 +15,10 @@ import sys
 import time
 from contextlib import suppress
 
-from wattmesh.controller.life import end_with
 from wattmesh.controller.planner.wire import Told, read_asked, written
+from wattmesh.controller.process.life import end_with
+from wattmesh.policies.planner.planning import solved
 from wattmesh.policies.planner.problem import NoPlan
-from wattmesh.policies.planning import solved
 
 NICER = 10
 """Plans may wait; what else runs on the machine may not wait for them."""

@@ -13,9 +13,9 @@ from math import isfinite
 from wattmesh.controller import marks
 from wattmesh.controller.planner.asking import PlanState, why_none
 from wattmesh.policies.decision import IntensitySlot, Observation, PlanView, RunView
-from wattmesh.policies.follow import FRESH
 from wattmesh.policies.horizon import to_end
 from wattmesh.policies.hull import lower_hull
+from wattmesh.policies.rules.follow import FRESH
 from wattmesh.policies.words import duration, moment, watts
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.telemetry.readings import J_PER_KWH

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from wattmesh.controller.views import as_json
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import PlanView
-from wattmesh.policies.mpc import Question
+from wattmesh.policies.planner.mpc import Question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

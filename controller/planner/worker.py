@@ -19,7 +19,7 @@ from wattmesh.controller.planner.process import PlannerFailed, PlanProcess
 from wattmesh.controller.planner.wire import Asked, Told, read_told, written
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import Observation, PlanView, RunView
-from wattmesh.policies.mpc import question
+from wattmesh.policies.planner.mpc import question
 
 log = logging.getLogger(__name__)
 
@@ -100,16 +100,16 @@ class PlanWorker:
         now_terms = terms(seen, run)
         with self._changed:
             self._forget(seen)
-            desk = self._desks.setdefault(run.run, _Desk())
+            context = self._desks.setdefault(run.run, _Desk())
             if run.open_switch is None:
-                self._wish(desk, seen, run, now_terms)
-            plan = desk.state.plan
-            return plan if plan is not None and desk.state.terms == now_terms else None
+                self._wish(context, seen, run, now_terms)
+            plan = context.state.plan
+            return plan if plan is not None and context.state.terms == now_terms else None
 
     def planning(self) -> Planning:
         """Say how planning gets on."""
         with self._changed:
-            states = {run: desk.state for run, desk in self._desks.items()}
+            states = {run: context.state for run, context in self._desks.items()}
             return replace(self._totals, runs=states, waiting=len(self._wishes))
 
     def stop(self) -> None:
@@ -135,19 +135,19 @@ class PlanWorker:
             del self._desks[gone]
             self._wishes.pop(gone, None)
 
-    def _wish(self, desk: _Desk, seen: Observation, run: RunView, now_terms: Key) -> None:
+    def _wish(self, context: _Desk, seen: Observation, run: RunView, now_terms: Key) -> None:
         """Ask for a plan if what it depends on is new."""
         now_moment = moment(seen, run)
         key = (*now_terms, *now_moment)
-        if desk.asked == key or self._monotonic() < desk.again_s or self._stopping:
+        if context.asked == key or self._monotonic() < context.again_s or self._stopping:
             return
         reason = why_none(seen, run)
         if reason:
             # Not noted as asked: what is missing may come with any cycle.
             self._wishes.pop(run.run, None)
-            desk.state = replace(desk.state, reason=reason)
+            context.state = replace(context.state, reason=reason)
             return
-        desk.asked, desk.state = key, replace(desk.state, reason="")
+        context.asked, context.state = key, replace(context.state, reason="")
         self._wishes[run.run] = _Wish(seen=seen, run=run, terms=now_terms)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="planner", daemon=True)
@@ -216,9 +216,9 @@ class PlanWorker:
             self._totals = replace(
                 self._totals, answered=self._totals.answered + 1, in_a_row=0, trouble=""
             )
-            desk = self._desks.get(wish.run.run)
-            if desk is not None:
-                desk.state = PlanState(
+            context = self._desks.get(wish.run.run)
+            if context is not None:
+                context.state = PlanState(
                     plan=told.plan,
                     terms=wish.terms,
                     reason=told.reason,
@@ -238,9 +238,9 @@ class PlanWorker:
                 totals, failed=totals.failed + 1, in_a_row=totals.in_a_row + 1, trouble=why
             )
             self._rest_until_s = now_s + self._patience.rest(totals.in_a_row)
-            desk = self._desks.get(wish.run.run)
-            if desk is not None:
-                failures = desk.state.failures + 1
-                desk.state = replace(desk.state, failures=failures, trouble=why)
-                desk.asked, desk.again_s = (), now_s + self._patience.rest(failures)
+            context = self._desks.get(wish.run.run)
+            if context is not None:
+                failures = context.state.failures + 1
+                context.state = replace(context.state, failures=failures, trouble=why)
+                context.asked, context.again_s = (), now_s + self._patience.rest(failures)
         log.warning("run %s: %s; the price rule decides meanwhile", wish.run.name, why)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from wattmesh.controller.demo.process import descendants
+from wattmesh.controller.process.children import descendants
 from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.readings import PowerSource
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wattmesh.controller.demo.process import Child, Children, wait_for
+from wattmesh.controller.process.children import Child, Children, wait_for
 from wattmesh.controller.profile.job import ProfileJob, fill
 from wattmesh.controller.profile.meter import Meter
 from wattmesh.controller.profile.numbers import (
@@ -39,7 +39,7 @@ from wattmesh.reconfig.catalogue import (
     SwitchCost,
 )
 from wattmesh.telemetry.fake_nvml import DEMO_BOARD, FOLDER_VARIABLE, FakeNvml
-from wattmesh.telemetry.nvml_source import NvmlSource
+from wattmesh.telemetry.sources.nvml_source import NvmlSource
 
 SIMULATED = ("tokens_per_s", "power_w", "idle_power_w_per_gpu", "switch.layout_energy_j")
 """Numbers that come from the device model when GPUs are simulated."""

@@ -4,7 +4,7 @@ grid.py       a recorded series: values, and grams over any time
 world.py      the run: boundaries, switches that take time and fail, what is charged
 views.py      the world as the `Observation` that the cycle decides on
 forecasts.py  what is told of the grid ahead: own, perfect, yesterday again, or a file
-drivers.py    who steers: our decisions (`controller/think.py`), or a rival rule under the guard
+drivers.py    who steers: our decisions (`cycle/think.py`), or a rival rule under the guard
 bounds.py     the oracle, and the bound below it
 regret.py     what our plan lost against hindsight: to the forecast, to planning
 bench.py      `wattmesh policy bench`: cells, rows, processes

@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from wattmesh.controller.cycle.think import NoPlans
 from wattmesh.controller.replay.bounds import Hindsight, hindsight
 from wattmesh.controller.replay.drivers import Means, Ours, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import Forecast, Perfect, maker
 from wattmesh.controller.replay.grid import Grid, read, starts
 from wattmesh.controller.replay.regret import regret
 from wattmesh.controller.replay.world import Noise, Scene, State, run
-from wattmesh.controller.think import NoPlans
 from wattmesh.policies.decision import PolicySettings
 from wattmesh.policies.rivals import RULES
 from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, Release

@@ -1,8 +1,9 @@
 """Who steers a replayed run: wattmesh's own decisions, or a rival rule under the same guard.
 
-Ours goes through the very function that the daemon's cycle asks (`wattmesh.controller.think`), with
-plans made on the spot instead of by a worker. A rival is asked once per interval of the grid, as
-its authors do; the deadline guard stands over it at every look.
+Ours goes through the very function that the daemon's cycle asks
+(`wattmesh.controller.cycle.think`), with plans made on the spot instead of by a worker. A rival is
+asked once per interval of the grid, as its authors do; the deadline guard stands over it at every
+look.
 
 Invariant: both see the grid through the same forecast.
 """
@@ -14,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from wattmesh.controller.cycle.think import Plans, think
 from wattmesh.controller.replay.forecasts import Forecast
 from wattmesh.controller.replay.views import now_of, observation
 from wattmesh.controller.replay.world import Scene, State
-from wattmesh.controller.think import Plans, think
 from wattmesh.policies.case import Case, examine
 from wattmesh.policies.decision import (
     Action,
@@ -28,8 +29,8 @@ from wattmesh.policies.decision import (
     RunView,
 )
 from wattmesh.policies.horizon import to_end
-from wattmesh.policies.mpc import SUSPENDS, question
-from wattmesh.policies.planning import answered
+from wattmesh.policies.planner.mpc import SUSPENDS, question
+from wattmesh.policies.planner.planning import answered
 from wattmesh.policies.rivals.look import SLEEP, Ahead, Look, Rated, Rule
 
 PAST = timedelta(days=14)

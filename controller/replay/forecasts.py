@@ -17,7 +17,7 @@ from typing import Protocol
 
 from wattmesh.controller.replay.grid import Grid, cut
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.carbon.trace import MOST_BYTES
+from wattmesh.integrations.carbon.reading.trace import MOST_BYTES
 from wattmesh.named_file import read_named
 from wattmesh.policies.decision import IntensitySlot, UsualDay
 from wattmesh.policies.forecast.far import Past, lengthened, usual_day

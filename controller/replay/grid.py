@@ -12,8 +12,8 @@ from itertools import accumulate
 from pathlib import Path
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.carbon.believed import Judge
-from wattmesh.integrations.carbon.trace import load
+from wattmesh.integrations.carbon.reading.believed import Judge
+from wattmesh.integrations.carbon.reading.trace import load
 from wattmesh.policies.decision import IntensitySlot
 
 
@@ -69,7 +69,7 @@ class Grid:
 
 
 def read(path: Path) -> Grid:
-    """Read a trace file (`wattmesh.integrations.carbon.trace`).
+    """Read a trace file (`wattmesh.integrations.carbon.reading.trace`).
 
     Raises:
         InputInvalid: it is no trace, or nothing in it is believed.

@@ -7,7 +7,7 @@ the forecast alone, and only the running interval is what was recorded.
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from wattmesh.controller.clocks import BACK_S
+from wattmesh.controller.cycle.clocks import BACK_S
 from wattmesh.controller.replay.world import Scene, State
 from wattmesh.policies.decision import (
     CarbonView,
@@ -19,7 +19,7 @@ from wattmesh.policies.decision import (
     RunView,
     SwitchView,
 )
-from wattmesh.policies.mpc import SUSPENDS
+from wattmesh.policies.planner.mpc import SUSPENDS
 
 DAY_S = 86_400.0
 CAPABILITIES = ("in_place", "parking", SUSPENDS)

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from wattmesh.controller.settings.section import File, Section, Time
-from wattmesh.integrations.carbon.json_shape import Shape
+from wattmesh.integrations.carbon.reading.json_shape import Shape
 from wattmesh.integrations.carbon.sources import JsonChoices, SourceSettings
 
 

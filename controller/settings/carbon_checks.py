@@ -18,11 +18,11 @@ from wattmesh.controller.settings.carbon import (
 from wattmesh.controller.settings.secrets import is_credential, secret_mistakes
 from wattmesh.controller.settings.words import Mistake, quoted
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.carbon.credentials import Credentials
-from wattmesh.integrations.carbon.json_shape import G_PER_KWH
 from wattmesh.integrations.carbon.neso import ZONES as NESO_ZONES
 from wattmesh.integrations.carbon.neso_region import REGIONS, is_region
 from wattmesh.integrations.carbon.providers import PROVIDERS, readers
+from wattmesh.integrations.carbon.reading.credentials import Credentials
+from wattmesh.integrations.carbon.reading.json_shape import G_PER_KWH
 from wattmesh.integrations.carbon.sources import provider, read_secret
 
 SECRETS = ("key_file", "password_file", "token_file")

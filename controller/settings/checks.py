@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
+from wattmesh.controller.journal.database.sqlite_url import OPTIONS
 from wattmesh.controller.settings.carbon_checks import carbon_mistakes
 from wattmesh.controller.settings.model import (
     AgentSection,
@@ -21,7 +22,6 @@ from wattmesh.controller.settings.model import (
 )
 from wattmesh.controller.settings.secrets import secret_mistakes, token_mistakes
 from wattmesh.controller.settings.words import Mistake, quoted
-from wattmesh.controller.sqlite_url import OPTIONS
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.ranges import NAME

@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from wattmesh.controller.journal.database.sqlite_url import sqlite_url
 from wattmesh.controller.settings.carbon import CarbonSection
 from wattmesh.controller.settings.section import File, Section, Time
-from wattmesh.controller.sqlite_url import sqlite_url
 from wattmesh.policies.decision import Mode, PolicySettings
 from wattmesh.reconfig.catalogue import Equivalence
 from wattmesh.telemetry.actuator.settings import MOST_DAYS, OPERATORS

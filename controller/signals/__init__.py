@@ -6,7 +6,7 @@ The map:
     grid.py            the grid signals as the settings name them
     history.py         the stored history of a signal laid on its grid
     lines.py           the grid signals as people see them
-    metrics.py         the grid signals for Prometheus
     past.py            what is known of a signal's past, read once
     poller.py          one provider's series made into polls
+    slot_prices.py     what a ledger slot is priced with
 """

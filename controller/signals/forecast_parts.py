@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
-from wattmesh.controller.journal.forecasts import Forecast
+from wattmesh.controller.journal.carbon.forecasts import Forecast
 from wattmesh.policies.forecast.predict import Predicted
 from wattmesh.policies.forecast.skill import Source
 

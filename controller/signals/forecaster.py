@@ -9,7 +9,7 @@ Invariant: only what was measured or estimated goes in; an issue says of when wh
 
 from datetime import UTC, datetime, timedelta
 
-from wattmesh.controller.journal.forecasts import BLEND, PROFILE, Forecast
+from wattmesh.controller.journal.carbon.forecasts import BLEND, PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.signals.forecast_parts import earlier, model_of, parts_of
 from wattmesh.controller.signals.history import History, profile_slots

@@ -6,16 +6,16 @@ Invariant: one series has one provider and one poller, shared by every role and 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from wattmesh.controller.books.slot_prices import Fallback, Tariff
-from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.cycle.observe import SignalFacts
 from wattmesh.controller.pulse import Signals
 from wattmesh.controller.settings.carbon import CarbonSourceSection
 from wattmesh.controller.settings.model import Settings
+from wattmesh.controller.signals.slot_prices import Fallback, Tariff
 from wattmesh.integrations.carbon.sources import provider
 from wattmesh.policies.decision import Rung
 from wattmesh.policies.ladder import DAY_S, OLDEST
 from wattmesh.telemetry.carbon import Provider
-from wattmesh.telemetry.ledger import SlotGrid
+from wattmesh.telemetry.energy.ledger import SlotGrid
 
 ORIGIN = datetime(2020, 1, 1, tzinfo=UTC)
 UNPRICED_SLOT_S = 1800.0

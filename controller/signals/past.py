@@ -7,7 +7,7 @@ once a day all the same, for another process may store rows out of turn.
 
 from datetime import UTC, datetime, timedelta
 
-from wattmesh.controller.journal.carbon import rank
+from wattmesh.controller.journal.carbon.points import rank
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.signals.history import History, history_of
 from wattmesh.telemetry.carbon import CarbonPoint, Series, Signal

@@ -12,9 +12,9 @@ taken back by a poll that fails.
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from wattmesh.controller.journal.carbon import FetchRow
+from wattmesh.controller.journal.carbon.points import FetchRow
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.loops import without_numbers
+from wattmesh.controller.process.loops import without_numbers
 from wattmesh.errors import NoData, SourceRefused, SourceUnavailable
 from wattmesh.telemetry.carbon import CarbonBatch, CarbonPoint, Provider
 

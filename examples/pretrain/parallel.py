@@ -29,7 +29,7 @@ from wattmesh.integrations.pytorch.pipeline import (
     stages_of,
 )
 from wattmesh.integrations.pytorch.tensor_parallel import TensorParallel
-from wattmesh.reconfig.boxes import box_of
+from wattmesh.reconfig.state.boxes import box_of
 
 
 def lay_out(

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from examples.pretrain.options import Options
 from examples.pretrain.train import build_state, step_row, train_step
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.state import Position
+from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.step_log import StepLog
 
 

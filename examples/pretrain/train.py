@@ -30,7 +30,7 @@ from wattmesh.integrations.pytorch.meshes import Meshes
 from wattmesh.integrations.pytorch.optimizer import ShardAdamW
 from wattmesh.integrations.pytorch.pipeline import Batch, Runner
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.state import State
+from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.step_log import StepRow
 
 

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from wattmesh.errors import InputInvalid, NoData
-from wattmesh.integrations.carbon.believed import Judge, fault, refusal
-from wattmesh.integrations.carbon.trace import Trace, load
+from wattmesh.integrations.carbon.reading.believed import Judge, fault, refusal
+from wattmesh.integrations.carbon.reading.trace import Trace, load
 from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, CarbonPoint, Series, Signal
 from wattmesh.telemetry.readings import Quality
 from wattmesh.telemetry.slots import border, index_at

@@ -14,11 +14,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from wattmesh.errors import AuthFailed, InputInvalid, NoData, Transient, ZoneMismatch
-from wattmesh.integrations.carbon.answers import Answer, Verdict
-from wattmesh.integrations.carbon.believed import Judge, refusal
-from wattmesh.integrations.carbon.credentials import Credentials
-from wattmesh.integrations.carbon.fuel_mix import DIRECT_G_PER_KWH, Mix, derived
-from wattmesh.integrations.carbon.http import JsonHttp
+from wattmesh.integrations.carbon.reading.answers import Answer, Verdict
+from wattmesh.integrations.carbon.reading.believed import Judge, refusal
+from wattmesh.integrations.carbon.reading.credentials import Credentials
+from wattmesh.integrations.carbon.reading.fuel_mix import DIRECT_G_PER_KWH, Mix, derived
+from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, CarbonPoint, Series, Signal
 from wattmesh.telemetry.readings import Quality
 

@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wattmesh.errors import InputInvalid, NoData, NotEntitled, SourceRefused, UnknownZone
-from wattmesh.integrations.carbon.credentials import Credentials
 from wattmesh.integrations.carbon.electricity_maps_answers import (
     STEPS,
     Asked,
@@ -23,8 +22,9 @@ from wattmesh.integrations.carbon.electricity_maps_answers import (
     observed,
     verdict,
 )
-from wattmesh.integrations.carbon.http import JsonHttp
-from wattmesh.integrations.carbon.rows import ORIGIN, Reading, batch, floor, joined, stamp
+from wattmesh.integrations.carbon.reading.credentials import Credentials
+from wattmesh.integrations.carbon.reading.http import JsonHttp
+from wattmesh.integrations.carbon.reading.rows import ORIGIN, Reading, batch, floor, joined, stamp
 from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, Series, Signal
 
 BASE_URL = "https://api.electricitymaps.com"

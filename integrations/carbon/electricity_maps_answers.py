@@ -19,8 +19,8 @@ from wattmesh.errors import (
     UnknownZone,
     ZoneMismatch,
 )
-from wattmesh.integrations.carbon.answers import Answer, Verdict
-from wattmesh.integrations.carbon.rows import Reading, Row, moment, number
+from wattmesh.integrations.carbon.reading.answers import Answer, Verdict
+from wattmesh.integrations.carbon.reading.rows import Reading, Row, moment, number
 from wattmesh.telemetry.readings import Quality
 
 LISTS = ("history", "data", "forecast")

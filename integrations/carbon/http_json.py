@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wattmesh.errors import InputInvalid, NoData, Transient
-from wattmesh.integrations.carbon.believed import Judge, fault, refusal
-from wattmesh.integrations.carbon.credentials import NONE, Credentials
-from wattmesh.integrations.carbon.http import JsonHttp
-from wattmesh.integrations.carbon.json_shape import (
+from wattmesh.integrations.carbon.reading.believed import Judge, fault, refusal
+from wattmesh.integrations.carbon.reading.credentials import NONE, Credentials
+from wattmesh.integrations.carbon.reading.http import JsonHttp
+from wattmesh.integrations.carbon.reading.json_shape import (
     G_PER_KWH,
     ORIGIN,
     Shape,

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from wattmesh.errors import InputInvalid, NoData, Transient
-from wattmesh.integrations.carbon.believed import Judge, fault, refusal
-from wattmesh.integrations.carbon.http import JsonHttp
+from wattmesh.integrations.carbon.reading.believed import Judge, fault, refusal
+from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, CarbonPoint, Series, Signal
 from wattmesh.telemetry.readings import Quality
 

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wattmesh.errors import InputInvalid, Transient, ZoneMismatch
-from wattmesh.integrations.carbon.http import JsonHttp
 from wattmesh.integrations.carbon.neso import (
     AHEAD_S,
     BASE_URL,
@@ -20,6 +19,7 @@ from wattmesh.integrations.carbon.neso import (
     half_hour,
     rows_of,
 )
+from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, Series, Signal
 
 REGIONS = 17

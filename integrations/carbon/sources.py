@@ -11,15 +11,15 @@ from pathlib import Path
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon import eia930, electricity_maps, neso, watttime
-from wattmesh.integrations.carbon.credentials import NONE, Credentials
 from wattmesh.integrations.carbon.csv_replay import CsvReplay
 from wattmesh.integrations.carbon.eia930 import Eia930
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.http_json import HttpJson
-from wattmesh.integrations.carbon.json_shape import Shape
 from wattmesh.integrations.carbon.neso import Neso
 from wattmesh.integrations.carbon.neso_region import NesoRegion, is_region
 from wattmesh.integrations.carbon.providers import PROVIDERS
+from wattmesh.integrations.carbon.reading.credentials import NONE, Credentials
+from wattmesh.integrations.carbon.reading.json_shape import Shape
 from wattmesh.integrations.carbon.static import Static
 from wattmesh.integrations.carbon.watttime import WattTime
 from wattmesh.named_file import read_named

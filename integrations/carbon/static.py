@@ -7,7 +7,7 @@ measured and no decision follows it; it has no forecast, because a number forese
 from datetime import UTC, datetime, timedelta
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.carbon.believed import fault
+from wattmesh.integrations.carbon.reading.believed import fault
 from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, CarbonPoint, Series, Signal
 from wattmesh.telemetry.readings import Quality
 from wattmesh.telemetry.slots import border, index_at

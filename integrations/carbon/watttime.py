@@ -14,9 +14,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wattmesh.errors import AuthFailed, InputInvalid, NoData, NotEntitled
-from wattmesh.integrations.carbon.credentials import Credentials
-from wattmesh.integrations.carbon.http import JsonHttp
-from wattmesh.integrations.carbon.rows import ORIGIN, Reading, batch, floor, joined, moment, stamp
+from wattmesh.integrations.carbon.reading.credentials import Credentials
+from wattmesh.integrations.carbon.reading.http import JsonHttp
+from wattmesh.integrations.carbon.reading.rows import (
+    ORIGIN,
+    Reading,
+    batch,
+    floor,
+    joined,
+    moment,
+    stamp,
+)
 from wattmesh.integrations.carbon.watttime_answers import (
     Asked,
     Told,

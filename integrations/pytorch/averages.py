@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from wattmesh.integrations.pytorch.gradients import shard_of
-from wattmesh.reconfig.shards import on_shard
+from wattmesh.reconfig.state.shards import on_shard
 
 
 def begin_average(modules: Iterable[nn.Module]) -> dict[str, Tensor]:

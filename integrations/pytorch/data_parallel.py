@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import Shard
 
-from wattmesh.reconfig.shards import on_shard
+from wattmesh.reconfig.state.shards import on_shard
 
 Placement = Callable[[nn.Parameter], Shard | None]
 

@@ -2,6 +2,7 @@
 
 The map:
     anchored.py  the anchored profile
+    caution.py   hours that nobody can foresee count somewhat dirtier
     far.py       the grid further ahead than a forecast knows anything: its usual day
     learned.py   our own forecast
     lookback.py  what the learned forecast looks at: linear features of the hours before an origin

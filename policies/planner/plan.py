@@ -15,7 +15,6 @@ import numpy as np
 
 from wattmesh.policies.planner.arrays import Arrays, arrays_of
 from wattmesh.policies.planner.levels import Levels
-from wattmesh.policies.planner.lift import lift
 from wattmesh.policies.planner.prices import Search
 from wattmesh.policies.planner.problem import Evaluation, NoPlan, Plan, Problem, merged
 from wattmesh.policies.planner.repair import (
@@ -28,6 +27,7 @@ from wattmesh.policies.planner.repair import (
     whole,
 )
 from wattmesh.policies.planner.route import Path
+from wattmesh.policies.planner.service_level_repair import lift
 from wattmesh.policies.planner.viterbi import sweep
 from wattmesh.policies.words import count, duration, grams
 

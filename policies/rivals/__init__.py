@@ -3,6 +3,24 @@
 `look.py` is what a rule may see; each rule names its source and is short, but no weaker than what
 was published. None of them knows a deadline guard: replay holds one over all of them alike.
 `fluid.py` is the problem that two of them solve.
+
+The map:
+    carbon_scaler.py     carbonScaler: more GPUs in clean hours, by marginal throughput per gram
+    dvfs_only.py         clocks only: the least-carbon schedule over the clocks of the layout the
+                         run began in
+    energy_min.py        energy-min mix: the fewest joules for the work in the time, blind to carbon
+    equal_step.py        equal-step greedy: the least grams for the next so many steps
+    fluid.py             the fluid problem that some rules solve
+    look.py              what a rival rule may look at, and what it answers
+    one_way_trading.py   one-way trading: train at the fastest point while the grid is under a
+                         falling threshold
+    pause_threshold.py   pause threshold: train at the fastest point while the grid is among the
+                         cleanest hours ahead
+    static_efficient.py  static, efficient: the one point of the fewest joules per token that is in
+                         time from the start
+    static_fastest.py    static, fastest: the point of the most tokens per second from first to last
+    wait_awhile.py       wait awhile: train at the fastest point in the cleanest hours until the
+                         deadline
 """
 
 from collections.abc import Mapping

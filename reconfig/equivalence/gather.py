@@ -22,10 +22,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig import group
 from wattmesh.reconfig.equivalence.pieces import Cut, put_together
 from wattmesh.reconfig.equivalence.whole import Whole
-from wattmesh.reconfig.state import State
+from wattmesh.reconfig.launch import group
+from wattmesh.reconfig.state.state import State
 
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 """What torch.compile and the like put into names."""

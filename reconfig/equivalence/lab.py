@@ -19,8 +19,8 @@ from wattmesh.reconfig.equivalence.script import Script
 from wattmesh.reconfig.equivalence.shelf import read_whole, write_whole
 from wattmesh.reconfig.equivalence.verdict import Verdict
 from wattmesh.reconfig.equivalence.whole import Whole, round_trip
-from wattmesh.reconfig.session import Session
-from wattmesh.reconfig.state import State
+from wattmesh.reconfig.hook.session import Session
+from wattmesh.reconfig.state.state import State
 
 
 class Step(Protocol):

@@ -10,10 +10,10 @@ import re
 
 from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.universal import logical
+from wattmesh.reconfig.universal.files.staging import Progress, silent
 from wattmesh.reconfig.universal.folder import TRAINER, Checkpoint
-from wattmesh.reconfig.universal.names import HOOK
+from wattmesh.reconfig.universal.index.names import HOOK
 from wattmesh.reconfig.universal.sources.source import Source
-from wattmesh.reconfig.universal.staging import Progress, silent
 
 DIGEST = "digest"
 """Key in trainer.json: {"facts_xxh3_64": what the job's digest counts beside tensors, "beside":

@@ -21,11 +21,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.universal import documents, dtypes, rules
 from wattmesh.reconfig.universal.allowance import Allowance
-from wattmesh.reconfig.universal.index import COLUMNS, Column, Entry, Index, Segments
-from wattmesh.reconfig.universal.names import is_name
-from wattmesh.reconfig.universal.tensors import LARGEST, MAX_COUNT, MAX_DIMS
+from wattmesh.reconfig.universal.archives.tensors import LARGEST, MAX_COUNT, MAX_DIMS
+from wattmesh.reconfig.universal.files import documents
+from wattmesh.reconfig.universal.index import dtypes, rules
+from wattmesh.reconfig.universal.index.index import COLUMNS, Column, Entry, Index, Segments
+from wattmesh.reconfig.universal.index.names import is_name
 
 VERSION = 1
 NAMES = "index.json"

@@ -26,11 +26,12 @@ import xxhash
 
 from wattmesh import durable
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.universal import columns, documents
+from wattmesh.reconfig.universal import columns
 from wattmesh.reconfig.universal.allowance import Allowance
-from wattmesh.reconfig.universal.index import Index
-from wattmesh.reconfig.universal.reader import BUFFER, Files
-from wattmesh.reconfig.universal.regular_files import RegularFiles, check_relative
+from wattmesh.reconfig.universal.files import documents
+from wattmesh.reconfig.universal.files.reader import BUFFER, Files
+from wattmesh.reconfig.universal.files.regular_files import RegularFiles, check_relative
+from wattmesh.reconfig.universal.index.index import Index
 
 FORMAT = "wattmesh universal checkpoint"
 VERSION = 1

@@ -4,7 +4,8 @@ It sums weight(tensor, logical index) * (bits + constant) over the stored pieces
 which they are stored; planner and reader have no part in it. So it proves a conversion by another
 way than the one that made it, and a checkpoint against the training memory it was saved from.
 
-Invariant: replicas count once; the numbers equal those of `reconfig/digest.py` bit by bit.
+Invariant: replicas count once; the numbers equal those of `reconfig/checkpoint/digest.py` bit by
+bit.
 """
 
 import json
@@ -18,13 +19,13 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from wattmesh.reconfig.universal import dtypes
-from wattmesh.reconfig.universal.box import Box, Shape, row_major
-from wattmesh.reconfig.universal.hashing import default_jobs
-from wattmesh.reconfig.universal.index import Column, Entry, Index
-from wattmesh.reconfig.universal.names import HOOK, Names
-from wattmesh.reconfig.universal.reader import Files
-from wattmesh.reconfig.universal.staging import Progress, silent
+from wattmesh.reconfig.universal.files.hashing import default_jobs
+from wattmesh.reconfig.universal.files.reader import Files
+from wattmesh.reconfig.universal.files.staging import Progress, silent
+from wattmesh.reconfig.universal.index import dtypes
+from wattmesh.reconfig.universal.index.box import Box, Shape, row_major
+from wattmesh.reconfig.universal.index.index import Column, Entry, Index
+from wattmesh.reconfig.universal.index.names import HOOK, Names
 
 Unsigned = NDArray[np.uint64]
 

@@ -10,8 +10,8 @@ Invariant: two or more parameters with the same slots are a group of their own, 
 from collections import Counter
 from collections.abc import Iterator
 
-from wattmesh.reconfig.universal.index import PARAM, Index
-from wattmesh.reconfig.universal.names import EXTRA, is_average
+from wattmesh.reconfig.universal.index.index import PARAM, Index
+from wattmesh.reconfig.universal.index.names import EXTRA, is_average
 from wattmesh.reconfig.universal.sources.source import BYTES
 
 _NO_SLOTS = frozenset({PARAM, EXTRA, BYTES})

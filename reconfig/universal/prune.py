@@ -19,9 +19,10 @@ from pathlib import Path
 
 from wattmesh import durable
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.attempt import highest_attempt
-from wattmesh.reconfig.folder import RunFolder
-from wattmesh.reconfig.universal import documents, record
+from wattmesh.reconfig.launch.attempt import highest_attempt
+from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.universal import record
+from wattmesh.reconfig.universal.files import documents
 from wattmesh.reconfig.universal.folder import (
     COMMIT,
     FORMAT,

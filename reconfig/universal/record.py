@@ -20,11 +20,12 @@ from safetensors.numpy import load, save
 
 from wattmesh import durable
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.universal import documents, folder
+from wattmesh.reconfig.universal import folder
 from wattmesh.reconfig.universal.allowance import Allowance
+from wattmesh.reconfig.universal.files import documents
+from wattmesh.reconfig.universal.files.regular_files import RegularFiles
 from wattmesh.reconfig.universal.folder import Checkpoint
-from wattmesh.reconfig.universal.index import Column
-from wattmesh.reconfig.universal.regular_files import RegularFiles
+from wattmesh.reconfig.universal.index.index import Column
 
 HASHES = "hashes.safetensors"
 VERIFIED = "verified.json"

@@ -11,10 +11,10 @@ import numpy as np
 import xxhash
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal.box import Box
 from wattmesh.reconfig.universal.exports.stream import pieces
-from wattmesh.reconfig.universal.index import Column, Index
-from wattmesh.reconfig.universal.reader import Files, Reader
+from wattmesh.reconfig.universal.files.reader import Files, Reader
+from wattmesh.reconfig.universal.index.box import Box
+from wattmesh.reconfig.universal.index.index import Column, Index
 
 
 def differing(index: Index, folder: Path) -> list[int]:

@@ -14,12 +14,13 @@ import numpy as np
 
 from wattmesh import durable
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.universal import cover, folder, missing, record, replicas
+from wattmesh.reconfig.universal import folder, missing, record, replicas
 from wattmesh.reconfig.universal.allowance import Allowance
+from wattmesh.reconfig.universal.files.hashing import Hashed, hash_segments
+from wattmesh.reconfig.universal.files.staging import Progress, silent
 from wattmesh.reconfig.universal.folder import Checkpoint, Kind
-from wattmesh.reconfig.universal.hashing import Hashed, hash_segments
-from wattmesh.reconfig.universal.index import Column, Segments
-from wattmesh.reconfig.universal.staging import Progress, silent
+from wattmesh.reconfig.universal.index import cover
+from wattmesh.reconfig.universal.index.index import Column, Segments
 
 NAMED_PER_FILE = 8
 """Of a file that is gone altogether, so many tensors are named, and the rest counted."""

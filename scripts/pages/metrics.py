@@ -22,14 +22,14 @@ are served where the devices are read: by `wattmesh agent` on its node (`agent.m
 daemon when it reads the GPUs of its own machine. How to read them: [energy](../energy.md)."""
 
 SOURCES = (
-    ("wattmesh.controller", "metrics.py"),
     ("wattmesh.controller.agent", "metrics.py"),
-    ("wattmesh.controller.books", "budget_metrics.py"),
-    ("wattmesh.controller.books", "ledger_metrics.py"),
-    ("wattmesh.controller.cap", "metrics.py"),
-    ("wattmesh.controller.planner", "metrics.py"),
-    ("wattmesh.controller.signals", "metrics.py"),
-    ("wattmesh.telemetry", "exporter.py"),
+    ("wattmesh.controller.metrics", "budgets.py"),
+    ("wattmesh.controller.metrics", "caps.py"),
+    ("wattmesh.controller.metrics", "ledger.py"),
+    ("wattmesh.controller.metrics", "metrics.py"),
+    ("wattmesh.controller.metrics", "planner.py"),
+    ("wattmesh.controller.metrics", "signals.py"),
+    ("wattmesh.telemetry.energy", "exporter.py"),
 )
 
 

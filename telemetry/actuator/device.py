@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from wattmesh.errors import SourceUnavailable, WattmeshError
-from wattmesh.telemetry.actuator.facts import GpuFacts
 from wattmesh.telemetry.actuator.processes import living
+from wattmesh.telemetry.actuator.rules.facts import GpuFacts
 from wattmesh.telemetry.deadline import Overdue, Worker
-from wattmesh.telemetry.nvml import BoardLimits, Nvml, NvmlControl
-from wattmesh.telemetry.nvml_library import DeviceLost, DriverGone, NvmlFailed
+from wattmesh.telemetry.sources.nvml import BoardLimits, Nvml, NvmlControl
+from wattmesh.telemetry.sources.nvml_library import DeviceLost, DriverGone, NvmlFailed
 
 T = TypeVar("T")
 

@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from wattmesh.errors import Fenced, InputInvalid, JournalUnavailable, WattmeshError
-from wattmesh.telemetry.actuator import fence, rules
-from wattmesh.telemetry.actuator.clock import moment
 from wattmesh.telemetry.actuator.device import Device
-from wattmesh.telemetry.actuator.facts import Act, Cause, GpuFacts, Held
-from wattmesh.telemetry.actuator.fence import Anchor, handed
 from wattmesh.telemetry.actuator.journal import Journal
-from wattmesh.telemetry.actuator.leases import Heard, Moment
 from wattmesh.telemetry.actuator.recovery import recovered
-from wattmesh.telemetry.actuator.refusals import Gpu, floor_w
-from wattmesh.telemetry.actuator.rules import Decision
+from wattmesh.telemetry.actuator.rules import fence, rules
+from wattmesh.telemetry.actuator.rules.clock import moment
+from wattmesh.telemetry.actuator.rules.facts import Act, Cause, GpuFacts, Held
+from wattmesh.telemetry.actuator.rules.fence import Anchor, handed
+from wattmesh.telemetry.actuator.rules.leases import Heard, Moment
+from wattmesh.telemetry.actuator.rules.refusals import Gpu, floor_w
+from wattmesh.telemetry.actuator.rules.rules import Decision
+from wattmesh.telemetry.actuator.rules.watching import look
 from wattmesh.telemetry.actuator.settings import DAY_S, ActuatorMode, ActuatorSettings
-from wattmesh.telemetry.actuator.watching import look
 from wattmesh.telemetry.actuator.wire import Claim
 from wattmesh.telemetry.actuator.writing import Writer, sentence
 from wattmesh.telemetry.desired import Applied, Desired, GpuControl

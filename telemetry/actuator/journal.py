@@ -22,8 +22,8 @@ from zlib import crc32
 
 from wattmesh import durable
 from wattmesh.errors import InputInvalid, JournalUnavailable, Refused, WattmeshError
-from wattmesh.telemetry.actuator.facts import Held
-from wattmesh.telemetry.actuator.leases import Heard, Lease
+from wattmesh.telemetry.actuator.rules.facts import Held
+from wattmesh.telemetry.actuator.rules.leases import Heard, Lease
 from wattmesh.telemetry.actuator.wire import parse
 from wattmesh.telemetry.desired import LeaseKind, Wish, read_identity
 

@@ -8,8 +8,8 @@ from contextlib import closing
 
 from wattmesh.errors import InputInvalid, Refused
 from wattmesh.telemetry.actuator.client import ActuatorClient
-from wattmesh.telemetry.actuator.fence import handed
 from wattmesh.telemetry.actuator.journal import InUse, Journal
+from wattmesh.telemetry.actuator.rules.fence import handed
 from wattmesh.telemetry.actuator.settings import ActuatorSettings
 from wattmesh.telemetry.desired import read_epoch, read_identity
 

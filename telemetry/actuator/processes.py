@@ -6,7 +6,7 @@ Invariant: a zombie does not live, whatever the driver lists; who cannot be aske
 from collections.abc import Iterable
 from pathlib import Path
 
-from wattmesh.telemetry.actuator.facts import Process
+from wattmesh.telemetry.actuator.rules.facts import Process
 
 PROC = Path("/proc")
 _DEAD = {"Z", "X", "x"}

@@ -7,10 +7,10 @@ limit that is neither the found one nor one of ours belongs to someone else and 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from wattmesh.telemetry.actuator.facts import GpuFacts, Held
 from wattmesh.telemetry.actuator.journal import Memory
-from wattmesh.telemetry.actuator.leases import Moment
-from wattmesh.telemetry.actuator.watching import is_ours, same
+from wattmesh.telemetry.actuator.rules.facts import GpuFacts, Held
+from wattmesh.telemetry.actuator.rules.leases import Moment
+from wattmesh.telemetry.actuator.rules.watching import is_ours, same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

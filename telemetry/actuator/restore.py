@@ -13,8 +13,8 @@ from wattmesh.errors import Refused, RetryLater
 from wattmesh.telemetry.actuator.client import ActuatorClient
 from wattmesh.telemetry.actuator.device import NvmlDevice
 from wattmesh.telemetry.actuator.engine import Engine, Returned
-from wattmesh.telemetry.actuator.facts import Held
 from wattmesh.telemetry.actuator.journal import InUse, Journal
+from wattmesh.telemetry.actuator.rules.facts import Held
 from wattmesh.telemetry.actuator.settings import ActuatorSettings
 
 TRIES = 3

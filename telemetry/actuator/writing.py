@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from wattmesh.errors import JournalUnavailable, SourceUnavailable, WattmeshError
 from wattmesh.telemetry.actuator.device import Device
-from wattmesh.telemetry.actuator.facts import Act, Cause, Held, Watch
 from wattmesh.telemetry.actuator.journal import Journal
-from wattmesh.telemetry.actuator.watching import same
-from wattmesh.telemetry.nvml_library import NvmlFailed
+from wattmesh.telemetry.actuator.rules.facts import Act, Cause, Held, Watch
+from wattmesh.telemetry.actuator.rules.watching import same
+from wattmesh.telemetry.sources.nvml_library import NvmlFailed
 
 log = logging.getLogger(__name__)
 

@@ -18,15 +18,15 @@ from tests.journal.build import (
     register,
     transition,
 )
-from wattmesh.controller.books.accounts import Accounts
-from wattmesh.controller.books.saving import Saving, run_saving
+from wattmesh.controller.accounting.accounts import Accounts
+from wattmesh.controller.accounting.saving import Saving, run_saving
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs import RunPlan
+from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Finish
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
-from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow, SlotGrid
+from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow, SlotGrid
 from wattmesh.telemetry.readings import Quality
 
 SLOT_S = 30.0

@@ -19,10 +19,10 @@ from tests.accounts.build import (
     slot,
     trained,
 )
-from wattmesh.controller.books.closing_runs import close_runs
+from wattmesh.controller.accounting.closing_runs import close_runs
+from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.ledger import EmissionRow
-from wattmesh.policies.baseline import price_ug
+from wattmesh.policies.accounting.baseline import price_ug
 from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.readings import Quality
 

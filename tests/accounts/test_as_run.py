@@ -25,10 +25,10 @@ from tests.accounts.build import (
     trained,
 )
 from tests.journal.build import CATALOGUE
-from wattmesh.controller.books.saving import NOTHING_READ, SINGLE_BEHIND, UNKNOWN_GPUS
+from wattmesh.controller.accounting.saving import NOTHING_READ, SINGLE_BEHIND, UNKNOWN_GPUS
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs import RunPlan
-from wattmesh.policies.baseline import UNCALIBRATED
+from wattmesh.controller.journal.runs.run_store import RunPlan
+from wattmesh.policies.accounting.baseline import UNCALIBRATED
 from wattmesh.reconfig.catalogue import SwitchCost
 
 GRID = [100.0 + 37 * (number % 5) for number in range(60)]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.accounts.build import T0, after
-from wattmesh.policies.baseline import (
+from wattmesh.policies.accounting.baseline import (
     BEHIND,
     FEWEST_SLOTS,
     MOST_DRIFT,

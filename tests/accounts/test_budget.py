@@ -25,13 +25,13 @@ from tests.accounts.build import (
     slot,
 )
 from tests.accounts.test_as_run import PROMPT, leader
-from wattmesh.controller.books.audit import Audit, audit
-from wattmesh.controller.books.budget import BudgetView, ClusterLine, RunBudget, budget
-from wattmesh.controller.books.closing_runs import close_runs
+from wattmesh.controller.accounting.audit import Audit, audit
+from wattmesh.controller.accounting.budget import BudgetView, ClusterLine, RunBudget, budget
+from wattmesh.controller.accounting.closing_runs import close_runs
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs import RunPlan
+from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.errors import InputInvalid
-from wattmesh.policies.baseline import BEHIND, NO_PRICE
+from wattmesh.policies.accounting.baseline import BEHIND, NO_PRICE
 from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.readings import Quality
 

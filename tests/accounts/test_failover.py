@@ -23,10 +23,10 @@ from tests.accounts.build import (
     slot,
 )
 from tests.migrated import empty_journal
-from wattmesh.controller.books.accounts import Accounts
-from wattmesh.controller.books.slot_prices import Fallback, Tariff, cover
+from wattmesh.controller.accounting.accounts import Accounts
+from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.ledger import EmissionRow
+from wattmesh.controller.signals.slot_prices import Fallback, Tariff, cover
 from wattmesh.telemetry.carbon import CarbonPoint, Series, Signal
 from wattmesh.telemetry.readings import Quality
 

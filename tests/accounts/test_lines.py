@@ -25,14 +25,14 @@ from tests.accounts.build import (
 )
 from tests.accounts.test_budget import off, view
 from tests.audit import independent
-from wattmesh.controller.books.accounts import Accounts
-from wattmesh.controller.books.audit import audit
-from wattmesh.controller.books.budget import budget
-from wattmesh.controller.figures import GramsFigure, grams
+from wattmesh.controller.accounting.accounts import Accounts
+from wattmesh.controller.accounting.audit import audit
+from wattmesh.controller.accounting.budget import budget
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.metrics.figures import GramsFigure, grams
 from wattmesh.controller.views import as_json
-from wattmesh.policies.baseline import price_ug
-from wattmesh.telemetry.ledger import EnergyRow
+from wattmesh.policies.accounting.baseline import price_ug
+from wattmesh.telemetry.energy.ledger import EnergyRow
 
 LINES = ("run", "idle", "unattributed", "idle_after_release", "profiling")
 

@@ -30,7 +30,7 @@ from tests.accounts.build import (
 from tests.accounts.test_as_run import PROMPT, leader
 from tests.journal.build import order, put_order, transition
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.policies.baseline import Kind
+from wattmesh.policies.accounting.baseline import Kind
 from wattmesh.reconfig.switch import SwitchState
 
 HOUR = timedelta(hours=1)

@@ -11,19 +11,19 @@ import pytest
 from tests.accounts.build import counters, energy
 from tests.journal.build import CATALOGUE, UID, progress, register
 from tests.journal.test_ledger import EMISSION
-from wattmesh.controller.books.accounts import Accounts
-from wattmesh.controller.books.periods import Period, period_of
+from wattmesh.controller.accounting.accounts import Accounts
+from wattmesh.controller.accounting.periods import Period, period_of
+from wattmesh.controller.accounting.report.closing import close, waits_for
+from wattmesh.controller.accounting.report.month import Reported, report
+from wattmesh.controller.accounting.report.views import MARKET, MonthReport
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs import RunPlan
-from wattmesh.controller.report.closing import close, waits_for
-from wattmesh.controller.report.month import Reported, report
-from wattmesh.controller.report.views import MARKET, MonthReport
+from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.views import as_json
 from wattmesh.errors import Fenced
-from wattmesh.policies.baseline import price_ug
+from wattmesh.policies.accounting.baseline import price_ug
 from wattmesh.reconfig.wire import Finish, Register
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
-from wattmesh.telemetry.ledger import EnergyRow, SlotGrid
+from wattmesh.telemetry.energy.ledger import EnergyRow, SlotGrid
 from wattmesh.telemetry.readings import Quality
 
 ZONE = "Asia/Kolkata"

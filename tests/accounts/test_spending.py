@@ -8,8 +8,8 @@ import pytest
 
 from tests.accounts.build import SIGNAL, register
 from tests.journal.test_ledger import EMISSION, ENERGY
-from wattmesh.controller.books.budget_plans import Plans
-from wattmesh.controller.books.spending import PeriodLine, spending
+from wattmesh.controller.accounting.budget_plans import Plans
+from wattmesh.controller.accounting.spending import PeriodLine, spending
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import FixInput
 

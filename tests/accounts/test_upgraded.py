@@ -10,11 +10,11 @@ from sqlalchemy.types import String
 
 from tests.accounts.build import GPUS, Life, accounts, intensity, register, saved, slot
 from tests.journal.build import PLAN
-from wattmesh.controller.books.budget import budget
-from wattmesh.controller.books.reckoning import Reckoner
-from wattmesh.controller.books.saving import EARLIER_VERSION
+from wattmesh.controller.accounting.baseline_ledger import Reckoner
+from wattmesh.controller.accounting.budget import budget
+from wattmesh.controller.accounting.saving import EARLIER_VERSION
+from wattmesh.controller.journal.database.tables import METADATA
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.tables import METADATA
 from wattmesh.migrations.upgrade import upgrade
 
 SLOTS = 6

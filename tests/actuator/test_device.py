@@ -6,7 +6,7 @@ from typing import Any
 
 from wattmesh.telemetry.actuator.device import _Board, _read
 from wattmesh.telemetry.fake_nvml import FakeNvml
-from wattmesh.telemetry.nvml import BoardLimits, Nvml
+from wattmesh.telemetry.sources.nvml import BoardLimits, Nvml
 
 BOARD = _Board(name="NVIDIA H100 80GB HBM3", lowest_mhz=210, highest_mhz=1980)
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from benchmarks.safety_node import Node
-from wattmesh.controller.cli.actuator_checks import actuator, judged
-from wattmesh.controller.cli.findings import Verdict
+from wattmesh.controller.cli.doctor.actuator_checks import actuator, judged
+from wattmesh.controller.cli.doctor.findings import Verdict
 from wattmesh.controller.settings.model import ActuatorSection
 from wattmesh.telemetry.desired import Applied, GpuControl
 

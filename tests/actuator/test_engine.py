@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from wattmesh.errors import Fenced, JournalUnavailable, SourceUnavailable
-from wattmesh.telemetry.actuator.clock import moment
 from wattmesh.telemetry.actuator.device import NvmlDevice
 from wattmesh.telemetry.actuator.engine import Engine
-from wattmesh.telemetry.actuator.facts import Held
 from wattmesh.telemetry.actuator.journal import Journal
-from wattmesh.telemetry.actuator.leases import Moment
 from wattmesh.telemetry.actuator.restore import restore_all
+from wattmesh.telemetry.actuator.rules.clock import moment
+from wattmesh.telemetry.actuator.rules.facts import Held
+from wattmesh.telemetry.actuator.rules.leases import Moment
 from wattmesh.telemetry.actuator.settings import ActuatorMode, ActuatorSettings
 from wattmesh.telemetry.actuator.wire import Claim
 from wattmesh.telemetry.desired import Desired, LeaseKind, Wish

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.safety_node import DEADLINE_S, RUN, Node
-from wattmesh.telemetry.actuator.fence import MOST_RISE
+from wattmesh.telemetry.actuator.rules.fence import MOST_RISE
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 

@@ -17,10 +17,10 @@ from tests.actuator.worlds import NOW, duty, facts, heard, thrift
 from tests.api.stranger import STRANGER, needs_root
 from wattmesh.errors import JournalUnavailable, Refused
 from wattmesh.telemetry.actuator import journal as journal_file
-from wattmesh.telemetry.actuator.facts import Held
 from wattmesh.telemetry.actuator.journal import Journal, Memory, decode, encode
-from wattmesh.telemetry.actuator.leases import Heard
 from wattmesh.telemetry.actuator.recovery import recovered
+from wattmesh.telemetry.actuator.rules.facts import Held
+from wattmesh.telemetry.actuator.rules.leases import Heard
 
 CAPPED = Held(gpu_uuid="GPU-0", found_w=500.0, set_w=400.0, prior_w=500.0)
 LOCKED = Held(gpu_uuid="GPU-1", lock_mhz=1200)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from wattmesh.telemetry.actuator.facts import Process
 from wattmesh.telemetry.actuator.processes import living
+from wattmesh.telemetry.actuator.rules.facts import Process
 
 HEADLESS = """\
 import ctypes, threading, time

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.actuator.worlds import CLAIMS, NOW, RUN, SETTINGS, UID, decide, duty, facts, gpu, thrift
-from wattmesh.telemetry.actuator.facts import Act, Cause, GpuFacts, Process, Reasons, Watch
-from wattmesh.telemetry.actuator.refusals import Gpu, known_board
+from wattmesh.telemetry.actuator.rules.facts import Act, Cause, GpuFacts, Process, Reasons, Watch
+from wattmesh.telemetry.actuator.rules.refusals import Gpu, known_board
 from wattmesh.telemetry.actuator.settings import ActuatorSettings
 from wattmesh.telemetry.actuator.wire import Claim
 from wattmesh.telemetry.desired import Wish

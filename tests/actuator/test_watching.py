@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.actuator.worlds import facts
-from wattmesh.telemetry.actuator.facts import GpuFacts, Held, Reasons, Watch
-from wattmesh.telemetry.actuator.watching import LOOKS, Look, look
+from wattmesh.telemetry.actuator.rules.facts import GpuFacts, Held, Reasons, Watch
+from wattmesh.telemetry.actuator.rules.watching import LOOKS, Look, look
 
 CAPPED = Held(gpu_uuid="GPU-0", found_w=700.0, set_w=450.0)
 LOCKED = Held(gpu_uuid="GPU-0", lock_mhz=1200)

@@ -5,10 +5,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from wattmesh.telemetry.actuator import rules
-from wattmesh.telemetry.actuator.facts import GpuFacts, Held, Process, Watch
-from wattmesh.telemetry.actuator.leases import Heard, Moment
-from wattmesh.telemetry.actuator.refusals import Gpu
+from wattmesh.telemetry.actuator.rules import rules
+from wattmesh.telemetry.actuator.rules.facts import GpuFacts, Held, Process, Watch
+from wattmesh.telemetry.actuator.rules.leases import Heard, Moment
+from wattmesh.telemetry.actuator.rules.refusals import Gpu
 from wattmesh.telemetry.actuator.settings import ActuatorMode, ActuatorSettings
 from wattmesh.telemetry.actuator.wire import Claim
 from wattmesh.telemetry.desired import Desired, LeaseKind, Wish

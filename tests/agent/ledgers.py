@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from wattmesh.telemetry.delivery import Batch
-from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
+from wattmesh.telemetry.energy.delivery import Batch
+from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SLOT = timedelta(minutes=30)

@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from wattmesh.controller.agent.outbox import Outbox
-from wattmesh.telemetry.attribution import Claim
-from wattmesh.telemetry.delivery import Batch
-from wattmesh.telemetry.ledger import SlotGrid
+from wattmesh.telemetry.energy.attribution import Claim
+from wattmesh.telemetry.energy.delivery import Batch
+from wattmesh.telemetry.energy.ledger import SlotGrid
+from wattmesh.telemetry.energy.sampler import Sampler
 from wattmesh.telemetry.readings import PowerReading, Quality
-from wattmesh.telemetry.sampler import Sampler
 
 GRID = SlotGrid(origin=datetime(2020, 1, 1, tzinfo=UTC), interval_s=0.2)
 CLAIM = {"G0": Claim(run="run-1", incarnation="inc-1", line="run")}

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.daemon.process import DaemonProcess
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.nodes import NodeRow
+from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.telemetry.fake_nvml import Board, FakeNvml
 
 AGENTS = '[power]\nsource = "agents"\n'

@@ -25,14 +25,15 @@ from tests.daemon.waiting import wait_for
 from wattmesh.controller.agent.knowledge import Told
 from wattmesh.controller.agent.link import Link
 from wattmesh.controller.agent.relay import ATTESTED_UID, MOST_CONNECTIONS_PER_USER, Relay
-from wattmesh.controller.api import attested, handshakes
+from wattmesh.controller.api import attested
 from wattmesh.controller.api.agents_server import AgentsServer
-from wattmesh.controller.api.desk import Desk
-from wattmesh.controller.fleet import Snapshot
-from wattmesh.controller.journal.runs import RunPlan
+from wattmesh.controller.api.request_context import RequestContext
+from wattmesh.controller.api.transport import handshakes
+from wattmesh.controller.cycle.fleet import Snapshot
+from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.settings.read import Settings, parse
 from wattmesh.errors import FixInput, SourceUnavailable
-from wattmesh.telemetry.delivery import Batch, Report
+from wattmesh.telemetry.energy.delivery import Batch, Report
 
 __all__ = ["open_folder", "served"]
 
@@ -69,7 +70,7 @@ def look(where: Served) -> None:
         epoch=where.pulse.epoch,
         frozen="",
     )
-    where.bell.ring()
+    where.changes.ring()
 
 
 def test_a_delivery_is_applied_once_and_says_so(served: Served) -> None:
@@ -235,14 +236,14 @@ def opened_to_agents(served: Served, token: str) -> Iterator[Remote]:
     """Serve agents on a TCP port, with a certificate of its own and a shared token if any."""
     key, certificate = served.folder / "tls.key", served.folder / "tls.pem"
     certify(certificate, key)
-    desk = Desk(
+    context = RequestContext(
         journal=served.journal,
         pulse=served.pulse,
-        bell=served.bell,
+        changes=served.changes,
         plan_for=lambda name: RunPlan(),
         wake=served.cycle.wake,
     )
-    server = AgentsServer(desk, ("127.0.0.1", 0), certificate, key, token)
+    server = AgentsServer(context, ("127.0.0.1", 0), certificate, key, token)
     server.start()
     yield Remote(server, certificate)
     assert server.stop()
@@ -293,18 +294,18 @@ def test_with_the_token_only_the_agents_calls_are_served(served: Served, remote:
 
 def test_an_address_that_is_taken_names_the_setting(served: Served, remote: Remote) -> None:
     """One sentence with the way out."""
-    desk = Desk(
+    context = RequestContext(
         journal=served.journal,
         pulse=served.pulse,
-        bell=served.bell,
+        changes=served.changes,
         plan_for=lambda name: RunPlan(),
         wake=served.cycle.wake,
     )
     key = served.folder / "tls.key"
     with pytest.raises(FixInput, match=r"api\.listen"):
-        AgentsServer(desk, remote.server.address, remote.certificate, key, TOKEN)
+        AgentsServer(context, remote.server.address, remote.certificate, key, TOKEN)
     with pytest.raises(FixInput, match=r"api\.tls_key"):
-        AgentsServer(desk, ("127.0.0.1", 0), remote.certificate, remote.certificate, TOKEN)
+        AgentsServer(context, ("127.0.0.1", 0), remote.certificate, remote.certificate, TOKEN)
 
 
 def test_a_relay_passes_on_the_calls_of_runs_alone(served: Served, tmp_path: Path) -> None:

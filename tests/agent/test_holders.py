@@ -9,15 +9,15 @@ import pytest
 from tests.agent.ledgers import T0
 from tests.api import facts
 from tests.migrated import migrate
-from wattmesh.controller.fleet import holders
+from wattmesh.controller.cycle.fleet import holders
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs import RunPlan
+from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.errors import SourceUnavailable
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.reconfig.catalogue_file import parse
 from wattmesh.reconfig.wire import Finish, Progress, Register
-from wattmesh.telemetry.attribution import IDLE, Holder, Standing
-from wattmesh.telemetry.node_claims import KEPT_S, NodeClaims
+from wattmesh.telemetry.energy.attribution import IDLE, Holder, Standing
+from wattmesh.telemetry.energy.node_claims import KEPT_S, NodeClaims
 
 GPUS = ("G0", "G1", "G2", "G3")
 

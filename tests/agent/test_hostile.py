@@ -9,10 +9,10 @@ import pytest
 
 from benchmarks.hostile import agents
 from benchmarks.hostile.__main__ import SEED, report_of
-from wattmesh.controller import fleet
 from wattmesh.controller.agent.link import LONGEST_ANSWER, Link
+from wattmesh.controller.cycle import fleet
 from wattmesh.errors import InputInvalid, SourceUnavailable
-from wattmesh.telemetry.delivery import Report
+from wattmesh.telemetry.energy.delivery import Report
 
 COUNT = 300
 

@@ -14,7 +14,7 @@ from tests.agent.outboxes import _closed, fresh, opened
 from wattmesh.controller.agent.coarsen import Kept, coarser
 from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.errors import FixInput, InputInvalid, JournalUnavailable
-from wattmesh.telemetry.delivery import MOST_ROWS, Batch
+from wattmesh.telemetry.energy.delivery import MOST_ROWS, Batch
 from wattmesh.telemetry.readings import merged_quality
 
 __all__ = ["_closed"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.agent.ledgers import Controller, amounts
 from tests.agent.lives import Hardware
 from wattmesh.controller.agent.outbox import Outbox
-from wattmesh.telemetry.delivery import Batch
+from wattmesh.telemetry.energy.delivery import Batch
 
 MOST_STATEMENTS = 75
 

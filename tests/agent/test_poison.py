@@ -11,14 +11,14 @@ from tests.agent.ledgers import SLOT, T0, counter, row
 from tests.agent.test_api import READINGS, look, report, settings
 from tests.api import facts
 from tests.api.conftest import Served, open_folder, served_on_each
-from wattmesh.controller import fleet
-from wattmesh.controller.api import agents
-from wattmesh.controller.duties import FleetDuty
-from wattmesh.controller.journal.tables import NODES
-from wattmesh.controller.status import status
+from wattmesh.controller.api.handlers import agents
+from wattmesh.controller.cycle import fleet
+from wattmesh.controller.daemon.loop_bodies import FleetDuty
+from wattmesh.controller.journal.database.tables import NODES
+from wattmesh.controller.status.status import status
 from wattmesh.reconfig.ranges import MOST_COUNTED
-from wattmesh.telemetry.delivery import Batch, Report
 from wattmesh.telemetry.desired import Applied, GpuControl
+from wattmesh.telemetry.energy.delivery import Batch, Report
 
 __all__ = ["open_folder", "served_on_each", "settings"]
 

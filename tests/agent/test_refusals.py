@@ -19,12 +19,12 @@ from wattmesh.controller.agent.link import Link
 from wattmesh.controller.agent.metrics import AgentMetrics
 from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.controller.agent.refusals import KeptBack
-from wattmesh.controller.loops import Clock
-from wattmesh.controller.status import status
-from wattmesh.telemetry.delivery import MOST_ROWS, Batch
-from wattmesh.telemetry.exporter import DeviceExporter
-from wattmesh.telemetry.ledger import EnergyRow
-from wattmesh.telemetry.sampler import Sample
+from wattmesh.controller.process.loops import Clock
+from wattmesh.controller.status.status import status
+from wattmesh.telemetry.energy.delivery import MOST_ROWS, Batch
+from wattmesh.telemetry.energy.exporter import DeviceExporter
+from wattmesh.telemetry.energy.ledger import EnergyRow
+from wattmesh.telemetry.energy.sampler import Sample
 
 __all__ = ["_closed", "open_folder", "served", "settings"]
 

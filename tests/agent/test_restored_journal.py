@@ -14,7 +14,7 @@ from typing import Any
 from tests.agent.test_clock_path import SLOW_MHZ, Site, site
 from tests.daemon.process import DaemonProcess, daemon
 from tests.daemon.waiting import wait_for
-from wattmesh.controller.journal.identity import APART
+from wattmesh.controller.journal.database.identity import APART
 
 RULES = Path(__file__).parents[2] / "integrations/prometheus/rules/agent.yml"
 FILES = ("journal.db", "journal.db-wal", "journal.db-shm")

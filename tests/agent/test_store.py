@@ -13,16 +13,16 @@ from sqlalchemy import update
 
 from tests.agent.ledgers import SLOT, T0, amounts, counter, row
 from tests.migrated import migrate
-from wattmesh.controller.api.agents import laid
-from wattmesh.controller.fleet import controls, gpus_read, own_gpus_read, sample
+from wattmesh.controller.api.handlers.agents import laid
+from wattmesh.controller.cycle.fleet import controls, gpus_read, own_gpus_read, sample
+from wattmesh.controller.journal.database.tables import NODES
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.nodes import NodeRow
-from wattmesh.controller.journal.tables import NODES
+from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.errors import InputInvalid
-from wattmesh.telemetry.delivery import Batch, Report
 from wattmesh.telemetry.desired import Applied, GpuControl
-from wattmesh.telemetry.ledger import EnergyRow, SlotGrid
-from wattmesh.telemetry.sampler import Sample
+from wattmesh.telemetry.energy.delivery import Batch, Report
+from wattmesh.telemetry.energy.ledger import EnergyRow, SlotGrid
+from wattmesh.telemetry.energy.sampler import Sample
 
 
 @pytest.fixture

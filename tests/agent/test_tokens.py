@@ -20,7 +20,7 @@ from wattmesh.controller.agent.link import Link
 from wattmesh.controller.agent.relay import Relay
 from wattmesh.controller.api import speaking
 from wattmesh.controller.cli.main import main
-from wattmesh.controller.journal.tokens import MOST_VALID
+from wattmesh.controller.journal.nodes.tokens import MOST_VALID
 from wattmesh.reconfig.switch import SwitchState
 
 __all__ = ["open_folder", "served_on_each", "settings"]
@@ -179,7 +179,7 @@ def test_without_the_scope_a_stolen_token_would_end_any_run(
     one, two = made(site, "n1"), made(site, "n2")
     registered = ask(remote, one, "POST", f"{RUN}/register", facts.register(), uid=ALICE)
     assert registered.status == 200
-    monkeypatch.setattr(speaking, "check", lambda desk, call: None)
+    monkeypatch.setattr(speaking, "check", lambda context, call: None)
     finish = facts.finish(reason="stolen")
     assert ask(remote, two, "POST", f"{RUN}/finish", finish, uid=ALICE).status == 200
 

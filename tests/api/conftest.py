@@ -15,13 +15,13 @@ from tests.api.stranger import GROUP
 from tests.daemon.clocks import SteppedClock
 from tests.daemon.process import Answer, ask
 from tests.migrated import empty_journal, migrate
-from wattmesh.controller.api.desk import Desk
+from wattmesh.controller.api.request_context import RequestContext
 from wattmesh.controller.api.server import ApiServer
-from wattmesh.controller.api.sockets import listen
-from wattmesh.controller.bell import Bell
+from wattmesh.controller.api.transport.sockets import listen
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs import RunPlan
-from wattmesh.controller.loops import Loop
+from wattmesh.controller.journal.runs.run_store import RunPlan
+from wattmesh.controller.process.change_signal import ChangeSignal
+from wattmesh.controller.process.loops import Loop
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.read import Settings, parse
 from wattmesh.reconfig import catalogue_file
@@ -34,7 +34,7 @@ class Served:
     folder: Path
     journal: Journal
     pulse: Pulse
-    bell: Bell
+    changes: ChangeSignal
     clock: SteppedClock
     cycle: Loop
 
@@ -85,22 +85,24 @@ def serving(folder: Path, settings: Settings) -> Iterator[Served]:
     journal = Journal.open(settings.journal.url)
     pulse = Pulse(clock=clock.clock, settings=settings, started_s=clock.monotonic_s)
     pulse.epoch = journal.leadership.acquire("test", 60.0)
-    bell = Bell()
+    changes = ChangeSignal()
     cycle = Loop("cycle", 5.0, lambda: None, clock.clock)
     pulse.loops["cycle"] = lambda: cycle.state
     catalogue = catalogue_file.load(folder / "catalogue.toml")
-    desk = Desk(
+    context = RequestContext(
         journal=journal,
         pulse=pulse,
-        bell=bell,
+        changes=changes,
         plan_for=lambda name: RunPlan(
             catalogue=catalogue, deadline_after_s=5000.0, named=name == "llama-8b"
         ),
         wake=cycle.wake,
     )
-    server = ApiServer(desk, listen(settings.api.socket, GROUP))
+    server = ApiServer(context, listen(settings.api.socket, GROUP))
     server.start()
-    yield Served(folder=folder, journal=journal, pulse=pulse, bell=bell, clock=clock, cycle=cycle)
+    yield Served(
+        folder=folder, journal=journal, pulse=pulse, changes=changes, clock=clock, cycle=cycle
+    )
     assert server.stop()
     journal.close()
 

@@ -12,9 +12,9 @@ from tests.api import facts
 from tests.api.conftest import Served
 from tests.api.raw import answer, post
 from tests.daemon.waiting import wait_for
-from wattmesh.controller.api import peers
 from wattmesh.controller.api.app import CALLS
 from wattmesh.controller.api.calls import BODY_LIMIT_BYTES
+from wattmesh.controller.api.transport import peers
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from tests.api.conftest import Served
 from tests.api.stranger import as_stranger, needs_root
 from tests.api.test_operators import set_mode
 from tests.cycle.test_caps import node
-from wattmesh.controller.cap.capping import apply
-from wattmesh.controller.cap.metrics import cap_metrics
-from wattmesh.controller.cycle import CycleReport
+from wattmesh.controller.cycle.capping import apply
+from wattmesh.controller.cycle.cycle import CycleReport
+from wattmesh.controller.metrics.caps import cap_metrics
 from wattmesh.controller.pulse import Turned
 from wattmesh.policies.decision import CarbonView, Mode, Observation
 

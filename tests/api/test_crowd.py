@@ -21,9 +21,9 @@ from tests.api.stranger import GROUP, STRANGER, as_stranger, needs_root
 from tests.cycle.build import acting
 from tests.daemon.process import Answer
 from tests.daemon.waiting import wait_for
-from wattmesh.controller.api import peers
-from wattmesh.controller.cycle import Cycle
-from wattmesh.controller.journal.tables import RUNS
+from wattmesh.controller.api.transport import peers
+from wattmesh.controller.cycle.cycle import Cycle
+from wattmesh.controller.journal.database.tables import RUNS
 
 RUN = f"/v1/runs/{facts.RUN}"
 LOST_S = 7 * 86_400.0

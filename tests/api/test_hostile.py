@@ -12,7 +12,7 @@ from tests.api import facts
 from tests.api.conftest import Served
 from tests.api.raw import answer, post
 from tests.api.test_jobs import put_order
-from wattmesh.controller.journal.tables import RUNS, SWITCHES, TRANSITIONS
+from wattmesh.controller.journal.database.tables import RUNS, SWITCHES, TRANSITIONS
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import SwitchState
 

@@ -10,9 +10,9 @@ from sqlalchemy import update
 from tests.api import facts
 from tests.api.conftest import Served
 from tests.cycle.build import acting
-from wattmesh.controller.cycle import Cycle
-from wattmesh.controller.isolation import Isolation
-from wattmesh.controller.journal.tables import RUNS
+from wattmesh.controller.cycle.cycle import Cycle
+from wattmesh.controller.cycle.isolation import Isolation
+from wattmesh.controller.journal.database.tables import RUNS
 from wattmesh.policies.isolation import UNDECIDABLE
 from wattmesh.reconfig import ranges
 

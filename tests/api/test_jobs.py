@@ -12,7 +12,7 @@ from tests.api.conftest import Served
 from tests.api.stranger import STRANGER, as_stranger, needs_root
 from tests.daemon.process import Answer, ask
 from tests.journal import build
-from wattmesh.controller.api import jobs
+from wattmesh.controller.api.handlers import jobs
 from wattmesh.reconfig.switch import SwitchState
 
 RUN = f"/v1/runs/{facts.RUN}"

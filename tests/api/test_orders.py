@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tests.api import facts
 from tests.api.conftest import Served
 from tests.api.test_jobs import put_order
-from wattmesh.controller.journal import identity
+from wattmesh.controller.journal.database import identity
 from wattmesh.reconfig.wire import Orders
 
 TARGET = f"/v1/runs/{facts.RUN}/order"
@@ -51,7 +51,7 @@ def test_a_waiting_run_hears_of_an_order_at_once(served: Served) -> None:
             assert served.get("/v1/status").status == 200
         put_order(served)
         began = time.monotonic()
-        served.bell.ring()
+        served.changes.ring()
         plans = [each.result(30).body["order"]["plan"] for each in waiting]
     assert plans == ["plan-1"] * 20
     assert time.monotonic() - began < 45
@@ -86,7 +86,7 @@ def test_no_order_is_answered_from_memory_until_the_bell_rings(served: Served) -
     assert served.get(TARGET).body["order"] is None
     put_order(served)
     assert served.get(TARGET).body["order"] is None
-    served.bell.ring()
+    served.changes.ring()
     assert served.get(TARGET).body["order"]["plan"] == "plan-1"
 
 

@@ -7,12 +7,12 @@ import pytest
 from tests.api.conftest import Served
 from tests.api.stranger import as_stranger, needs_root
 from tests.api.test_reading import SIGNAL, carbon
-from wattmesh.controller.books.period_roll import PeriodRoll
-from wattmesh.controller.books.periods import month_named
+from wattmesh.controller.accounting.periods import month_named
 from wattmesh.controller.cli.main import main
-from wattmesh.controller.journal.budgets import ClosedRow
+from wattmesh.controller.daemon.period_roll import PeriodRoll
+from wattmesh.controller.journal.energy.budgets import ClosedRow
 from wattmesh.controller.settings.model import BudgetSection
-from wattmesh.telemetry.ledger import EnergyRow
+from wattmesh.telemetry.energy.ledger import EnergyRow
 
 REPLAN = "/v1/budget/cluster/replan"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.stranger import GROUP
-from wattmesh.controller.api.sockets import AddressTaken, listen
+from wattmesh.controller.api.transport.sockets import AddressTaken, listen
 from wattmesh.errors import FixInput
 
 

@@ -9,8 +9,8 @@ from torch.distributed import checkpoint as dcp
 
 from tests.docs.blocks import block, filled
 from wattmesh.reconfig.layout import Layout, Ranks
-from wattmesh.reconfig.state import State
-from wattmesh.reconfig.tensors import name_all
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import name_all
 
 PAGE = "docs/attach.md"
 SHORT = "Attach a training job"

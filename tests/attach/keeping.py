@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from wattmesh.reconfig.checkpoint import facts_of, header_of, load, save
-from wattmesh.reconfig.digest import logical_digest
-from wattmesh.reconfig.folder import RunFolder
+from wattmesh.reconfig.checkpoint.checkpoint import facts_of, header_of, load, save
+from wattmesh.reconfig.checkpoint.digest import logical_digest
+from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.state import Position, State
-from wattmesh.reconfig.tensors import name_all, name_to_fill
+from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import name_all, name_to_fill
 
 
 def digest_of(state: State) -> str:

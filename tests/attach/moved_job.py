@@ -21,14 +21,15 @@ from torch.distributed.tensor.parallel import (
 )
 
 from wattmesh.errors import CallHuman
-from wattmesh.reconfig import group
-from wattmesh.reconfig.board import Board
-from wattmesh.reconfig.checkpoint import facts_of, header_of, load, save
-from wattmesh.reconfig.digest import local_digest, logical_digest
-from wattmesh.reconfig.folder import RunFolder
+from wattmesh.reconfig.checkpoint.checkpoint import facts_of, header_of, load, save
+from wattmesh.reconfig.checkpoint.digest import local_digest, logical_digest
+from wattmesh.reconfig.launch import group
+from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.layout import Layout, Ranks
-from wattmesh.reconfig.state import Position, State
-from wattmesh.reconfig.tensors import name_all, name_to_fill
+from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import name_all, name_to_fill
 
 LAYERS, WIDTH = 2, 6
 LAYOUTS = (
@@ -52,15 +53,15 @@ class Block(nn.Module):
 def main() -> int:
     """Run it."""
     torch.set_num_threads(1)
-    board = Board.connect(30.0)
-    ranks = Ranks(participants=tuple(range(board.launched)), global_rank=board.rank)
+    launch_store = LaunchStore.connect(30.0)
+    ranks = Ranks(participants=tuple(range(launch_store.launched)), global_rank=launch_store.rank)
     folder = RunFolder(Path(os.environ["OUT"]) / "ck")
-    if board.rank == 0:
+    if launch_store.rank == 0:
         folder.path.mkdir()
-    group.begin(board, 1, ranks, device="cpu", timeout_s=60.0)
+    group.begin(launch_store, 1, ranks, device="cpu", timeout_s=60.0)
     said: dict[str, Any] = {"layouts": [], "sabotage": {}}
     for step, layout in enumerate(LAYOUTS):
-        state = build(layout, board.rank, seed=step)
+        state = build(layout, launch_store.rank, seed=step)
         if not step:
             train(state)
         else:
@@ -75,8 +76,8 @@ def main() -> int:
             digest="",
         )
         save(folder, name_all(state), state, header, lambda: None)
-    said["sabotage"] = sabotage(state, board.rank)
-    if board.rank == 0:
+    said["sabotage"] = sabotage(state, launch_store.rank)
+    if launch_store.rank == 0:
         Path(os.environ["OUT"], "said.json").write_text(json.dumps(said))
     group.end()
     return 0

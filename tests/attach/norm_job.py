@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from wattmesh.reconfig.hook.session import attach
 from wattmesh.reconfig.layout import Layout, Ranks
-from wattmesh.reconfig.session import attach
-from wattmesh.reconfig.state import State
+from wattmesh.reconfig.state.state import State
 
 STEPS = 6
 

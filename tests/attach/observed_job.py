@@ -14,10 +14,10 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
-from wattmesh.reconfig import probing
+from wattmesh.reconfig.hook.session import attach
 from wattmesh.reconfig.layout import Layout, Ranks
-from wattmesh.reconfig.session import attach
-from wattmesh.reconfig.state import State
+from wattmesh.reconfig.probe import probing
+from wattmesh.reconfig.state.state import State
 
 STEPS = 4
 KIND = os.environ.get("KIND", "")

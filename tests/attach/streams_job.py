@@ -19,10 +19,10 @@ import torch.distributed as dist
 from torch import nn
 
 from wattmesh.reconfig.equivalence.script import Script, Turn
+from wattmesh.reconfig.hook.session import attach
 from wattmesh.reconfig.layout import Layout, Ranks
-from wattmesh.reconfig.session import attach
-from wattmesh.reconfig.shares import data_rank
-from wattmesh.reconfig.state import State
+from wattmesh.reconfig.state.per_data_rank import data_rank
+from wattmesh.reconfig.state.state import State
 
 WIDTH = 16
 SAMPLES = 8

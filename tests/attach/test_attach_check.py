@@ -18,10 +18,10 @@ from tests.attach import checked
 from tests.docs.blocks import block
 from tests.hook.harness import Zygote
 from wattmesh.controller.attach_check.judge import Seen, judge, worst
-from wattmesh.controller.cli.findings import Verdict
+from wattmesh.controller.cli.doctor.findings import Verdict
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.attach_check.place import VARIABLE, Place
-from wattmesh.reconfig.attach_check.walker import folder_of
+from wattmesh.reconfig.hook.attach_check.place import VARIABLE, Place
+from wattmesh.reconfig.hook.attach_check.walker import folder_of
 from wattmesh.reconfig.layout import Layout
 
 LAYOUTS = (Layout(dp_shard=2), Layout(tp=2), Layout())

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from wattmesh.controller.attach_check.judge import Seen, judge
 from wattmesh.controller.attach_check.run import Asked, hear
-from wattmesh.controller.cli.findings import Verdict
+from wattmesh.controller.cli.doctor.findings import Verdict
 from wattmesh.controller.cli.main import main
-from wattmesh.controller.demo.process import Children
+from wattmesh.controller.process.children import Children
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.attach_check.place import Attached, Place, SaveStep
+from wattmesh.reconfig.hook.attach_check.place import Attached, Place, SaveStep
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Finish, Message, Progress, Transition

@@ -9,10 +9,10 @@ from torch import nn
 
 from tests.attach.keeping import digest_of, through_a_checkpoint
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.state import State
-from wattmesh.reconfig.tensors import name_all
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import name_all
 from wattmesh.reconfig.universal.folder import open_checkpoint
-from wattmesh.reconfig.universal.names import HOOK
+from wattmesh.reconfig.universal.index.names import HOOK
 
 
 def test_averages_move_with_their_parameters(moved: dict[str, Any]) -> None:

@@ -16,10 +16,10 @@ from tests.attach.test_optimizers import Stepper
 from tests.hook.daemon import FakeDaemon
 from tests.hook.harness import Zygote
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.carried import problem
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.state import State
-from wattmesh.reconfig.tensors import name_all
+from wattmesh.reconfig.state.carried import problem
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import name_all
 
 DP2 = Layout(dp_replicate=2)
 

@@ -7,11 +7,11 @@ import pytest
 from tests.attach.running import UserRun
 from tests.hook.harness import Zygote, worst_difference
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.checkpoint import header_of
+from wattmesh.reconfig.checkpoint.checkpoint import header_of
+from wattmesh.reconfig.hook.start import Wanted, layout_of
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.shares import data_rank, give_back
-from wattmesh.reconfig.start import Wanted, layout_of
-from wattmesh.reconfig.state import Position
+from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.state.per_data_rank import data_rank, give_back
 
 DP2, DP2_TP2, TP2 = {"dp_shard": 2}, {"dp_shard": 2, "tp": 2}, {"tp": 2}
 

@@ -10,8 +10,8 @@ from torch import nn
 
 from tests.attach.keeping import digest_of, through_a_checkpoint
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.state import State
-from wattmesh.reconfig.tensors import name_all
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import name_all
 from wattmesh.reconfig.universal.against import matches_memory
 from wattmesh.reconfig.universal.folder import open_checkpoint
 

@@ -15,16 +15,17 @@ from tests.attach.keeping import digest_of
 from tests.attach.running import UserRun
 from tests.hook.harness import Zygote, worst_difference
 from wattmesh.errors import CheckpointDamaged
-from wattmesh.reconfig import foreign
-from wattmesh.reconfig.checkpoint import Header, header_of, load
-from wattmesh.reconfig.folder import RunFolder
-from wattmesh.reconfig.foreign import Written
-from wattmesh.reconfig.in_step import CheckpointNotSaved
+from wattmesh.reconfig.checkpoint import foreign
+from wattmesh.reconfig.checkpoint.checkpoint import Header, header_of, load
+from wattmesh.reconfig.checkpoint.foreign import Written
+from wattmesh.reconfig.checkpoint.own_saves import OwnSaves
+from wattmesh.reconfig.hook.start import newest_whole
+from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.launch.in_step import CheckpointNotSaved
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.own_saves import OwnSaves
-from wattmesh.reconfig.start import newest_whole
-from wattmesh.reconfig.state import Position, State
-from wattmesh.reconfig.tensors import name_all, name_to_fill
+from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import name_all, name_to_fill
 from wattmesh.reconfig.universal.folder import Kind, read_manifest
 from wattmesh.reconfig.universal.record import VERIFIED
 

@@ -14,10 +14,10 @@ from torch import nn
 
 from tests.attach.keeping import digest_of, through_a_checkpoint
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.carried import buffers_of, check_buffers, problem
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.state import State
-from wattmesh.reconfig.tensors import name_all
+from wattmesh.reconfig.state.carried import buffers_of, check_buffers, problem
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import name_all
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.attach.running import UserRun
 from tests.hook.harness import Zygote, worst_difference
-from wattmesh.reconfig.reached import Reached, read
+from wattmesh.reconfig.client.reached import Reached, read
 
 
 def test_every_step_is_logged_once_and_steps_done_again_are_flagged(

@@ -24,10 +24,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from wattmesh.reconfig import carried, optimizers
+from wattmesh.reconfig.hook.session import attach
 from wattmesh.reconfig.layout import Layout, Ranks
-from wattmesh.reconfig.session import attach
-from wattmesh.reconfig.state import State
+from wattmesh.reconfig.state import carried, optimizers
+from wattmesh.reconfig.state.state import State
 
 CALLBACK, NOISY, COUNTING, HOOKED = range(4)
 

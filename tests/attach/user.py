@@ -31,10 +31,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from tests.attach.writer import Writer
 from wattmesh.reconfig.equivalence.script import Script, Turn
+from wattmesh.reconfig.hook.session import Session, attach
 from wattmesh.reconfig.layout import Layout, Ranks
-from wattmesh.reconfig.session import Session, attach
-from wattmesh.reconfig.shares import data_rank
-from wattmesh.reconfig.state import State
+from wattmesh.reconfig.state.per_data_rank import data_rank
+from wattmesh.reconfig.state.state import State
 
 WIDTH = 8
 BATCH = 8

@@ -9,9 +9,9 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from wattmesh.reconfig.foreign import Written
-from wattmesh.reconfig.state import State
-from wattmesh.reconfig.tensors import name_all
+from wattmesh.reconfig.checkpoint.foreign import Written
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import name_all
 
 PATIENCE_S = 30.0
 

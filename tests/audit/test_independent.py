@@ -14,7 +14,7 @@ import pytest
 from tests.audit import independent
 from tests.books import story
 from tests.books.site import SIGNAL, Site, Sites
-from wattmesh.controller.books.audit import audit
+from wattmesh.controller.accounting.audit import audit
 from wattmesh.controller.views import as_json
 
 Twin = Callable[[dict[str, Any]], None]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.accounts.test_report import HOUR, SITE, START, booked, month
 from tests.audit import independent_report
-from wattmesh.controller.books.audit import audit
+from wattmesh.controller.accounting.audit import audit
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.views import as_json
 from wattmesh.reconfig.wire import Finish

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from tests.books.site import T0, Site, moment
-from wattmesh.telemetry.ledger import SlotGrid
+from wattmesh.telemetry.energy.ledger import SlotGrid
 
 ZONES = ("UTC", "Atlantic/Azores", "America/St_Johns")
 """In two of them a day begins within the first hours of a world, in one not at a full hour."""

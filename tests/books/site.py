@@ -14,10 +14,10 @@ from typing import Any
 
 from tests.books.world import Span, Stay, World
 from tests.migrated import empty_journal
-from wattmesh.controller.books.accounts import Accounts
-from wattmesh.controller.books.saving import Saving, run_saving
+from wattmesh.controller.accounting.accounts import Accounts
+from wattmesh.controller.accounting.saving import Saving, run_saving
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs import RunPlan, RunRow
+from wattmesh.controller.journal.runs.run_store import RunPlan, RunRow
 from wattmesh.reconfig.catalogue import (
     Catalogue,
     Equivalence,
@@ -31,7 +31,7 @@ from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Finish, Order, Progress, Register, Transition
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
-from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow, SlotGrid
+from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow, SlotGrid
 from wattmesh.telemetry.readings import Quality
 
 T0 = datetime(2026, 11, 20, 0, tzinfo=UTC)

@@ -6,7 +6,7 @@ from typing import Any
 from tests.books.site import Sight, Site, Sites, Told, moment
 from tests.books.world import Stay, Way, World
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.telemetry.ledger import EnergyRow
+from wattmesh.telemetry.energy.ledger import EnergyRow
 
 GPUS = ("g0", "g1", "g2", "g3")
 SLOT_S = 300

@@ -11,15 +11,15 @@ from tests.accounts.test_spending import Limit
 from tests.books import story
 from tests.books.site import SIGNAL, Sight, Site, Sites, moment
 from tests.books.world import Stay, World
-from wattmesh.controller.api.deliveries import read_delivery
-from wattmesh.controller.books.budget import budget
-from wattmesh.controller.books.spending import PeriodLine, spending
-from wattmesh.controller.books.unread import Unread
-from wattmesh.controller.fleet import limits_w
-from wattmesh.telemetry.delivery import Report, live
-from wattmesh.telemetry.ledger import CounterBaseline, SlotGrid
+from wattmesh.controller.accounting.budget import budget
+from wattmesh.controller.accounting.spending import PeriodLine, spending
+from wattmesh.controller.accounting.unread import Unread
+from wattmesh.controller.api.handlers.deliveries import read_delivery
+from wattmesh.controller.cycle.fleet import limits_w
+from wattmesh.telemetry.energy.delivery import Report, live
+from wattmesh.telemetry.energy.ledger import CounterBaseline, SlotGrid
+from wattmesh.telemetry.energy.unobserved import Holding, Limits, rows
 from wattmesh.telemetry.readings import PowerReading, Quality
-from wattmesh.telemetry.unobserved import Holding, Limits, rows
 
 S = story.SLOT_S
 DARK = Sight(since=None)
@@ -329,7 +329,7 @@ def test_a_budget_that_sees_only_what_was_charged_is_caught(
     sites: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sabotaged twin: what nobody was charged for is nothing."""
-    path = "wattmesh.controller.books.budget_plans.unclaimed_spent"
+    path = "wattmesh.controller.accounting.budget_plans.unclaimed_spent"
     monkeypatch.setattr(path, lambda *_: {})
     _, line = lines_of(shared(sites, monkeypatch))
     assert (line.upper_g, line.urgency) == (0, "")

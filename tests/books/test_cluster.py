@@ -12,12 +12,12 @@ import pytest
 from tests.books import story
 from tests.books.site import Sight, Site, Sites, moment
 from tests.books.world import Stay, World
-from wattmesh.controller.books.audit import audit
-from wattmesh.controller.books.budget import BudgetView, budget
-from wattmesh.controller.fleet import holders
+from wattmesh.controller.accounting.audit import audit
+from wattmesh.controller.accounting.budget import BudgetView, budget
+from wattmesh.controller.cycle.fleet import holders
 from wattmesh.controller.views import as_json
-from wattmesh.telemetry.attribution import NodeView, attribute
 from wattmesh.telemetry.carbon import Signal
+from wattmesh.telemetry.energy.attribution import NodeView, attribute
 
 S = story.SLOT_S
 OTHER = Signal(provider="csv", zone="DE", factor="lifecycle", gas="CO2eq")
@@ -136,7 +136,7 @@ def test_given_back_gpus_that_are_forgotten_in_the_dark_are_caught(
     sites: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sabotaged twin: only what a sampler read of them is taken off."""
-    monkeypatch.setattr("wattmesh.controller.books.budget._given_back", lambda row: False)
+    monkeypatch.setattr("wattmesh.controller.accounting.budget._given_back", lambda row: False)
     low_ug, _, true_ug = in_the_dark(sites)
     assert low_ug > true_ug
 

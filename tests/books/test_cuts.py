@@ -17,14 +17,14 @@ from tests.books import story
 from tests.books.cuts import cut, recut
 from tests.books.site import SIGNAL, Sight, Site, Sites, moment
 from tests.books.world import Way
-from wattmesh.controller.api.agents import laid
-from wattmesh.controller.books.accounts import Accounts
-from wattmesh.controller.books.audit import audit
-from wattmesh.controller.books.saving import OVERLAP, Saving
-from wattmesh.controller.journal.ledger_slots import LedgerSlots
+from wattmesh.controller.accounting.accounts import Accounts
+from wattmesh.controller.accounting.audit import audit
+from wattmesh.controller.accounting.saving import OVERLAP, Saving
+from wattmesh.controller.api.handlers.agents import laid
+from wattmesh.controller.journal.energy.ledger_slots import LedgerSlots
 from wattmesh.controller.views import as_json
-from wattmesh.telemetry.delivery import Batch, Report
-from wattmesh.telemetry.ledger import CounterBaseline, SlotGrid
+from wattmesh.telemetry.energy.delivery import Batch, Report
+from wattmesh.telemetry.energy.ledger import CounterBaseline, SlotGrid
 
 S = story.SLOT_S
 PRICES = [*[207_700] * 6, *[333_100] * 74]

@@ -16,10 +16,10 @@ from tests.books.profile import ENOUGH, many, seen_first
 from tests.books.site import Sight, Sites, moment
 from tests.books.switched import Switched, judge_band, judge_parts, live
 from tests.books.untouched import Seen
-from wattmesh.controller.books import saving
-from wattmesh.controller.books.budget import budget
-from wattmesh.controller.books.unread import Unread
-from wattmesh.policies import baseline
+from wattmesh.controller.accounting import saving
+from wattmesh.controller.accounting.budget import budget
+from wattmesh.controller.accounting.unread import Unread
+from wattmesh.policies.accounting import baseline
 
 LIVES = st.one_of(
     switched.switched(), switched.switched(limits=False), switched.switched(dark=False)

@@ -9,8 +9,8 @@ import pytest
 from tests.books import story
 from tests.books.site import Sites, moment
 from tests.books.test_unclaimed import HOUR, WRONG_S, read_by
-from wattmesh.controller.books.budget import budget
-from wattmesh.telemetry.sampler import Sampler
+from wattmesh.controller.accounting.budget import budget
+from wattmesh.telemetry.energy.sampler import Sampler
 
 READ_S = 60
 

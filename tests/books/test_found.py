@@ -10,9 +10,9 @@ from tests.books import story
 from tests.books.site import Sight, Site, Sites, moment
 from tests.books.test_cluster import OTHER, added, two_signals
 from tests.books.world import Stay, World
-from wattmesh.controller.books.audit import audit
-from wattmesh.controller.books.budget import budget
-from wattmesh.controller.books.run_history import RunHistory
+from wattmesh.controller.accounting.audit import audit
+from wattmesh.controller.accounting.budget import budget
+from wattmesh.controller.accounting.run_history import RunHistory
 from wattmesh.reconfig.switch import SwitchState
 
 S = story.SLOT_S

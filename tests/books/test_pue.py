@@ -8,9 +8,9 @@ import pytest
 from tests.books import story
 from tests.books.site import SIGNAL, Sight, Site, Sites, moment
 from tests.books.test_cluster import OTHER
-from wattmesh.controller.books import saving
-from wattmesh.controller.books.budget import budget
-from wattmesh.controller.books.saving import SPLIT_PUES, Saving
+from wattmesh.controller.accounting import saving
+from wattmesh.controller.accounting.budget import budget
+from wattmesh.controller.accounting.saving import SPLIT_PUES, Saving
 
 S = story.SLOT_S
 

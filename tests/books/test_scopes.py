@@ -14,10 +14,10 @@ import pytest
 from tests.books import story
 from tests.books.site import Site, Sites, Told, moment
 from tests.books.world import Stay, World
-from wattmesh.controller.books.budget import RunBudget, budget
+from wattmesh.controller.accounting.budget import RunBudget, budget
 from wattmesh.reconfig.catalogue import Catalogue, PowerScope
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.telemetry.delivery import Report
+from wattmesh.telemetry.energy.delivery import Report
 
 S = story.SLOT_S
 HOST_W = 611

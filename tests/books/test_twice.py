@@ -8,8 +8,8 @@ import pytest
 from tests.books import story
 from tests.books.site import Sites, moment
 from tests.books.test_unclaimed import read_by
-from wattmesh.controller.books.budget import budget
-from wattmesh.controller.journal import nodes
+from wattmesh.controller.accounting.budget import budget
+from wattmesh.controller.journal.nodes import node_store
 
 BOTH_S, END_S = 460, 620
 """Two read until here, in the middle of a slot; one alone until there."""
@@ -74,5 +74,5 @@ def test_what_two_book_is_caught(
     sites: Sites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sabotaged twin: whatever a node delivers is added."""
-    monkeypatch.setattr(nodes, "once", lambda _, __, ___, rows: rows)
+    monkeypatch.setattr(node_store, "once", lambda _, __, ___, rows: rows)
     assert booked_over_true(sites, tmp_path, "n1") > 1.5

@@ -11,17 +11,17 @@ from sqlalchemy import Connection
 from tests.books import story
 from tests.books.site import Site, Sites, moment
 from tests.books.world import Span, Stay, World
+from wattmesh.controller.accounting.budget import budget
+from wattmesh.controller.accounting.saving import UNKNOWN_GPUS, Saving
 from wattmesh.controller.agent.outbox import Outbox
-from wattmesh.controller.books.budget import budget
-from wattmesh.controller.books.saving import UNKNOWN_GPUS, Saving
-from wattmesh.controller.journal.coverage import extend
+from wattmesh.controller.journal.energy.coverage import extend
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.telemetry.attribution import Claim
-from wattmesh.telemetry.delivery import Report
-from wattmesh.telemetry.ledger import CounterBaseline
+from wattmesh.telemetry.energy.attribution import Claim
+from wattmesh.telemetry.energy.delivery import Report
+from wattmesh.telemetry.energy.ledger import CounterBaseline
+from wattmesh.telemetry.energy.sampler import Book, Sampler
 from wattmesh.telemetry.readings import PowerReading, Quality
-from wattmesh.telemetry.sampler import Book, Sampler
 
 S = story.SLOT_S
 NOW = 40 * S
@@ -80,7 +80,7 @@ def test_joules_of_nobody_that_are_forgotten_are_caught(
     sites: Sites, claimed: Callable[[Claims], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sabotaged twin: only what was booked to the run counts."""
-    monkeypatch.setattr("wattmesh.controller.books.saving.unclaimed_ug", lambda *_: {})
+    monkeypatch.setattr("wattmesh.controller.accounting.saving.unclaimed_ug", lambda *_: {})
     claimed(while_at_b("unattributed", ("g0",)))
     site = story.live(story.begun(sites, story.MOVED))
     site.price(NOW)
@@ -412,5 +412,5 @@ def test_one_span_for_whoever_reads_is_caught(
     ) -> None:
         extend(connection, [replace(each, since_us=0) for each in baselines], **more)
 
-    monkeypatch.setattr("wattmesh.controller.journal.nodes.extend", forgetful)
+    monkeypatch.setattr("wattmesh.controller.journal.nodes.node_store.extend", forgetful)
     assert gap(sites, tmp_path, ("n1", "n2"))["unobserved_s"] < 60

@@ -12,10 +12,10 @@ from tests.books.profile import ENOUGH, many, seen_first
 from tests.books.site import Sites
 from tests.books.untouched import Seen, Untouched, live, untouched
 from tests.books.world import Stay
-from wattmesh.controller.books import saving
-from wattmesh.controller.books.run_history import RunHistory
-from wattmesh.controller.books.saving import EARLIER_VERSION, Saving
-from wattmesh.controller.journal.tables import STAYS
+from wattmesh.controller.accounting import saving
+from wattmesh.controller.accounting.run_history import RunHistory
+from wattmesh.controller.accounting.saving import EARLIER_VERSION, Saving
+from wattmesh.controller.journal.database.tables import STAYS
 
 S = story.SLOT_S
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattmesh.integrations.carbon.believed import HIGHEST_G_PER_KWH, Judge, fault
+from wattmesh.integrations.carbon.reading.believed import HIGHEST_G_PER_KWH, Judge, fault
 
 T0 = datetime(2026, 11, 1, tzinfo=UTC)
 

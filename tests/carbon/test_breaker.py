@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattmesh.integrations.carbon.breaker import Breaker, BreakerState
+from wattmesh.integrations.carbon.reading.breaker import Breaker, BreakerState
 
 FAILURES, REST_S, MOST_S = 3, 10.0, 35.0
 Events = list[tuple[float, bool]]

@@ -12,7 +12,7 @@ from wattmesh.errors import InputInvalid, NoData, SourceUnavailable
 from wattmesh.integrations.carbon.csv_replay import CsvReplay
 from wattmesh.integrations.carbon.sources import SourceSettings, provider
 from wattmesh.telemetry.carbon import CarbonBatch, Provider
-from wattmesh.telemetry.ledger import SlotGrid
+from wattmesh.telemetry.energy.ledger import SlotGrid
 from wattmesh.telemetry.readings import Quality
 
 START = datetime(2023, 2, 1, tzinfo=UTC)

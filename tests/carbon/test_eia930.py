@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.carbon.one_answer import answering
 from wattmesh.errors import AuthFailed, InputInvalid, NoData, Transient, ZoneMismatch
 from wattmesh.integrations.carbon.eia930 import Eia930
-from wattmesh.integrations.carbon.fuel_mix import (
+from wattmesh.integrations.carbon.grid_server import Fault, GridServer
+from wattmesh.integrations.carbon.reading.fuel_mix import (
     DIRECT_G_PER_KWH,
     HIGHEST_FACTOR_G_PER_KWH,
     MATTERS,
@@ -20,8 +21,7 @@ from wattmesh.integrations.carbon.fuel_mix import (
     Mix,
     derived,
 )
-from wattmesh.integrations.carbon.grid_server import Fault, GridServer
-from wattmesh.integrations.carbon.http import JsonHttp, Patience
+from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
 from wattmesh.telemetry.carbon import Provider
 from wattmesh.telemetry.readings import Quality
 

@@ -20,10 +20,10 @@ from wattmesh.errors import (
     WattmeshError,
     ZoneMismatch,
 )
-from wattmesh.integrations.carbon.breaker import Breaker
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer, Measure
-from wattmesh.integrations.carbon.http import JsonHttp, Patience
+from wattmesh.integrations.carbon.reading.breaker import Breaker
+from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
 from wattmesh.telemetry.carbon import CarbonPoint, Provider, Signal
 from wattmesh.telemetry.readings import Quality
 

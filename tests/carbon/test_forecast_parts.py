@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from wattmesh.controller.journal.forecasts import PROFILE, Forecast
+from wattmesh.controller.journal.carbon.forecasts import PROFILE, Forecast
 from wattmesh.controller.signals.forecast_parts import earlier, model_of, parts_of
 from wattmesh.policies.decision import Rung
 from wattmesh.policies.forecast.predict import Predicted, predict, scored

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from wattmesh.controller.journal.forecasts import BLEND, PROFILE, Forecast
+from wattmesh.controller.cycle.observe import SignalFacts, carbon_view
+from wattmesh.controller.journal.carbon.forecasts import BLEND, PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.observe import SignalFacts, carbon_view
 from wattmesh.controller.signals.forecaster import Forecaster
 from wattmesh.policies.decision import IntensitySlot, Rung
 from wattmesh.telemetry.carbon import CarbonPoint, Series, Signal

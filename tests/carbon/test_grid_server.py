@@ -23,7 +23,6 @@ import pytest
 
 from tests.carbon.clock import Clock
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.carbon import trace
 from wattmesh.integrations.carbon.grid_server import (
     Fault,
     Grid,
@@ -32,6 +31,7 @@ from wattmesh.integrations.carbon.grid_server import (
     Service,
 )
 from wattmesh.integrations.carbon.grid_server.__main__ import _words, main, settings_lines
+from wattmesh.integrations.carbon.reading import trace
 
 HOUR = timedelta(hours=1)
 NOW = datetime(2026, 8, 25, 14, 10, tzinfo=UTC)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from wattmesh.errors import WattmeshError
 from wattmesh.integrations.carbon import electricity_maps_answers, watttime_answers
-from wattmesh.integrations.carbon.answers import Answer, classified
-from wattmesh.integrations.carbon.credentials import NONE
-from wattmesh.integrations.carbon.rows import Reading, batch
+from wattmesh.integrations.carbon.reading.answers import Answer, classified
+from wattmesh.integrations.carbon.reading.credentials import NONE
+from wattmesh.integrations.carbon.reading.rows import Reading, batch
 from wattmesh.telemetry.carbon import Signal
 
 NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)

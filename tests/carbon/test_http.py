@@ -24,12 +24,12 @@ from wattmesh.errors import (
     UnknownZone,
     WattmeshError,
 )
-from wattmesh.integrations.carbon.answers import Answer, Verdict, classified, retry_after_s
-from wattmesh.integrations.carbon.breaker import Breaker
-from wattmesh.integrations.carbon.credentials import MASK, NONE, Credentials
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
-from wattmesh.integrations.carbon.http import LONGEST_WAIT_S, JsonHttp, Patience
+from wattmesh.integrations.carbon.reading.answers import Answer, Verdict, classified, retry_after_s
+from wattmesh.integrations.carbon.reading.breaker import Breaker
+from wattmesh.integrations.carbon.reading.credentials import MASK, NONE, Credentials
+from wattmesh.integrations.carbon.reading.http import LONGEST_WAIT_S, JsonHttp, Patience
 from wattmesh.integrations.carbon.watttime import WattTime
 
 NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)

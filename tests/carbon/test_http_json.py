@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from tests.carbon.one_answer import Answering, answering
 from wattmesh.errors import AuthFailed, InputInvalid, NoData, SourceUnavailable, Transient
-from wattmesh.integrations.carbon.credentials import Credentials
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
-from wattmesh.integrations.carbon.http import JsonHttp, Patience
 from wattmesh.integrations.carbon.http_json import HttpJson
-from wattmesh.integrations.carbon.json_shape import (
+from wattmesh.integrations.carbon.reading.credentials import Credentials
+from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
+from wattmesh.integrations.carbon.reading.json_shape import (
     G_PER_KWH,
     Shape,
     at_path,

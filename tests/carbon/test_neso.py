@@ -11,10 +11,10 @@ import pytest
 from tests.carbon.asking import asked
 from tests.carbon.one_answer import answering
 from wattmesh.errors import InputInvalid, NoData, SourceUnavailable
-from wattmesh.integrations.carbon.breaker import Breaker
 from wattmesh.integrations.carbon.grid_server import Fault, Grid, GridServer, Ripening
-from wattmesh.integrations.carbon.http import JsonHttp, Patience
 from wattmesh.integrations.carbon.neso import FORM, HALF_HOUR, Neso
+from wattmesh.integrations.carbon.reading.breaker import Breaker
+from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
 from wattmesh.telemetry.carbon import CarbonPoint, Provider, Signal
 from wattmesh.telemetry.readings import Quality
 

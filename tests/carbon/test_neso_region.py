@@ -8,9 +8,9 @@ import pytest
 from tests.carbon.one_answer import answering
 from wattmesh.errors import InputInvalid, NoData, Transient, ZoneMismatch
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
-from wattmesh.integrations.carbon.http import JsonHttp, Patience
 from wattmesh.integrations.carbon.neso import Neso
 from wattmesh.integrations.carbon.neso_region import NesoRegion, is_region
+from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
 from wattmesh.telemetry.carbon import Provider
 from wattmesh.telemetry.readings import Quality
 

@@ -14,7 +14,7 @@ from wattmesh.controller.signals.poller import Poller
 from wattmesh.errors import AuthFailed, Transient
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
-from wattmesh.integrations.carbon.http import JsonHttp, Patience
+from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
 from wattmesh.integrations.carbon.watttime import WattTime
 from wattmesh.telemetry.carbon import Provider
 from wattmesh.telemetry.readings import Quality

@@ -9,20 +9,20 @@ import pytest
 
 from tests.daemon.clocks import SteppedClock
 from tests.migrated import empty_journal
-from wattmesh.controller.duties import REFUSED_AGAIN_S, PollDuty
+from wattmesh.controller.cycle.observe import SignalFacts, carbon_view
+from wattmesh.controller.daemon.loop_bodies import REFUSED_AGAIN_S, PollDuty
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.observe import SignalFacts, carbon_view
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.signals.forecaster import Forecaster
 from wattmesh.controller.signals.poller import HISTORY, Poller
 from wattmesh.errors import SourceUnavailable, ZoneMismatch
-from wattmesh.integrations.carbon.breaker import Breaker
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
-from wattmesh.integrations.carbon.http import JsonHttp, Patience
 from wattmesh.integrations.carbon.neso import Neso
 from wattmesh.integrations.carbon.neso_region import NesoRegion
+from wattmesh.integrations.carbon.reading.breaker import Breaker
+from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
 from wattmesh.policies.decision import Rung
 from wattmesh.telemetry.carbon import Provider
 from wattmesh.telemetry.readings import Quality

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattmesh.integrations.carbon.believed import fault
-from wattmesh.integrations.carbon.rows import (
+from wattmesh.integrations.carbon.reading.believed import fault
+from wattmesh.integrations.carbon.reading.rows import (
     Reading,
     Row,
     batch,

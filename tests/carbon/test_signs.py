@@ -10,17 +10,17 @@ import pytest
 
 from tests.daemon.clocks import T0, SteppedClock
 from tests.migrated import empty_journal
-from wattmesh.controller.figures import FigureReader
-from wattmesh.controller.journal.forecasts import PROFILE, Forecast
+from wattmesh.controller.cycle.observe import SignalFacts
+from wattmesh.controller.journal.carbon.forecasts import PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.loops import Loop
-from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.metrics.figures import FigureReader
+from wattmesh.controller.metrics.signals import carbon_metrics
+from wattmesh.controller.process.loops import Loop
 from wattmesh.controller.pulse import Pulse, Signals
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.signals.lines import carbon_line, forecast_view, skill_lines
-from wattmesh.controller.signals.metrics import carbon_metrics
-from wattmesh.controller.status import last_known
-from wattmesh.controller.trouble import FIRST_ANSWER_S, troubles
+from wattmesh.controller.status.status import last_known
+from wattmesh.controller.status.trouble import FIRST_ANSWER_S, troubles
 from wattmesh.controller.views import CarbonLine
 from wattmesh.policies.decision import IntensitySlot, Rung
 from wattmesh.policies.forecast.skill import Outcome, Skill, Source

@@ -10,8 +10,8 @@ from tests.docs.blocks import block
 from wattmesh.controller.settings.carbon import CarbonSourceSection
 from wattmesh.controller.settings.read import parse
 from wattmesh.errors import InputInvalid, SettingsInvalid
-from wattmesh.integrations.carbon.fuel_mix import DIRECT_G_PER_KWH, STORAGE
 from wattmesh.integrations.carbon.providers import PROVIDERS, readers
+from wattmesh.integrations.carbon.reading.fuel_mix import DIRECT_G_PER_KWH, STORAGE
 from wattmesh.integrations.carbon.sources import SourceSettings, provider, read_secret
 
 NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)

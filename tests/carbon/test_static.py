@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from wattmesh.controller.cycle.observe import SignalFacts
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.observe import SignalFacts
 from wattmesh.controller.signals.lines import carbon_line
 from wattmesh.controller.signals.poller import Poller
 from wattmesh.errors import InputInvalid

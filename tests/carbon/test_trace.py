@@ -9,7 +9,7 @@ import pytest
 from wattmesh.controller import demo
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.csv_replay import CsvReplay
-from wattmesh.integrations.carbon.trace import load
+from wattmesh.integrations.carbon.reading.trace import load
 
 HEADER = "zone,timestamp_utc,carbon_intensity_gco2eq_per_kwh,kind,emission_factor_type"
 LINES = [

@@ -19,10 +19,10 @@ from wattmesh.errors import (
     WattmeshError,
     ZoneMismatch,
 )
-from wattmesh.integrations.carbon.answers import Answer
-from wattmesh.integrations.carbon.breaker import Breaker
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer, Measure
-from wattmesh.integrations.carbon.http import JsonHttp, Patience
+from wattmesh.integrations.carbon.reading.answers import Answer
+from wattmesh.integrations.carbon.reading.breaker import Breaker
+from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
 from wattmesh.integrations.carbon.watttime import WattTime
 from wattmesh.integrations.carbon.watttime_answers import (
     G_PER_KWH,

@@ -5,13 +5,13 @@ from typing import Any
 
 from tests.cli import facts
 from tests.cli.test_screens import plain
-from wattmesh.controller.api.flagged import audit_json
-from wattmesh.controller.books.accounts import ACTUAL, BASELINE
-from wattmesh.controller.books.audit import Audit
-from wattmesh.controller.books.budget import BudgetView, ClusterLine, RunBudget, SavedLine
-from wattmesh.controller.books.spending import BurnLine, PeriodLine, SignalGrams
-from wattmesh.controller.cli import audit_screen, budget_screen
-from wattmesh.controller.journal.ledger import EmissionRow
+from wattmesh.controller.accounting.accounts import ACTUAL, BASELINE
+from wattmesh.controller.accounting.audit import Audit
+from wattmesh.controller.accounting.budget import BudgetView, ClusterLine, RunBudget, SavedLine
+from wattmesh.controller.accounting.spending import BurnLine, PeriodLine, SignalGrams
+from wattmesh.controller.api.handlers.flagged import audit_json
+from wattmesh.controller.cli.accounting import audit_screen, budget_screen
+from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.controller.views import as_json
 
 SIGNAL = "neso:GB:average:direct:CO2"

@@ -10,8 +10,8 @@ import pytest
 
 from tests.cli.answering import answering
 from tests.cli.facts import HOUR_BEGINS, forecast
-from wattmesh.controller.cli import carbon, carbon_screen
-from wattmesh.controller.cli.carbon_providers import NEXT
+from wattmesh.controller.cli.carbon import carbon, carbon_screen
+from wattmesh.controller.cli.carbon.carbon_providers import NEXT
 from wattmesh.controller.cli.main import main
 from wattmesh.errors import SourceRefused, SourceUnavailable
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer

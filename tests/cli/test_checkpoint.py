@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.universal import foreign
-from wattmesh.controller.cli import checkpoint_screen as screen
 from wattmesh.controller.cli import progress
+from wattmesh.controller.cli.checkpoint import checkpoint_screen as screen
 from wattmesh.controller.cli.main import main
-from wattmesh.reconfig.universal.physical import write_physical
+from wattmesh.reconfig.universal.convert.physical import write_physical
+from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.verify import Result
-from wattmesh.reconfig.universal.virtual import write_virtual
 
 
 @pytest.fixture

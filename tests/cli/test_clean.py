@@ -7,10 +7,10 @@ import sys
 import pytest
 from rich.text import Text
 
-from wattmesh.controller.cli.checkpoint_screen import facts_lines
+from wattmesh.controller.cli.checkpoint.checkpoint_screen import facts_lines
 from wattmesh.controller.cli.output import cleaned, print_json, print_lines, styled
 from wattmesh.controller.cli.tables import Column, table
-from wattmesh.controller.life import CleanFormatter
+from wattmesh.controller.process.life import CleanFormatter
 
 EVIL = "a\x1b[31m\x9b2J\u202e\u2066\ud800\x07b"
 FORGED = "name\n! all is lost"

@@ -9,8 +9,8 @@ import pytest
 
 from tests.cli.test_screens import plain
 from tests.policies.build import PAIR, A, B, catalogue, point
-from wattmesh.controller.cli.configs_json import catalogue_json, shown_json
-from wattmesh.controller.cli.configs_screen import details, listing
+from wattmesh.controller.cli.configs.configs_json import catalogue_json, shown_json
+from wattmesh.controller.cli.configs.configs_screen import details, listing
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cli.output import PIPE_WIDTH
 from wattmesh.reconfig import catalogue_file

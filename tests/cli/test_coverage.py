@@ -7,15 +7,16 @@ from tests.cli.test_budget import run, view
 from tests.cli.test_screens import plain
 from tests.daemon.clocks import SteppedClock
 from tests.telemetry.world import World
-from wattmesh.controller.cli import budget_screen, status_screen
-from wattmesh.controller.fleet import GpusRead
+from wattmesh.controller.cli.accounting import budget_screen
+from wattmesh.controller.cli.runs import status_screen
+from wattmesh.controller.cycle.fleet import GpusRead
 from wattmesh.controller.pulse import Pulse, Sampled
 from wattmesh.controller.settings.read import Settings
-from wattmesh.controller.status import power_line
-from wattmesh.controller.trouble import troubles
+from wattmesh.controller.status.status import power_line
+from wattmesh.controller.status.trouble import troubles
 from wattmesh.controller.views import StatusView
+from wattmesh.telemetry.energy.sampler import Sample
 from wattmesh.telemetry.readings import Component, component_of
-from wattmesh.telemetry.sampler import Sample
 
 
 def power_words(**changes: object) -> str:

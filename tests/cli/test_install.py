@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from wattmesh.controller.cli import install
 from wattmesh.controller.cli.main import main
+from wattmesh.controller.cli.services import install
 
 UNITS = Path("integrations/systemd")
 RULES = Path("integrations/prometheus/rules")

@@ -12,8 +12,8 @@ import pytest
 
 from tests.cli import facts
 from tests.cli.answering import answering, dead_socket
-from wattmesh.controller.cli import quick
 from wattmesh.controller.cli.main import main
+from wattmesh.controller.cli.runs import quick
 from wattmesh.controller.cli.tree import COMMANDS, LONGEST_ABOUT, build
 
 READING: dict[str, tuple[str, ...]] = {
@@ -220,7 +220,7 @@ def test_a_module_of_our_own_that_is_missing_is_a_bug(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The twin: an extra would not bring it."""
-    monkeypatch.setitem(sys.modules, "wattmesh.controller.cli.runs", None)
+    monkeypatch.setitem(sys.modules, "wattmesh.controller.cli.runs.runs", None)
     assert main(["runs"]) == 1
     assert "a bug in wattmesh" in capsys.readouterr().err
 

@@ -14,11 +14,12 @@ from tests.cli import marked, world
 from tests.cli.world import World
 from wattmesh.controller import marks
 from wattmesh.controller.api.app import CALLS
-from wattmesh.controller.cli import plan_picture, report_picture
+from wattmesh.controller.cli.accounting import report_picture
 from wattmesh.controller.cli.main import main
-from wattmesh.controller.figures import FigureReader
-from wattmesh.controller.metrics import Figured
-from wattmesh.controller.scheduler import Jobs
+from wattmesh.controller.cli.policy import plan_picture
+from wattmesh.controller.metrics.figures import FigureReader
+from wattmesh.controller.metrics.metrics import Figured
+from wattmesh.controller.process.scheduler import Jobs
 from wattmesh.controller.views import as_json
 from wattmesh.telemetry.readings import FLAGS
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.test_screens import plain, red
 from tests.policies.build import PAIR
-from wattmesh.controller.cli.policy_screen import screen
+from wattmesh.controller.cli.policy.policy_screen import screen
 from wattmesh.controller.replay.bench import Asked, Row
 from wattmesh.controller.replay.world import Noise
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from wattmesh.controller.cli import power_checks
-from wattmesh.controller.cli.findings import Finding, Verdict
+from wattmesh.controller.cli.doctor import power_checks
+from wattmesh.controller.cli.doctor.findings import Finding, Verdict
 from wattmesh.controller.settings.model import (
     PowerSection,
     PrometheusSection,

@@ -10,8 +10,8 @@ import pytest
 from tests.cli import facts
 from tests.cli.answering import answering
 from wattmesh.controller.cli.main import main
-from wattmesh.controller.cli.powercap import ends, watts
-from wattmesh.controller.cli.status_screen import screen
+from wattmesh.controller.cli.runs.status_screen import screen
+from wattmesh.controller.cli.services.powercap import ends, watts
 from wattmesh.errors import InputInvalid
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)

@@ -16,18 +16,18 @@ from tests.cli import facts
 from tests.cli.test_coverage import status_view
 from tests.daemon.clocks import SteppedClock
 from tests.telemetry.world import World
-from wattmesh.controller import trouble
-from wattmesh.controller.books.spending import PeriodLine
-from wattmesh.controller.journal.nodes import NodeRow
-from wattmesh.controller.loops import LoopState
+from wattmesh.controller.accounting.spending import PeriodLine
+from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.controller.planner.asking import Planning
+from wattmesh.controller.process.loops import LoopState
+from wattmesh.controller.process.trusted_time import HOLD_S
 from wattmesh.controller.pulse import Pulse, Sampled
 from wattmesh.controller.settings.read import Settings
-from wattmesh.controller.trusted_time import HOLD_S
+from wattmesh.controller.status import trouble
 from wattmesh.controller.views import CapLine
 from wattmesh.telemetry.desired import Applied
+from wattmesh.telemetry.energy.sampler import Sample
 from wattmesh.telemetry.readings import Component
-from wattmesh.telemetry.sampler import Sample
 
 THEIRS = "5f0d0c3e-0000-4000-8000-000000000002"
 

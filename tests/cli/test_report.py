@@ -17,18 +17,18 @@ from tests.accounts.test_report import ACCOUNTING, GRID, HOUR, ZONE, points, row
 from tests.cli.test_screens import plain
 from tests.journal.build import UID, register
 from tests.migrated import empty_journal
-from wattmesh.controller.books.accounts import Accounts
-from wattmesh.controller.books.periods import month_named, period_of
-from wattmesh.controller.cli import report_picture
+from wattmesh.controller.accounting.accounts import Accounts
+from wattmesh.controller.accounting.periods import month_named, period_of
+from wattmesh.controller.accounting.report.month import report
+from wattmesh.controller.accounting.report.reported import reported
+from wattmesh.controller.accounting.report.views import MonthReport
+from wattmesh.controller.cli.accounting import report_picture
+from wattmesh.controller.cli.accounting.report_csv import COLUMNS, as_csv
+from wattmesh.controller.cli.accounting.report_screen import screen
 from wattmesh.controller.cli.main import main
-from wattmesh.controller.cli.report_csv import COLUMNS, as_csv
-from wattmesh.controller.cli.report_screen import screen
+from wattmesh.controller.cycle.observe import SignalFacts
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.observe import SignalFacts
 from wattmesh.controller.pulse import Signals
-from wattmesh.controller.report.month import report
-from wattmesh.controller.report.reported import reported
-from wattmesh.controller.report.views import MonthReport
 from wattmesh.controller.settings.read import load
 from wattmesh.controller.views import as_json
 from wattmesh.reconfig.wire import Finish

@@ -7,10 +7,11 @@ import pytest
 from rich.text import Text
 
 from tests.cli import facts
-from wattmesh.controller.cli import checks, doctor, findings, status_screen
+from wattmesh.controller.cli.doctor import checks, doctor, findings
 from wattmesh.controller.cli.output import BAD, folded
+from wattmesh.controller.cli.runs import status_screen
+from wattmesh.controller.cli.runs.why_screen import around, brief, over, story
 from wattmesh.controller.cli.tables import Column, table
-from wattmesh.controller.cli.why_screen import around, brief, over, story
 
 
 def plain(lines: Iterable[Text | str]) -> str:

@@ -13,10 +13,11 @@ import pytest
 from tests.accounts.build import SLOT_S, Life, accounts, book, energy, intensity, slot
 from tests.api.conftest import Served, open_folder, served, settings
 from tests.cli.test_marks import Show, metrics, show
-from wattmesh.controller.books.period_roll import PeriodRoll
-from wattmesh.controller.books.periods import period_of
-from wattmesh.controller.cli import report_picture, words
-from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.accounting.periods import period_of
+from wattmesh.controller.cli import words
+from wattmesh.controller.cli.accounting import report_picture
+from wattmesh.controller.cycle.observe import SignalFacts
+from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.pulse import Signals
 from wattmesh.controller.settings.model import BudgetSection
 from wattmesh.telemetry.carbon import Signal

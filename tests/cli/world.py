@@ -22,13 +22,13 @@ from tests.api.conftest import Served
 from tests.cycle.test_caps import node
 from tests.journal.build import CATALOGUE
 from tests.policies import build as policies
-from wattmesh.controller.books.period_roll import PeriodRoll
-from wattmesh.controller.cap.capping import apply
-from wattmesh.controller.cycle import CycleReport
-from wattmesh.controller.fleet import Snapshot
-from wattmesh.controller.journal.forecasts import Forecast
-from wattmesh.controller.journal.runs import RunPlan
-from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.cycle.capping import apply
+from wattmesh.controller.cycle.cycle import CycleReport
+from wattmesh.controller.cycle.fleet import Snapshot
+from wattmesh.controller.cycle.observe import SignalFacts
+from wattmesh.controller.daemon.period_roll import PeriodRoll
+from wattmesh.controller.journal.carbon.forecasts import Forecast
+from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.pulse import Sampled, Signals, Turned
 from wattmesh.controller.settings.model import BudgetSection
 from wattmesh.policies.decision import (
@@ -42,9 +42,9 @@ from wattmesh.policies.decision import (
 )
 from wattmesh.reconfig.catalogue import Catalogue, SwitchCost
 from wattmesh.telemetry.carbon import Signal
-from wattmesh.telemetry.ledger import DeviceTotal
+from wattmesh.telemetry.energy.ledger import DeviceTotal
+from wattmesh.telemetry.energy.sampler import Sample
 from wattmesh.telemetry.readings import Component, PowerReading, Quality
-from wattmesh.telemetry.sampler import Sample
 
 NESO = Signal(provider="neso", zone="GB")
 REASON = "switching from A to B: it saves 0.6 kg by 16:30, the switch costs 1.1 kg"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from wattmesh.controller.cycle import CycleSettings
+from wattmesh.controller.cycle.cycle import CycleSettings
 from wattmesh.policies.decision import Mode, PolicySettings
 
 

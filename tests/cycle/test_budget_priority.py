@@ -7,10 +7,10 @@ from typing import Any
 
 from tests.cycle.test_cycle import SIGNAL, T0, journal, turn
 from tests.journal.test_ledger import EMISSION, ENERGY
-from wattmesh.controller.books.period_roll import PeriodRoll
+from wattmesh.controller.cycle.observe import SignalFacts
+from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.loops import Clock
-from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.process.loops import Clock
 from wattmesh.controller.pulse import Pulse, Signals
 from wattmesh.controller.settings.read import parse
 from wattmesh.policies.decision import Mode

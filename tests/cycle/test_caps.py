@@ -9,13 +9,13 @@ import pytest
 
 from tests.cycle.test_clocks import GPUS, journal, turn
 from tests.cycle.test_cycle import T0, A
-from wattmesh.controller.cap.capping import boards, working
-from wattmesh.controller.cap.held import HOLDER, CapNow, sentence
-from wattmesh.controller.clocks import desired
-from wattmesh.controller.cycle import CycleReport
+from wattmesh.controller.cycle.cap_held import HOLDER, CapNow, sentence
+from wattmesh.controller.cycle.capping import boards, working
+from wattmesh.controller.cycle.clocks import desired
+from wattmesh.controller.cycle.cycle import CycleReport
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.nodes import NodeRow
-from wattmesh.controller.journal.runs import RunPlan
+from wattmesh.controller.journal.nodes.node_store import NodeRow
+from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.errors import Fenced
 from wattmesh.policies.decision import Mode
 from wattmesh.reconfig.wire import Register

@@ -21,7 +21,7 @@ from tests.cycle.test_cycle import (
     store_day,
 )
 from tests.migrated import migrate
-from wattmesh.controller.clocks import (
+from wattmesh.controller.cycle.clocks import (
     BEAT_S,
     LEASE_S,
     back_s,
@@ -30,11 +30,11 @@ from wattmesh.controller.clocks import (
     lapsed,
     trouble,
 )
-from wattmesh.controller.cycle import Cycle, CycleReport, CycleSettings
-from wattmesh.controller.fleet import GpusRead
+from wattmesh.controller.cycle.cycle import Cycle, CycleReport, CycleSettings
+from wattmesh.controller.cycle.fleet import GpusRead
+from wattmesh.controller.cycle.observe import SignalFacts
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs import RunPlan, RunRow
-from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.journal.runs.run_store import RunPlan, RunRow
 from wattmesh.errors import Fenced
 from wattmesh.policies.decision import Action, Mode, PolicySettings
 from wattmesh.reconfig.switch import SwitchState

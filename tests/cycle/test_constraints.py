@@ -8,11 +8,11 @@ import pytest
 
 from tests.cycle.test_budget_priority import exhaust
 from tests.cycle.test_cycle import SIGNAL, T0, journal
-from wattmesh.controller.books.own_budgets import own_budgets
-from wattmesh.controller.cycle import Cycle, CycleSettings
+from wattmesh.controller.accounting.own_budgets import own_budgets
+from wattmesh.controller.cycle.cycle import Cycle, CycleSettings
+from wattmesh.controller.cycle.observe import SignalFacts
+from wattmesh.controller.journal.energy.ledger import TokenMark
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.ledger import TokenMark
-from wattmesh.controller.observe import SignalFacts
 from wattmesh.controller.pulse import Pulse, Signals
 from wattmesh.controller.settings.model import PolicySection
 from wattmesh.controller.settings.read import parse

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.migrated import migrate
-from wattmesh.controller.cycle import Cycle, CycleReport, CycleSettings
+from wattmesh.controller.cycle.cycle import Cycle, CycleReport, CycleSettings
+from wattmesh.controller.cycle.observe import SignalFacts, run_view
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs import RunPlan
-from wattmesh.controller.observe import SignalFacts, run_view
+from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.migrations import HEAD
 from wattmesh.policies.decision import Mode, PolicySettings
 from wattmesh.reconfig.catalogue import (
@@ -332,7 +332,7 @@ def test_what_stays_as_it_was_is_logged_once_an_hour(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A quiet day is no book of equal lines; another decision is told at once."""
-    caplog.set_level("INFO", "wattmesh.controller.cycle")
+    caplog.set_level("INFO", "wattmesh.controller.cycle.cycle")
     settings = CycleSettings(
         mode=Mode.ADVISE,
         policy=PolicySettings(dwell_s=600.0),

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from wattmesh.controller.fences import refusing, sentences
-from wattmesh.controller.journal.nodes import NodeRow
+from wattmesh.controller.cycle.fences import refusing, sentences
+from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.telemetry.desired import Applied
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)

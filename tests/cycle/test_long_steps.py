@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.cycle.test_cycle import T0, UID, A, B, journal, report, step_switch, turn
-from wattmesh.controller.act import BOUNDARIES_VALID
+from wattmesh.controller.cycle.act import BOUNDARIES_VALID
+from wattmesh.controller.cycle.observe import run_view
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.observe import run_view
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Heartbeat, Progress
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.cycle.test_cycle import CATALOGUE, T0, UID, A, B, journal, report, step_switch, turn
 from tests.journal.test_outages import end
+from wattmesh.controller.cycle.observe import run_view
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs import RunPlan
-from wattmesh.controller.observe import run_view
+from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.policies.decision import Mode, RunView
 from wattmesh.policies.switch_time import SwitchKind
 from wattmesh.reconfig.switch import AT_PACE, SwitchState

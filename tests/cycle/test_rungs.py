@@ -18,7 +18,7 @@ from tests.cycle.test_cycle import (
     turn,
 )
 from tests.migrated import empty_journal
-from wattmesh.controller.journal.forecasts import PROFILE, Forecast
+from wattmesh.controller.journal.carbon.forecasts import PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.policies.decision import IntensitySlot, Rung
 from wattmesh.reconfig.switch import SwitchState

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from wattmesh.controller.states import OpenSwitch, RunNow, verdict
+from wattmesh.controller.cycle.states import OpenSwitch, RunNow, verdict
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import FINAL, SwitchState
 from wattmesh.reconfig.wire import Order, SwitchMode

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from wattmesh.controller.loops import Clock
+from wattmesh.controller.process.loops import Clock
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

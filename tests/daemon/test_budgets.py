@@ -13,16 +13,16 @@ from prometheus_client.core import Metric
 from tests.daemon.clocks import SteppedClock
 from tests.journal.test_ledger import EMISSION, ENERGY
 from tests.migrated import empty_journal
-from wattmesh.controller.books.budget_metrics import budget_metrics
-from wattmesh.controller.books.period_roll import PeriodRoll
+from wattmesh.controller.accounting.report.closing import close
+from wattmesh.controller.accounting.report.reported import plans_of, reported
+from wattmesh.controller.cycle.observe import SignalFacts
+from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.loops import Loop
-from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.metrics.budgets import budget_metrics
+from wattmesh.controller.process.loops import Loop
 from wattmesh.controller.pulse import Pulse, Signals
-from wattmesh.controller.report.closing import close
-from wattmesh.controller.report.reported import plans_of, reported
 from wattmesh.controller.settings.read import parse
-from wattmesh.controller.status import status
+from wattmesh.controller.status.status import status
 from wattmesh.errors import FixInput
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.readings import Quality

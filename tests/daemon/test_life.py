@@ -71,7 +71,7 @@ def test_an_interrupt_ends_it_as_cleanly(tmp_path: Path) -> None:
 def test_the_daemon_loads_nothing_that_it_must_not(tmp_path: Path) -> None:
     """None of the forbidden libraries is in the process, by import or by shared object."""
     code = (
-        "import sys, wattmesh.controller.daemon\n"
+        "import sys, wattmesh.controller.daemon.__main__\n"
         f"bad = [name for name in {FORBIDDEN!r} if name in sys.modules]\n"
         "sys.exit(', '.join(bad) or 0)"
     )

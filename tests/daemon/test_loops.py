@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.daemon.clocks import SteppedClock
 from tests.daemon.waiting import wait_for
-from wattmesh.controller.loops import Loop
+from wattmesh.controller.process.loops import Loop
 from wattmesh.errors import SourceUnavailable
 
 

@@ -29,22 +29,22 @@ from tests.daemon.clocks import SteppedClock
 from tests.daemon.waiting import wait_for
 from tests.journal.build import CATALOGUE
 from tests.migrated import empty_journal
-from wattmesh.controller import scrapes
-from wattmesh.controller.books.saving import run_saving
+from wattmesh.controller.accounting.saving import run_saving
+from wattmesh.controller.cycle.observe import SignalFacts
+from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.ledger import EmissionRow
-from wattmesh.controller.journal.runs import RunPlan
-from wattmesh.controller.loops import Loop
-from wattmesh.controller.metrics import MetricsServer
-from wattmesh.controller.observe import SignalFacts
+from wattmesh.controller.journal.runs.run_store import RunPlan
+from wattmesh.controller.metrics import scrapes
+from wattmesh.controller.metrics.metrics import MetricsServer
+from wattmesh.controller.process.loops import Loop
+from wattmesh.controller.process.scheduler import Jobs
 from wattmesh.controller.pulse import Pulse, Signals
-from wattmesh.controller.scheduler import Jobs
 from wattmesh.controller.settings.read import Settings
 from wattmesh.errors import FixInput
 from wattmesh.reconfig.catalogue import SwitchCost
 from wattmesh.reconfig.wire import Register
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
-from wattmesh.telemetry.ledger import EnergyRow
+from wattmesh.telemetry.energy.ledger import EnergyRow
 from wattmesh.telemetry.readings import Quality
 
 SIGNAL = Signal(provider="neso", zone="GB")

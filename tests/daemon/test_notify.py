@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.clocks import SteppedClock
-from wattmesh.controller.loops import Loop
-from wattmesh.controller.notify import Notifier, Watchdog
+from wattmesh.controller.process.loops import Loop
+from wattmesh.controller.process.notify import Notifier, Watchdog
 
 
 @pytest.fixture(params=["path", "abstract"])

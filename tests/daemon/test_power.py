@@ -5,8 +5,8 @@ import sys
 
 SCRIPT = """
 import sys
-import wattmesh.controller.daemon, wattmesh.controller.wiring
-from wattmesh.controller.power import power_source
+import wattmesh.controller.daemon.__main__, wattmesh.controller.daemon.wiring
+from wattmesh.controller.daemon.power import power_source
 from wattmesh.controller.settings.model import PowerSection, Settings
 assert power_source(Settings()) is None
 print(sorted({"pynvml", "requests"} & set(sys.modules)))

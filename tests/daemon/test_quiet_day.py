@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.quiet_day import Day, counted
-from wattmesh.controller import cycle
+from wattmesh.controller.cycle import cycle
 
 
 def test_quiet_hours_leave_a_line_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

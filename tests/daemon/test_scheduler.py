@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.daemon.waiting import wait_for
-from wattmesh.controller.scheduler import Jobs
+from wattmesh.controller.process.scheduler import Jobs
 from wattmesh.errors import SourceUnavailable
 
 

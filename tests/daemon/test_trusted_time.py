@@ -21,14 +21,14 @@ from tests.daemon.test_life import CARBON, trace
 from tests.journal.build import order, put_order
 from tests.journal.test_ledger import EMISSION, ENERGY
 from tests.migrated import migrate
-from wattmesh.controller import kernel_clock
-from wattmesh.controller.books.period_roll import PeriodRoll
-from wattmesh.controller.duties import Housekeeping
+from wattmesh.controller.daemon.loop_bodies import Housekeeping
+from wattmesh.controller.daemon.period_roll import PeriodRoll
+from wattmesh.controller.daemon.wiring import Parts
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.process import kernel_clock
+from wattmesh.controller.process.trusted_time import HOLD_S, MARK_S, TrustedTime
+from wattmesh.controller.process.wall_clock import Mark
 from wattmesh.controller.settings.read import parse
-from wattmesh.controller.trusted_time import HOLD_S, MARK_S, TrustedTime
-from wattmesh.controller.wall_clock import Mark
-from wattmesh.controller.wiring import Parts
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Transition
 

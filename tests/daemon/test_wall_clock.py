@@ -3,7 +3,7 @@
 import pytest
 
 from tests.daemon.clocks import SteppedClock
-from wattmesh.controller.wall_clock import Look, step_sentence, stepped_s
+from wattmesh.controller.process.wall_clock import Look, step_sentence, stepped_s
 
 
 def look(clock: SteppedClock) -> Look:

@@ -17,14 +17,14 @@ from tests.daemon.test_life import CARBON, trace
 from tests.daemon.waiting import wait_for
 from tests.journal.build import order, put_order
 from tests.migrated import empty_journal
-from wattmesh.controller.books.period_roll import PeriodRoll
-from wattmesh.controller.duties import PollDuty
+from wattmesh.controller.daemon.loop_bodies import PollDuty
+from wattmesh.controller.daemon.period_roll import PeriodRoll
+from wattmesh.controller.daemon.wiring import Parts
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.liveness import BEHIND_S
+from wattmesh.controller.journal.runs.liveness import BEHIND_S
 from wattmesh.controller.settings.read import parse
 from wattmesh.controller.signals.forecaster import Forecaster
 from wattmesh.controller.signals.poller import Poller
-from wattmesh.controller.wiring import Parts
 from wattmesh.errors import NoData
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Transition

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wattmesh.controller.demo.process import (
+from wattmesh.controller.process.children import (
     Child,
     Children,
     DemoFailed,
@@ -55,7 +55,7 @@ def test_what_it_started_ends_when_it_is_killed(tmp_path: Path) -> None:
     log = tmp_path / "child.log"
     starts = (
         "import sys, time; from pathlib import Path\n"
-        "from wattmesh.controller.demo.process import Child\n"
+        "from wattmesh.controller.process.children import Child\n"
         f"Child('helper', [sys.executable, '-c', 'import os, time; print(os.getpid(), flush=True); "
         f"time.sleep(600)'], log=Path({str(log)!r}), environment={{}})\n"
         "time.sleep(600)"

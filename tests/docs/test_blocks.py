@@ -24,13 +24,13 @@ import typer
 from tests.docs.blocks import REPOSITORY, blocks
 from tests.docs.test_safety import missing
 from wattmesh.controller.attach_check.judge import Seen, judge
-from wattmesh.controller.cli.doctor import screen
+from wattmesh.controller.cli.doctor.doctor import screen
 from wattmesh.controller.cli.tree import whole
-from wattmesh.integrations.carbon.fuel_mix import DIRECT_G_PER_KWH, Mix, derived
-from wattmesh.integrations.carbon.trace import FORECAST, GASES, KINDS, NEEDED, load
-from wattmesh.reconfig import switch_line
-from wattmesh.reconfig.attach_check.place import Attached, SaveStep
-from wattmesh.reconfig.generation import Generation, Purpose, SwitchNote
+from wattmesh.integrations.carbon.reading.fuel_mix import DIRECT_G_PER_KWH, Mix, derived
+from wattmesh.integrations.carbon.reading.trace import FORECAST, GASES, KINDS, NEEDED, load
+from wattmesh.reconfig.hook import switch_line
+from wattmesh.reconfig.hook.attach_check.place import Attached, SaveStep
+from wattmesh.reconfig.launch.generation import Generation, Purpose, SwitchNote
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import Link
 from wattmesh.reconfig.switch import SwitchState

@@ -19,7 +19,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from wattmesh.reconfig import group
 from wattmesh.reconfig.equivalence.gather import gather_gradients, gather_whole
 from wattmesh.reconfig.equivalence.lab import Notes, train
 from wattmesh.reconfig.equivalence.samples import merge
@@ -27,9 +26,10 @@ from wattmesh.reconfig.equivalence.script import Script, turns_of
 from wattmesh.reconfig.equivalence.shelf import write_whole
 from wattmesh.reconfig.equivalence.watch import watch_masks
 from wattmesh.reconfig.equivalence.whole import Whole
+from wattmesh.reconfig.hook.session import attach
+from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.layout import Layout, Ranks
-from wattmesh.reconfig.session import attach
-from wattmesh.reconfig.state import State
+from wattmesh.reconfig.state.state import State
 
 WIDTH, BATCH, EXPERTS = 16, 8, 4
 

@@ -15,7 +15,7 @@ from examples.pretrain.experts import MixtureOfExperts
 from examples.pretrain.model import LanguageModel
 from examples.pretrain.options import parse_layout
 from examples.pretrain.train import build_state, local_batch, train_step
-from wattmesh.reconfig.state import State
+from wattmesh.reconfig.state.state import State
 
 STEPS = 3
 

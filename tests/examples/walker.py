@@ -22,8 +22,8 @@ from examples.pretrain.options import parse_layout
 from examples.pretrain.train import build_state, probe, train_step
 from tests.hook.harness import Zygote
 from wattmesh.integrations.pytorch.gradients import shard_of
-from wattmesh.reconfig import group
-from wattmesh.reconfig.state import State
+from wattmesh.reconfig.launch import group
+from wattmesh.reconfig.state.state import State
 
 _ASKED = "WALK"
 _RESULT = "trained.json"

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from tests.hook.tiny import Options, TinyJob
-from wattmesh.reconfig import boundary, group
-from wattmesh.reconfig.boundary import Boundary
+from wattmesh.reconfig.hook import boundary
+from wattmesh.reconfig.hook.boundary import Boundary
+from wattmesh.reconfig.launch import group
 
 GUARD = "BREAK_WITHOUT_GUARD"
 """Set in the environment, the job runs without what is tested."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from tests.hook.tiny import Fault, Options
 from wattmesh.integrations.torchrun import Launch, Supervisor
-from wattmesh.reconfig.agreement import relative
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.probe.rebuild_check import relative
 
 PATIENCE_S = 60.0
 

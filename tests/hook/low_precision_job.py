@@ -22,12 +22,12 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from examples.pretrain import train as example
 from examples.pretrain.config import preset
-from wattmesh.reconfig import agreement
 from wattmesh.reconfig.equivalence.script import Script, Turn
-from wattmesh.reconfig.generation import Generation
+from wattmesh.reconfig.hook.session import attach
+from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.layout import Layout, Ranks
-from wattmesh.reconfig.session import attach
-from wattmesh.reconfig.state import State
+from wattmesh.reconfig.probe import rebuild_check
+from wattmesh.reconfig.state.state import State
 
 WIDTH, VOCAB, SAMPLES = 32, 64, 64
 EVERY = 2
@@ -178,7 +178,7 @@ def blinded(facts: Any, generation: Generation, *more: Any) -> str:
     return _seen(facts, replace(generation, digest=""), *more)
 
 
-_seen = agreement.disagreement
+_seen = rebuild_check.disagreement
 
 
 def main() -> int:
@@ -188,7 +188,7 @@ def main() -> int:
     work = Work.from_environment()
     job = FsdpJob(work) if work.kind == "fsdp" else ExampleJob()
     if work.blind:
-        agreement.disagreement = blinded
+        rebuild_check.disagreement = blinded
     turns = [Turn(step=step, layout=Layout(**layout)) for step, layout in work.turns]
     script = Script(turns)
 

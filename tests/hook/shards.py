@@ -22,13 +22,13 @@ from torch.distributed.tensor.parallel import (
 )
 
 from wattmesh.errors import CallHuman
-from wattmesh.reconfig.board import Board
-from wattmesh.reconfig.boxes import Box, box_of
-from wattmesh.reconfig.digest import combine, local_digest, logical_digest, pieces_of
-from wattmesh.reconfig.group import begin, end
+from wattmesh.reconfig.checkpoint.digest import combine, local_digest, logical_digest, pieces_of
+from wattmesh.reconfig.launch.group import begin, end
+from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.layout import Ranks
-from wattmesh.reconfig.state import State
-from wattmesh.reconfig.tensors import name_all
+from wattmesh.reconfig.state.boxes import Box, box_of
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import name_all
 
 SHAPES = {"even": (8, 12), "uneven": (10, 7), "short": (3, 5), "vector": (9,), "scalar": ()}
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8)
@@ -37,9 +37,9 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8
 def main() -> int:
     """Run every case on four ranks."""
     torch.set_num_threads(1)
-    board = Board.connect(30.0)
-    ranks = Ranks(participants=tuple(range(board.launched)), global_rank=board.rank)
-    begin(board, 1, ranks, device="cpu", timeout_s=60.0)
+    launch_store = LaunchStore.connect(30.0)
+    ranks = Ranks(participants=tuple(range(launch_store.launched)), global_rank=launch_store.rank)
+    begin(launch_store, 1, ranks, device="cpu", timeout_s=60.0)
     cases: dict[str, Callable[[], Any]] = {
         "plain_shards": plain_shards,
         "fsdp_and_tp": fsdp_and_tp,
@@ -49,7 +49,7 @@ def main() -> int:
         "covered": covered,
     }
     said = {name: case() for name, case in cases.items()}
-    if board.rank == 0:
+    if launch_store.rank == 0:
         Path(os.environ["OUT"], "shards.json").write_text(json.dumps(said))
     end()
     return 0

@@ -6,11 +6,16 @@ from typing import Any
 
 import pytest
 
-from wattmesh.reconfig.agreed import left_out
-from wattmesh.reconfig.agreement import Facts, disagreement, probe_difference, probe_problem
-from wattmesh.reconfig.generation import Generation, Outcome, Purpose
+from wattmesh.reconfig.hook.boundary_vote import left_out
+from wattmesh.reconfig.launch.generation import Generation, Outcome, Purpose
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.noise import Tolerance, at_once
+from wattmesh.reconfig.probe.noise import Tolerance, at_once
+from wattmesh.reconfig.probe.rebuild_check import (
+    Facts,
+    disagreement,
+    probe_difference,
+    probe_problem,
+)
 
 RECORD = Generation(
     number=2,

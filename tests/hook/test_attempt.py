@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from wattmesh.errors import Refused
-from wattmesh.reconfig import attempt
-from wattmesh.reconfig.attempt import Claim, highest_attempt
-from wattmesh.reconfig.folder import RunFolder
+from wattmesh.reconfig.launch import attempt
+from wattmesh.reconfig.launch.attempt import Claim, highest_attempt
+from wattmesh.reconfig.launch.folder import RunFolder
 
 
 def hold(path: Path, line: Connection) -> None:

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from wattmesh.reconfig import group
-from wattmesh.reconfig.board import Board
+from wattmesh.reconfig.launch import group
+from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.layout import Ranks
 
 
@@ -27,9 +27,9 @@ class OneStore:
 )
 def test_a_group_has_the_backends_that_were_asked_for(device: str, backend: str, cuda: str) -> None:
     """Gloo alone on the CPU; for devices another choice than NCCL, and facts go by the CPU."""
-    board = cast(Board, OneStore())
+    launch_store = cast(LaunchStore, OneStore())
     ranks = Ranks(participants=(0,), global_rank=0)
-    group.begin(board, 1, ranks, device=device, timeout_s=20.0, backend=backend)
+    group.begin(launch_store, 1, ranks, device=device, timeout_s=20.0, backend=backend)
     try:
         assert group.gather({"step": 3}) == [{"step": 3}]
         config = dist.distributed_c10d._world.pg_backend_config[dist.group.WORLD]  # type: ignore[index]

@@ -20,8 +20,8 @@ from wattmesh.errors import (
     Refused,
     WattmeshError,
 )
-from wattmesh.reconfig.group import RankFailed
-from wattmesh.reconfig.guard import all_or_none, ending
+from wattmesh.reconfig.launch.group import RankFailed
+from wattmesh.reconfig.launch.guard import all_or_none, ending
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 Lines = list[dict[str, Any]]

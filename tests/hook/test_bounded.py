@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from tests.hook.harness import until
-from wattmesh.reconfig.bounded import Attempt, within
-from wattmesh.reconfig.in_step import Disk
+from wattmesh.reconfig.launch.bounded import Attempt, within
+from wattmesh.reconfig.launch.in_step import Disk
 
 
 def test_a_call_that_hangs_gives_the_default() -> None:

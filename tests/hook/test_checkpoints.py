@@ -10,11 +10,11 @@ from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import TP2, Run, Zygote, until, worst_difference
 from wattmesh.errors import CallHuman, CheckpointDamaged, InputInvalid
 from wattmesh.integrations.torchrun import EXIT_REFUSED
-from wattmesh.reconfig.attempt import Identity
-from wattmesh.reconfig.checkpoint import prune, read_whole
-from wattmesh.reconfig.folder import RunFolder
+from wattmesh.reconfig.checkpoint.checkpoint import prune, read_whole
+from wattmesh.reconfig.hook.start import Wanted, first_generation, newest_whole
+from wattmesh.reconfig.launch.attempt import Identity
+from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.start import Wanted, first_generation, newest_whole
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.universal.against import matches_memory
 from wattmesh.reconfig.universal.folder import open_checkpoint

@@ -12,10 +12,10 @@ import pytest
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import TP2, until
 from wattmesh.errors import InputInvalid, SourceUnavailable
-from wattmesh.reconfig.courier import Courier
+from wattmesh.reconfig.client.daemon_client import DaemonClient
+from wattmesh.reconfig.client.outbox import Outbox
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import Link
-from wattmesh.reconfig.outbox import Outbox
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Finish, Progress, Register, Transition
 
@@ -73,16 +73,16 @@ class Attempts:
         self.let_in += 1
 
 
-def courier(socket_path: Path, folder: Path, register: Register = REGISTER) -> Courier:
-    """Start a courier for a launch."""
-    started = Courier(Link(str(socket_path)), register, Outbox(folder), Attempts())
+def client(socket_path: Path, folder: Path, register: Register = REGISTER) -> DaemonClient:
+    """Start a daemon client for a launch."""
+    started = DaemonClient(Link(str(socket_path)), register, Outbox(folder), Attempts())
     started.start()
     return started
 
 
 def test_reports_survive_an_absence_of_the_daemon(tmp_path: Path, socket_path: Path) -> None:
     """What was queued while nobody listened arrives in order, once, when somebody does."""
-    speaking = courier(socket_path, tmp_path / "outbox")
+    speaking = client(socket_path, tmp_path / "outbox")
     states = [SwitchState.ANNOUNCED, SwitchState.CHECKPOINTING, SwitchState.REBUILDING]
     for state in states:
         speaking.transition(replace(STEP, state=state))
@@ -103,7 +103,7 @@ def test_an_absence_is_one_line_in_the_log_and_its_end_another(
         return [each.message for each in caplog.records if each.name.endswith("courier")]
 
     with FakeDaemon(socket_path, tmp_path, []):
-        speaking = courier(socket_path, tmp_path / "outbox")
+        speaking = client(socket_path, tmp_path / "outbox")
         until(speaking._registered.is_set, "registered")
     socket_path.unlink()
     for step in range(2, 5):
@@ -124,14 +124,14 @@ def test_what_a_dead_launch_left_goes_out_before_the_next_registers(
     tmp_path: Path, socket_path: Path
 ) -> None:
     """The old incarnation's messages keep its name and number, and are sent first."""
-    first = courier(socket_path, tmp_path / "outbox")
+    first = client(socket_path, tmp_path / "outbox")
     first.transition(STEP)
     first.finish(
         Finish(run=RUN, incarnation="one", attempt=1, step=10, tokens=64, reason="restart")
     )
     first.close(0.2)
     with FakeDaemon(socket_path, tmp_path, []) as daemon:
-        second = courier(
+        second = client(
             socket_path,
             tmp_path / "outbox",
             replace(REGISTER, incarnation="two", attempt=2, supersedes="one"),
@@ -144,8 +144,8 @@ def test_what_a_dead_launch_left_goes_out_before_the_next_registers(
 
 
 def test_a_daemon_that_forgot_the_run_is_told_again(tmp_path: Path, socket_path: Path) -> None:
-    """After the journal was replaced, the courier registers again and goes on."""
-    speaking = courier(socket_path, tmp_path / "outbox")
+    """After the journal was replaced, the daemon client registers again and goes on."""
+    speaking = client(socket_path, tmp_path / "outbox")
     with FakeDaemon(socket_path, tmp_path, []) as before:
         until(lambda: before.heard.registers, "registered")
     socket_path.unlink()
@@ -161,7 +161,7 @@ def test_a_daemon_that_forgot_the_run_is_told_again(tmp_path: Path, socket_path:
 def test_only_the_newest_progress_is_sent(tmp_path: Path, socket_path: Path) -> None:
     """A thousand reports become a few, the last of them among them, with rising seq."""
     with FakeDaemon(socket_path, tmp_path, []) as daemon:
-        speaking = courier(socket_path, tmp_path / "outbox")
+        speaking = client(socket_path, tmp_path / "outbox")
         until(lambda: daemon.heard.registers, "registered")
         began = time.monotonic()
         for step in range(1, 1001):

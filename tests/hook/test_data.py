@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.hook.harness import DP2, Run, Zygote, worst_difference
 from tests.hook.tiny import Fault
-from wattmesh.reconfig.consumed import Consumed, problem
-from wattmesh.reconfig.folder import RunFolder, read_json
+from wattmesh.reconfig.hook.consumed import Consumed, problem
+from wattmesh.reconfig.launch.folder import RunFolder, read_json
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 

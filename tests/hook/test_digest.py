@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.hook.harness import Zygote
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.boxes import Box, box_of, signed_hash
-from wattmesh.reconfig.digest import CHUNK, local_digest, sum_on_device
-from wattmesh.reconfig.digest_host import Summer
+from wattmesh.reconfig.checkpoint.digest import CHUNK, local_digest, sum_on_device
+from wattmesh.reconfig.checkpoint.digest_host import Summer
+from wattmesh.reconfig.state.boxes import Box, box_of, signed_hash
 
 MASK = (1 << 64) - 1
 

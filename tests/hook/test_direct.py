@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
-from wattmesh.reconfig.direct import assign
-from wattmesh.reconfig.in_place import filled_in_place
-from wattmesh.reconfig.slots import begin_slots
-from wattmesh.reconfig.state import State
-from wattmesh.reconfig.tensors import name_all
+from wattmesh.reconfig.checkpoint.direct import assign
+from wattmesh.reconfig.state.aliased_load import filled_in_place
+from wattmesh.reconfig.state.slots import begin_slots
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import name_all
 from wattmesh.reconfig.universal.folder import Checkpoint, Kind, Manifest
-from wattmesh.reconfig.universal.index import Entry, build
+from wattmesh.reconfig.universal.index.index import Entry, build
 
 BOXES = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 100)), max_size=12)
 

@@ -11,11 +11,11 @@ import pytest
 
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import DP2, TP2, Run, Zygote, until, worst_difference
-from wattmesh.reconfig.checkpoint import read_whole
-from wattmesh.reconfig.fast import HEADROOM, Footing, free_memory, refusal
-from wattmesh.reconfig.folder import RunFolder, attempt_of
-from wattmesh.reconfig.settling import Staged, durable_name, settle
-from wattmesh.reconfig.start import newest_whole
+from wattmesh.reconfig.checkpoint.checkpoint import read_whole
+from wattmesh.reconfig.checkpoint.early_rebuild import HEADROOM, Footing, free_memory, refusal
+from wattmesh.reconfig.hook.background_fsync import Staged, durable_name, settle
+from wattmesh.reconfig.hook.start import newest_whole
+from wattmesh.reconfig.launch.folder import RunFolder, attempt_of
 from wattmesh.reconfig.switch import SwitchState
 
 Undisturbed = Callable[[int, str], dict[int, float]]

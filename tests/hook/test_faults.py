@@ -124,7 +124,7 @@ def lose_a_rank(zygote: Zygote, folder: Path, what: str, phase: str) -> tuple[Ru
 def test_the_leader_is_killed_while_it_leads(
     run: Run, socket_path: Path, undisturbed: Undisturbed
 ) -> None:
-    """Global rank 0 dies with the courier; the next launch reports what became of the switch."""
+    """Global rank 0 dies with its client; the next launch reports what became of the switch."""
     run.change(fault=Fault(rank=0, at="teardown", what="kill", after_step=SWITCH_AT))
     daemon = switched(run, socket_path)
     wall_s(run, "teardown of the leader", "kill")
@@ -218,7 +218,9 @@ def test_another_learning_rate_is_rolled_back(
     assert daemon.states()[-1] is SwitchState.ROLLED_BACK
     assert re.search(words, daemon.heard.transitions[-1].detail)
     # One line of all ranks' logs together tells it.
-    told = [line for line in run.log().splitlines() if re.search(r"reconfig\.(?!courier)", line)]
+    told = [
+        line for line in run.log().splitlines() if re.search(r"reconfig\.(?!daemon client)", line)
+    ]
     assert len(told) == 1, told
     begins = r"not switched from dp2 to tp2: taken back at step 10 after \S+ s\. Why: "
     assert re.search(begins + ".*" + words + r".*The job goes back to dp2\.$", told[0])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wattmesh.reconfig.first_steps import STEPS, at_pace
+from wattmesh.reconfig.hook.first_steps import STEPS, at_pace
 
 
 def steps(*took_s: float) -> list[tuple[float, float]]:

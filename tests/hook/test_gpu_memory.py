@@ -9,14 +9,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from wattmesh.reconfig import streams
-from wattmesh.reconfig.boxes import Box, box_of
-from wattmesh.reconfig.caches import MeshCaches
-from wattmesh.reconfig.dcp_files import Piece, write_files
-from wattmesh.reconfig.digest import local_digest, sum_on_device
-from wattmesh.reconfig.memory import Staging, as_array, dtype_name
-from wattmesh.reconfig.universal import box as logical
-from wattmesh.reconfig.universal.names import HOOK
+from wattmesh.reconfig.checkpoint.dcp_files import Piece, write_files
+from wattmesh.reconfig.checkpoint.digest import local_digest, sum_on_device
+from wattmesh.reconfig.state import streams
+from wattmesh.reconfig.state.boxes import Box, box_of
+from wattmesh.reconfig.state.caches import MeshCaches
+from wattmesh.reconfig.state.memory import Staging, as_array, dtype_name
+from wattmesh.reconfig.universal.index import box as logical
+from wattmesh.reconfig.universal.index.names import HOOK
 
 pytestmark = [
     pytest.mark.gpu,

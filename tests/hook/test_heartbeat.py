@@ -10,10 +10,10 @@ import pytest
 
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import ONE, Run, Zygote, until
-from tests.hook.test_courier import PROGRESS, RUN, STEP, courier
-from wattmesh.reconfig.deadlines import Deadlines, Phase
-from wattmesh.reconfig.heartbeat import MOST_OFTEN_S, MOST_RARELY_S, Heartbeats
-from wattmesh.reconfig.launch_phase import run_phase
+from tests.hook.test_courier import PROGRESS, RUN, STEP, client
+from wattmesh.reconfig.client.heartbeat import MOST_OFTEN_S, MOST_RARELY_S, Heartbeats
+from wattmesh.reconfig.launch.deadlines import Deadlines, Phase
+from wattmesh.reconfig.launch.launch_phase import run_phase
 from wattmesh.reconfig.link import Link
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import HEARTBEAT_S, RunPhase
@@ -42,7 +42,7 @@ def test_heartbeats_go_through_while_reports_pile_up(
     """A backlog that nobody takes holds up reports, and not the word that the launch lives."""
     with Jammed(socket_path, tmp_path, []) as daemon:
         daemon.heartbeat_s, daemon.hangs = OFTEN_S, hangs
-        speaking = courier(socket_path, tmp_path / "outbox")
+        speaking = client(socket_path, tmp_path / "outbox")
         until(lambda: daemon.heard.registers, "registered")
         for _ in range(100):
             speaking.transition(STEP)
@@ -74,7 +74,7 @@ def test_a_launch_whose_heartbeat_is_fenced_off_never_reports_again(
     """It says so once, beats no more and reports nothing; training is not touched."""
     with Fencing(socket_path, tmp_path, []) as daemon:
         daemon.heartbeat_s = OFTEN_S
-        speaking = courier(socket_path, tmp_path / "outbox")
+        speaking = client(socket_path, tmp_path / "outbox")
         until(lambda: "reports no more" in caplog.text, "the sentence")
         speaking.progress(PROGRESS)
         speaking.transition(STEP)
@@ -93,7 +93,7 @@ def test_a_daemon_that_knows_no_heartbeats_changes_nothing(
     with Fencing(socket_path, tmp_path, []) as daemon:
         daemon.heartbeat_s = OFTEN_S
         daemon.status, daemon.kind = 404, "not_found"
-        speaking = courier(socket_path, tmp_path / "outbox")
+        speaking = client(socket_path, tmp_path / "outbox")
         until(lambda: len(daemon.heard.heartbeats) >= 2, "two heartbeats")
         speaking.progress(replace(PROGRESS, step=7))
         until(lambda: daemon.heard.progress, "progress")

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from wattmesh.reconfig.held import holder
+from wattmesh.reconfig.state.held import holder
 
 KEPT: list[Any] = []
 DEFINED = Path(__file__).read_text().splitlines().index("KEPT: list[Any] = []") + 1

@@ -29,8 +29,8 @@ from tests.hook.harness import (
 )
 from tests.hook.test_switch import GOOD
 from tests.hook.tiny import Fault
+from wattmesh.reconfig.launch.peers import Peer
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.peers import Peer
 from wattmesh.reconfig.switch import SwitchState
 
 DP3 = Layout(dp_shard=3)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.hook.harness import Zygote
 from tests.hook.low_precision_job import Work
-from wattmesh.reconfig.agreement import relative
-from wattmesh.reconfig.noise import ASSUMED, ORDERS, TIMES_FLOOR
+from wattmesh.reconfig.probe.noise import ASSUMED, ORDERS, TIMES_FLOOR
+from wattmesh.reconfig.probe.rebuild_check import relative
 
 DP2, TP2, PP2 = {"dp_shard": 2}, {"tp": 2}, {"pp": 2}
 FP32, ASSUMED_BF16 = (TIMES_FLOOR * ASSUMED[dtype] for dtype in ("float32", "bfloat16"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
-from wattmesh.reconfig.noise import (
+from wattmesh.reconfig.probe.noise import (
     ASSUMED,
     ORDERS,
     TIMES_FLOOR,
@@ -21,9 +21,9 @@ from wattmesh.reconfig.noise import (
     together,
     tolerance,
 )
-from wattmesh.reconfig.probing import take
-from wattmesh.reconfig.reordered import Products, uncompiled
-from wattmesh.reconfig.state import State
+from wattmesh.reconfig.probe.probing import take
+from wattmesh.reconfig.probe.reordered import Products, uncompiled
+from wattmesh.reconfig.state.state import State
 
 FP32 = ["float32"]
 

@@ -19,13 +19,14 @@ from tests.daemon import waiting
 from tests.daemon.process import DaemonProcess, daemon
 from tests.hook.daemon import FakeDaemon
 from tests.hook.harness import Zygote
-from wattmesh.reconfig import catalogue_file, observed
+from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, OperatingPoint
-from wattmesh.reconfig.launched import Launched
+from wattmesh.reconfig.gpus.own_gpus import OwnGpus
+from wattmesh.reconfig.hook import observed
+from wattmesh.reconfig.hook.observed import ObservedRun, PerStep
+from wattmesh.reconfig.launch.launched import Launched
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import Link
-from wattmesh.reconfig.observed import ObservedRun, PerStep
-from wattmesh.reconfig.own_gpus import OwnGpus
 from wattmesh.reconfig.wire import Spent
 from wattmesh.telemetry.fake_nvml import FakeNvml
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from wattmesh.reconfig.folder import RunFolder, read_json
-from wattmesh.reconfig.generation import Generation, Purpose
+from wattmesh.reconfig.client.orderbook import OrderBook
+from wattmesh.reconfig.client.orders import Answer, Standing, judge
+from wattmesh.reconfig.launch.folder import RunFolder, read_json
+from wattmesh.reconfig.launch.generation import Generation, Purpose
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.orderbook import OrderBook
-from wattmesh.reconfig.orders import Answer, Standing, judge
 from wattmesh.reconfig.wire import Order, Orders, SwitchMode
 
 HERE = Standing(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.plain import decode, encode
+from wattmesh.reconfig.state.plain import decode, encode
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(

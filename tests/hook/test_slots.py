@@ -8,12 +8,20 @@ import torch
 from torch import nn
 
 from wattmesh.errors import CheckpointDamaged
-from wattmesh.reconfig.checkpoint import Header, facts_of, find_damage, header_of, load, save
-from wattmesh.reconfig.digest import logical_digest
-from wattmesh.reconfig.folder import RunFolder
+from wattmesh.reconfig.checkpoint.checkpoint import (
+    Header,
+    facts_of,
+    find_damage,
+    header_of,
+    load,
+    save,
+)
+from wattmesh.reconfig.checkpoint.digest import logical_digest
+from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.state import Position, State
-from wattmesh.reconfig.tensors import name_all, name_to_fill
+from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import name_all, name_to_fill
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 

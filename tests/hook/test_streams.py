@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from wattmesh.reconfig import plain, streams
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.streams import Place, Streams, place_of
+from wattmesh.reconfig.state import plain, streams
+from wattmesh.reconfig.state.streams import Place, Streams, place_of
 
 ONE = Layout()
 DP2, DP4 = Layout(dp_shard=2), Layout(dp_shard=4)

@@ -63,13 +63,13 @@ def test_four_two_four_ranks_in_place(
     told = [
         line.partition(" ")[2]
         for line in run.log().splitlines()
-        if re.search(r"reconfig\.(?!courier)", line)
+        if re.search(r"reconfig\.(?!client)", line)
     ]
     number = r"\d+\.\d\d s|(equal to \de-\d+|bitwise equal) \(\de-\d+ allowed\)"
     moves = [re.sub(number, "~", line) for line in told]
     assert moves == [
-        f"wattmesh.reconfig.member switched from {old} to {new} in place at step {step} in ~. Why: "
-        f"the test asks for it. Proof: {ranks} hold what was saved, probe loss ~."
+        f"wattmesh.reconfig.hook.rank_runner switched from {old} to {new} in place at step {step} "
+        f"in ~. Why: the test asks for it. Proof: {ranks} hold what was saved, probe loss ~."
         for old, new, step, ranks in (
             ("dp2 tp2", "tp2", 10, "2 ranks"),
             ("tp2", "dp4", 20, "4 ranks"),
@@ -124,7 +124,7 @@ def test_switching_back_and_forth_leaks_nothing(
     assert len(run.layouts()) == 7, (run.layouts(), daemon.states(), run.log())
     tp2 = [line for line in run.lines() if line["layout"] == "tp2" and line["step"] % 4 == 3]
     assert len(tp2) == 3
-    # The courier may be in the middle of a call: one socket and one timer come and go.
+    # The daemon client may be in the middle of a call: one socket and one timer come and go.
     for resource, passing in (("files", 2), ("threads", 2), ("meshes", 0)):
         counts = [line[resource] for line in tp2]
         assert abs(counts[-1] - counts[0]) <= passing, (resource, counts)

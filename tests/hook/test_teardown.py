@@ -16,8 +16,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import DP2, TP2, Run, Zygote, until, worst_difference
 from tests.hook.test_switch import GOOD, Undisturbed
-from wattmesh.reconfig import group
-from wattmesh.reconfig.caches import MeshCaches
+from wattmesh.reconfig.launch import group
+from wattmesh.reconfig.state.caches import MeshCaches
 
 PATIENCE_S = 0.5
 

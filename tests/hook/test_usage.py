@@ -7,8 +7,8 @@ import pytest
 
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import TP2, Run, Zygote, worst_difference
+from wattmesh.reconfig.launch.usage import Budget, Usage, limits, now
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.usage import Budget, Usage, limits, now
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 

@@ -35,10 +35,11 @@ from torch.distributed.tensor.parallel import (
 )
 
 from tests.hook import hosts
-from wattmesh.reconfig.deadlines import Deadlines
+from wattmesh.reconfig.hook.session import Session, attach
+from wattmesh.reconfig.launch.deadlines import Deadlines
 from wattmesh.reconfig.layout import Layout, Ranks
-from wattmesh.reconfig.session import Session, attach
-from wattmesh.reconfig.state import Position, State
+from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.state.state import State
 
 WIDTH = 16
 PATIENCE_S = 30.0

@@ -28,7 +28,7 @@ from torch._C._distributed_c10d import TCPStore
 
 import tests.hook.tiny  # noqa: F401 - imported once here, for every rank
 from tests.hook import hosts
-from wattmesh.reconfig.caches import MeshCaches
+from wattmesh.reconfig.state.caches import MeshCaches
 
 AGENT_PATIENCE_S = 30.0
 """torchrun's own, before it resorts to SIGKILL."""

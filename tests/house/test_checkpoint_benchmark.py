@@ -10,8 +10,8 @@ from benchmarks.checkpoint import PHYSICAL, Ran, Round, goals
 from benchmarks.disk_bound import OUR_WAY, PAGE, WAYS, Range, copy_s, finalists, ranges
 from benchmarks.report import Goal
 from benchmarks.usage import Used, cached_share
-from wattmesh.reconfig.universal.box import Box
-from wattmesh.reconfig.universal.index import Entry, Segment, build
+from wattmesh.reconfig.universal.index.box import Box
+from wattmesh.reconfig.universal.index.index import Entry, Segment, build
 from wattmesh.reconfig.universal.sources.source import Source
 
 PEER = "ds_to_universal"

@@ -12,7 +12,7 @@ import schemathesis
 from benchmarks.hostile import actuator, answers, calls, relay, settings
 from benchmarks.hostile.tried import Tried
 from tests.api.stranger import needs_root
-from wattmesh.integrations.carbon import http
+from wattmesh.integrations.carbon.reading import http
 from wattmesh.telemetry import desired
 
 SEED = 15

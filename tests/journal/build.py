@@ -4,10 +4,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from wattmesh.controller.journal.admission import MOST_RUNS
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.run_nodes import HERE
-from wattmesh.controller.journal.runs import RunPlan
+from wattmesh.controller.journal.runs.admission import MOST_RUNS
+from wattmesh.controller.journal.runs.run_nodes import HERE
+from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.reconfig.catalogue import (
     Catalogue,
     Equivalence,

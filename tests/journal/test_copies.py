@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.migrated import empty_journal
-from wattmesh.controller.journal import identity
-from wattmesh.controller.journal.copies import Restored, backup, restore
-from wattmesh.controller.journal.engine import Database
-from wattmesh.controller.journal.identity import APART
+from wattmesh.controller.journal.database import identity
+from wattmesh.controller.journal.database.copies import Restored, backup, restore
+from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.identity import APART
+from wattmesh.controller.journal.database.schema import bring_up_to_date
+from wattmesh.controller.journal.database.sqlite_url import sqlite_path, sqlite_url
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.schema import bring_up_to_date
-from wattmesh.controller.sqlite_url import sqlite_path, sqlite_url
 from wattmesh.errors import CallHuman, InputInvalid, JournalUnavailable, Refused, WattmeshError
 from wattmesh.migrations.upgrade import upgrade
 

@@ -16,9 +16,8 @@ import pytest
 from tests.journal.build import T0, order, put_order, register
 from tests.migrated import migrate
 from wattmesh import durable
-from wattmesh.controller import schema
-from wattmesh.controller.journal import engine
-from wattmesh.controller.journal.failures import Locked
+from wattmesh.controller.journal.database import engine, schema
+from wattmesh.controller.journal.database.failures import Locked
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import FixInput, InputInvalid, JournalUnavailable
 

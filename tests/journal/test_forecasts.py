@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from tests.journal.build import T0
-from wattmesh.controller.journal.forecasts import BLEND, PROFILE, Forecast, issues, unbroken
+from wattmesh.controller.journal.carbon.forecasts import BLEND, PROFILE, Forecast, issues, unbroken
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.policies.decision import IntensitySlot, Rung
 from wattmesh.telemetry.carbon import CarbonPoint, Signal

@@ -10,15 +10,15 @@ from sqlalchemy import make_url
 
 from tests.journal.build import order, put_order
 from tests.postgresql import Server, find_programs
-from wattmesh.controller.journal import identity
-from wattmesh.controller.journal.coverage import extend
-from wattmesh.controller.journal.identity import APART
+from wattmesh.controller.journal.database import identity
+from wattmesh.controller.journal.database.identity import APART
+from wattmesh.controller.journal.database.values import to_us
+from wattmesh.controller.journal.energy.coverage import extend
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.values import to_us
 from wattmesh.errors import Fenced, RetryLater
 from wattmesh.migrations.upgrade import upgrade
-from wattmesh.telemetry.ledger import CounterBaseline, Span
-from wattmesh.telemetry.unobserved import unread
+from wattmesh.telemetry.energy.ledger import CounterBaseline, Span
+from wattmesh.telemetry.energy.unobserved import unread
 
 
 def test_the_first_leader_makes_it_and_every_other_keeps_it(journal: Journal) -> None:

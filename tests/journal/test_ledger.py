@@ -9,15 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.journal.build import T0, UID, after, register
-from wattmesh.controller.journal import sums as journal_sums
-from wattmesh.controller.journal.coverage import extend
+from wattmesh.controller.journal.database.values import to_us
+from wattmesh.controller.journal.energy import sums as journal_sums
+from wattmesh.controller.journal.energy.coverage import extend
+from wattmesh.controller.journal.energy.ledger import EmissionRow, TokenMark, TotalRow
+from wattmesh.controller.journal.energy.sums import Sums
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.ledger import EmissionRow, TokenMark, TotalRow
-from wattmesh.controller.journal.sums import Sums
-from wattmesh.controller.journal.values import to_us
 from wattmesh.reconfig.wire import Finish
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
-from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
+from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow
 from wattmesh.telemetry.readings import Quality
 
 SLOT = timedelta(minutes=30)

@@ -11,8 +11,8 @@ from sqlalchemy import event
 
 from tests.journal.build import T0, UID, A, after, progress, register
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.liveness import BEHIND_S, LIVE_S, REPORTING_S, Sign
-from wattmesh.controller.journal.runs import RunRow
+from wattmesh.controller.journal.runs.liveness import BEHIND_S, LIVE_S, REPORTING_S, Sign
+from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.errors import Fenced, InputInvalid, Refused
 from wattmesh.reconfig.wire import Finish, Heartbeat, Progress
 

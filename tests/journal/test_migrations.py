@@ -15,9 +15,9 @@ from alembic.script import ScriptDirectory
 
 from tests.journal import build
 from wattmesh import migrations
-from wattmesh.controller.journal.engine import Database
+from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.tables import METADATA
 from wattmesh.controller.journal.journal import Journal, revision
-from wattmesh.controller.journal.tables import METADATA
 from wattmesh.migrations.upgrade import current, upgrade
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.cycle.test_cycle import T0, UID, A
 from tests.migrated import migrate
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs import RunPlan
+from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.reconfig.wire import Finish, Register
 
 DAY = timedelta(days=1)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.journal.build import PLAN, T0, UID, A, B, after, progress, register
-from wattmesh.controller.journal import admission
-from wattmesh.controller.journal.admission import MOST_LAUNCHES
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs import admission
+from wattmesh.controller.journal.runs.admission import MOST_LAUNCHES
 from wattmesh.errors import Fenced, InputInvalid, Refused, RetryLater
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Finish

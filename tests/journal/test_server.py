@@ -9,7 +9,7 @@ import pytest
 from tests import postgresql
 from tests.journal.build import T0, register
 from tests.migrated import migrate
-from wattmesh.controller.journal import engine
+from wattmesh.controller.journal.database import engine
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import JournalUnavailable
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.journal.build import T0
 from tests.journal.test_ledger import EMISSION, ENERGY, SLOT
+from wattmesh.controller.journal.energy.spent import LOOKS_KEPT, SpentSlots
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.spent import LOOKS_KEPT, SpentSlots
-from wattmesh.policies.budget import Spent
+from wattmesh.policies.accounting.budget import Spent
 
 DAY = timedelta(days=1)
 NOW = T0 + 10 * DAY

@@ -67,6 +67,22 @@ def circles(graph: Graph) -> list[str]:
     return [" <-> ".join(sorted(group)) for group in _components(graph) if len(group) > 1]
 
 
+def by_package(graph: Graph) -> Graph:
+    """Join the modules of each folder; one that stands beside sub-folders stands for itself."""
+    folders = {name for name in graph if any(other.startswith(f"{name}.") for other in graph)}
+    mixed = {folder.rpartition(".")[0] for folder in folders}
+
+    def unit(name: str) -> str:
+        folder = name.rpartition(".")[0]
+        return name if name in folders or folder in mixed else folder
+
+    joined: dict[str, set[str]] = {}
+    for name, targets in graph.items():
+        if name != "wattmesh":
+            joined.setdefault(unit(name), set()).update(unit(each) for each in targets)
+    return {name: frozenset(targets - {name, "wattmesh"}) for name, targets in joined.items()}
+
+
 def _components(graph: Graph) -> Iterator[set[str]]:
     """Yield the strongly connected groups: two modules are in one when each reaches the other."""
     reach = {name: _reachable(name, graph) for name in graph}

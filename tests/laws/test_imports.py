@@ -23,16 +23,16 @@ def test_directions() -> None:
 @pytest.mark.parametrize(
     ("importer", "target"),
     [
-        ("wattmesh.telemetry.readings", "wattmesh.controller.cycle"),
+        ("wattmesh.telemetry.readings", "wattmesh.controller.cycle.cycle"),
         ("wattmesh.telemetry.readings", "wattmesh.reconfig.layout"),
         ("wattmesh.reconfig.layout", "wattmesh.telemetry.readings"),
-        ("wattmesh.migrations.upgrade", "wattmesh.controller.journal.tables"),
-        ("wattmesh.policies.decide", "wattmesh.telemetry.ledger"),
-        ("wattmesh.policies.decide", "wattmesh.reconfig.wire"),
-        ("wattmesh.policies.decide", "wattmesh.integrations.carbon.neso"),
-        ("wattmesh.integrations.torchrun", "wattmesh.policies.decide"),
+        ("wattmesh.migrations.upgrade", "wattmesh.controller.journal.database.tables"),
+        ("wattmesh.policies.rules.decide", "wattmesh.telemetry.energy.ledger"),
+        ("wattmesh.policies.rules.decide", "wattmesh.reconfig.wire"),
+        ("wattmesh.policies.rules.decide", "wattmesh.integrations.carbon.neso"),
+        ("wattmesh.integrations.torchrun", "wattmesh.policies.rules.decide"),
         ("wattmesh.integrations.torchrun", "wattmesh.integrations.carbon.neso"),
-        ("wattmesh.integrations.torchrun", "wattmesh.controller.daemon"),
+        ("wattmesh.integrations.torchrun", "wattmesh.controller.daemon.wiring"),
     ],
 )
 def test_forbidden_directions_are_caught(importer: str, target: str) -> None:
@@ -53,9 +53,23 @@ def test_no_circles() -> None:
 def test_circle_is_caught() -> None:
     """Sabotaged twin: one import back makes a circle that is named."""
     spoilt = dict(graph())
-    spoilt["wattmesh.errors"] |= {"wattmesh.policies.decide"}
-    spoilt["wattmesh.policies.decide"] |= {"wattmesh.errors"}
+    spoilt["wattmesh.errors"] |= {"wattmesh.policies.rules.decide"}
+    spoilt["wattmesh.policies.rules.decide"] |= {"wattmesh.errors"}
     assert any("wattmesh.errors" in circle for circle in import_law.circles(spoilt))
+
+
+def test_no_circles_of_packages() -> None:
+    """No folder imports itself back through others, whichever of its modules do."""
+    assert import_law.circles(import_law.by_package(graph())) == []
+
+
+def test_a_circle_of_packages_is_caught() -> None:
+    """Sabotaged twin: two folders of which other modules import each other."""
+    spoilt = dict(graph())
+    spoilt["wattmesh.policies.forecast.skill"] |= {"wattmesh.policies.planner.mpc"}
+    assert import_law.circles(spoilt) == []
+    (circle,) = import_law.circles(import_law.by_package(spoilt))
+    assert {"wattmesh.policies.forecast", "wattmesh.policies.planner"} <= set(circle.split(" <-> "))
 
 
 def _declared(*extras: str) -> set[str]:
@@ -112,18 +126,18 @@ def test_hook_imports() -> None:
     too_much = {
         name: extra
         for start in ("session", "observed")
-        for name, extra in _outside_of_hook(f"wattmesh.reconfig.{start}").items()
+        for name, extra in _outside_of_hook(f"wattmesh.reconfig.hook.{start}").items()
     }
     assert {name: extra for name, extra in too_much.items() if extra} == {}
 
 
 def test_hook_rooms() -> None:
     """The hook reaches no room but its own."""
-    loaded = import_law.closure("wattmesh.reconfig.session", graph())
+    loaded = import_law.closure("wattmesh.reconfig.hook.session", graph())
     assert {name for name in loaded if not name.startswith(HOOK_ROOMS)} <= {"wattmesh"}
 
 
 def test_daemon_is_no_hook() -> None:
     """Sabotaged twin: measured by the hook's rule, the daemon imports far too much."""
-    outside = set().union(*_outside_of_hook("wattmesh.controller.daemon").values())
+    outside = set().union(*_outside_of_hook("wattmesh.controller.daemon.wiring").values())
     assert {"sqlalchemy", "apscheduler"} <= outside

@@ -34,7 +34,7 @@ def test_daemon_is_light() -> None:
 
 def test_heavy_import_is_seen() -> None:
     """Sabotaged twin: one heavy import beside the daemon's is found."""
-    spoilt = "import wattmesh.controller.daemon\nimport numpy"
+    spoilt = "import wattmesh.controller.daemon.__main__\nimport numpy"
     assert "numpy" in loaded_after(spoilt) & HEAVY
 
 

@@ -76,15 +76,17 @@ def test_nothing_is_lost(built: Path) -> None:
 
 
 def test_spoilt_map_is_caught(tmp_path: Path) -> None:
-    """Sabotaged twin: a forgotten package and a bare folder both show in the wheel."""
+    """Sabotaged twin: a forgotten room and a bare folder both show in the wheel."""
     checkout = wheel.copy_checkout(tmp_path)
-    project = checkout / "pyproject.toml"
-    listed = '    "wattmesh.policies",\n'
-    assert listed in project.read_text()
-    project.write_text(project.read_text().replace(listed, '    "policies",\n'))
+    rule = checkout / "setup.py"
+    packages, found = 'packages=["wattmesh", *(', "for name in below)],"
+    assert packages in rule.read_text()
+    assert found in rule.read_text()
+    spoilt = rule.read_text().replace(packages, 'packages=["wattmesh", "policies", *(')
+    rule.write_text(spoilt.replace(found, 'for name in below if name[0] != "p")],'))
     files = wheel.files_of(wheel.build(checkout))
     assert _tops(files) == {"wattmesh", "policies"}
-    assert "wattmesh/policies/decide.py" in _lost(files)
+    assert "wattmesh/policies/rules/decide.py" in _lost(files)
 
 
 def test_hook_needs_no_torch_wheel(built: Path) -> None:

@@ -9,7 +9,7 @@ from tests.daemon.waiting import wait_for
 from wattmesh.controller.planner.process import PlanProcess
 from wattmesh.controller.planner.wire import Asked, written
 from wattmesh.policies.decision import Observation, PlanView
-from wattmesh.policies.mpc import Question, question
+from wattmesh.policies.planner.mpc import Question, question
 
 LIMIT_S = 20.0
 """For a plan that is to come; no test waits for it to pass."""

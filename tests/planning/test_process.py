@@ -15,8 +15,8 @@ from tests.policies.build import HOUR, observation, run, slots
 from wattmesh.controller.planner.process import PlannerFailed, PlanProcess
 from wattmesh.controller.planner.wire import read_asked, read_told
 from wattmesh.errors import InputInvalid
+from wattmesh.policies.planner.planning import solved
 from wattmesh.policies.planner.problem import NoPlan
-from wattmesh.policies.planning import solved
 
 DAEMON = """\
 import os, sys, threading
@@ -191,7 +191,7 @@ def test_the_daemon_never_loads_numpy_to_have_plans() -> None:
 
 def test_numpy_in_the_daemon_would_be_seen() -> None:
     """Sabotaged twin: whoever solves where it asks has loaded it."""
-    assert "numpy" in loaded_after("import wattmesh.policies.planning") & HEAVY
+    assert "numpy" in loaded_after("import wattmesh.policies.planner.planning") & HEAVY
 
 
 def test_the_child_is_nice_and_holds_nothing_of_the_daemon() -> None:

@@ -14,18 +14,18 @@ from tests.cli.test_screens import plain
 from tests.daemon.clocks import SteppedClock
 from tests.laws.processes import loaded_after
 from tests.policies.build import NOW, A, B, catalogue, observation, point, run, slots
-from wattmesh.controller.cli import plan_bands, plan_chart, plan_picture
 from wattmesh.controller.cli.main import main
-from wattmesh.controller.cli.plan_screen import screen
+from wattmesh.controller.cli.policy import plan_bands, plan_chart, plan_picture
+from wattmesh.controller.cli.policy.plan_screen import screen
+from wattmesh.controller.metrics.planner import plan_metrics
 from wattmesh.controller.planner.asking import Planning, PlanState
-from wattmesh.controller.planner.metrics import plan_metrics
 from wattmesh.controller.planner.view import no_look, plan_answer
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.read import Settings
-from wattmesh.controller.trouble import PLANS_FAILED, troubles
+from wattmesh.controller.status.trouble import PLANS_FAILED, troubles
 from wattmesh.controller.views import as_json
 from wattmesh.policies.decision import CapView, Observation, PlanStep, PlanView
-from wattmesh.policies.follow import FRESH
+from wattmesh.policies.rules.follow import FRESH
 
 LOW = point("A-low", 4, 900.0, 1200.0, clock_mhz=1200)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from wattmesh.policies.decide import decide
 from wattmesh.policies.decision import (
     Action,
     CarbonView,
@@ -22,6 +21,7 @@ from wattmesh.policies.decision import (
     SwitchView,
 )
 from wattmesh.policies.guard import FAILED_SWITCH
+from wattmesh.policies.rules.decide import decide
 from wattmesh.policies.speed import Watched, watch
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 from wattmesh.telemetry.readings import J_PER_KWH

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattmesh.controller.books.periods import period_of
-from wattmesh.policies.budget import (
+from wattmesh.controller.accounting.periods import period_of
+from wattmesh.policies.accounting.budget import (
     RULES,
     Alert,
     Curve,

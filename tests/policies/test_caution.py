@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.policies.build import NOW, A, B, catalogue, observation, point, run, slots
-from wattmesh.policies.caution import cautious_g_per_kwh, doubted_g_per_kwh
 from wattmesh.policies.decision import IntensitySlot, PlanView
-from wattmesh.policies.mpc import Question, question
-from wattmesh.policies.planning import answered, solved
+from wattmesh.policies.forecast.caution import cautious_g_per_kwh, doubted_g_per_kwh
+from wattmesh.policies.planner.mpc import Question, question
+from wattmesh.policies.planner.planning import answered, solved
 from wattmesh.reconfig.catalogue import Release
 
 HOUR = timedelta(hours=1)

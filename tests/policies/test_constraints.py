@@ -13,10 +13,7 @@ from hypothesis import strategies as st
 from tests.policies.build import HOUR, NOW, A, B, catalogue, observation, point, run, slots
 from wattmesh.controller.planner.asking import moment, terms
 from wattmesh.controller.planner.wire import Asked, read_asked, written
-from wattmesh.policies.automatic import automatic
 from wattmesh.policies.case import examine
-from wattmesh.policies.constraints import least_tokens_per_s
-from wattmesh.policies.decide import decide
 from wattmesh.policies.decision import (
     Action,
     BudgetView,
@@ -29,10 +26,13 @@ from wattmesh.policies.decision import (
     RunView,
 )
 from wattmesh.policies.menu import menu
-from wattmesh.policies.mpc import SUSPENDS, Question, question
+from wattmesh.policies.planner.constraints import least_tokens_per_s
 from wattmesh.policies.planner.evaluate import low_windows
+from wattmesh.policies.planner.mpc import SUSPENDS, Question, question
+from wattmesh.policies.planner.planning import answered, solved
 from wattmesh.policies.planner.problem import NoPlan, Sla
-from wattmesh.policies.planning import answered, solved
+from wattmesh.policies.rules.automatic import automatic
+from wattmesh.policies.rules.decide import decide
 from wattmesh.policies.slowing import needs_w
 
 SLOW = point("S", 4, 700.0, 900.0, clock_mhz=1200, layout=A.layout)

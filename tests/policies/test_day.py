@@ -14,7 +14,7 @@ from tests.policies.build import NOW, A, B, catalogue, slots
 from tests.policies.simulator import Day, Simulation, World
 from wattmesh.policies.decision import PolicySettings
 from wattmesh.policies.hull import lower_hull
-from wattmesh.policies.price import hindsight_bound_g
+from wattmesh.policies.rules.price import hindsight_bound_g
 from wattmesh.reconfig.catalogue import SwitchCost
 
 # fmt: off

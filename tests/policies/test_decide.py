@@ -18,7 +18,6 @@ from tests.policies.build import (
     run,
     slots,
 )
-from wattmesh.policies.decide import decide
 from wattmesh.policies.decision import (
     Action,
     CarbonView,
@@ -27,6 +26,7 @@ from wattmesh.policies.decision import (
     Observation,
     SwitchView,
 )
+from wattmesh.policies.rules.decide import decide
 from wattmesh.reconfig.catalogue import Equivalence, Evidence
 from wattmesh.reconfig.layout import Layout
 

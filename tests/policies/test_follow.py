@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tests.policies.build import NOW, A, B, catalogue, observation, point, run, slots
 from wattmesh.policies.case import examine
-from wattmesh.policies.decide import decide
 from wattmesh.policies.decision import (
     Action,
     CarbonView,
@@ -23,8 +22,9 @@ from wattmesh.policies.decision import (
     SwitchView,
 )
 from wattmesh.policies.guard import FAILED_SWITCH
-from wattmesh.policies.mpc import SUSPENDS, question
-from wattmesh.policies.planning import answered
+from wattmesh.policies.planner.mpc import SUSPENDS, question
+from wattmesh.policies.planner.planning import answered
+from wattmesh.policies.rules.decide import decide
 from wattmesh.reconfig.layout import Layout
 
 CLOCKED = point("A-slow", 4, 900.0, 1300.0, clock_mhz=1300, layout=A.layout)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.policies.build import HOUR, NOW, PAIR, slots
 from tests.policies.oracles import least_grams
-from wattmesh.policies.gate import (
+from wattmesh.policies.hull import lower_hull
+from wattmesh.policies.rules.gate import (
     Offer,
     Place,
     Switch,
@@ -18,8 +19,7 @@ from wattmesh.policies.gate import (
     offer,
     switch_cost_g,
 )
-from wattmesh.policies.hull import lower_hull
-from wattmesh.policies.price import fill
+from wattmesh.policies.rules.price import fill
 from wattmesh.telemetry.readings import J_PER_KWH
 
 FAST = Place(tokens_per_s=1000.0, power_w=1600.0)

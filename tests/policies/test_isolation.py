@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.policies.build import NOW, PAIR, A, B, observation, run, slots
-from wattmesh.controller.think import NoPlans, think
-from wattmesh.policies import decide as decide_module
-from wattmesh.policies.decide import decide
+from wattmesh.controller.cycle.think import NoPlans, think
 from wattmesh.policies.decision import (
     Action,
     BudgetView,
@@ -24,6 +22,8 @@ from wattmesh.policies.decision import (
     SwitchView,
 )
 from wattmesh.policies.isolation import UNDECIDABLE
+from wattmesh.policies.rules import decide as decide_module
+from wattmesh.policies.rules.decide import decide
 from wattmesh.policies.speed import MeasuredSpeed
 
 WHOLE = st.sampled_from([0, 1, 7, 10**6, 10**12, 2**31 - 1, 2**62, 2**63 - 1, -1, -(2**63)])

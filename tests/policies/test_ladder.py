@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.policies.build import NOW, A, B, observation, run, slots
-from wattmesh.policies.decide import decide
 from wattmesh.policies.decision import Action, CarbonView, Decision, IntensitySlot, Rung
 from wattmesh.policies.ladder import CHANGE_INTERVALS, OLDEST, Standing, ahead, stand
+from wattmesh.policies.rules.decide import decide
 
 HOUR = timedelta(hours=1)
 CLEAN_LATER = slots([300.0] * 7 + [100.0] * 7)

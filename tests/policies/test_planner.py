@@ -16,7 +16,7 @@ from wattmesh.policies.planner.evaluate import evaluate, low_windows
 from wattmesh.policies.planner.plan import plan
 from wattmesh.policies.planner.problem import NoPlan, Option, Plan, Problem, Sla, Transition
 from wattmesh.policies.planner.steady import steady
-from wattmesh.policies.price import fill
+from wattmesh.policies.rules.price import fill
 from wattmesh.policies.words import grams
 from wattmesh.reconfig.catalogue import Release
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.policies.build import NOW, measured, observation, point, run
 from tests.policies.build import catalogue as made
-from wattmesh.policies.capped import loads, under
-from wattmesh.policies.decide import decide
-from wattmesh.policies.powercap import Board, Capping, cap
+from wattmesh.policies.powercap.capped import loads, under
+from wattmesh.policies.powercap.powercap import Board, Capping, cap
+from wattmesh.policies.rules.decide import decide
 from wattmesh.policies.slowing import MARGIN, Load, draw_w, levels, needs_w
 from wattmesh.reconfig.catalogue import Evidence
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.policies.build import HOUR, PAIR, catalogue, point, slots
 from tests.policies.oracles import least_grams, least_grams_whole
 from wattmesh.policies.hull import Hull, lower_hull
-from wattmesh.policies.price import Plan, fill, from_nothing, hindsight_bound_g, path
+from wattmesh.policies.rules.price import Plan, fill, from_nothing, hindsight_bound_g, path
 from wattmesh.telemetry.readings import J_PER_KWH
 
 POINTS = st.lists(

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.policies.build import HOUR, NOW, catalogue, observation, point, run, slots
-from wattmesh.policies.decide import decide
 from wattmesh.policies.decision import (
     Action,
     Decision,
@@ -22,6 +21,7 @@ from wattmesh.policies.decision import (
 )
 from wattmesh.policies.hull import lower_hull
 from wattmesh.policies.menu import menu
+from wattmesh.policies.rules.decide import decide
 from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, Release, SwitchCost
 
 ROOT = Path(__file__).parents[2]
@@ -232,7 +232,7 @@ def documented_kinds() -> set[str]:
 
 def test_every_kind_of_reason_in_the_code_is_documented() -> None:
     """And nothing is documented that no code says."""
-    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "policies").glob("*.py"))
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "policies").rglob("*.py"))
     said = set(re.findall(r"(?:hold|switch)\(\s*\"([a-z_]+)\"", code))
     said |= set(re.findall(r"return \"([a-z_]+)\", ", code)) | {"failed_switches"}
     said |= set(re.findall(r"_(?:wake|sleep)\(\s*case, (?:[a-z._]+, )?\"([a-z_]+)\"", code))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.policies.build import NOW, A, B, catalogue, measured, observation, point, run
 from wattmesh.policies.case import examine
-from wattmesh.policies.decide import decide
 from wattmesh.policies.decision import Action, Decision, RunView
 from wattmesh.policies.guard import Guard
+from wattmesh.policies.rules.decide import decide
 from wattmesh.policies.speed import (
     Counted,
     MeasuredSpeed,

@@ -5,7 +5,13 @@ from dataclasses import replace
 import pytest
 
 from tests.policies.build import PAIR, A, B, catalogue, point
-from wattmesh.policies.worth import Worth, embodied_sentence, gpus_held, hull_sentence, worth
+from wattmesh.policies.planner.break_even import (
+    Worth,
+    embodied_sentence,
+    gpus_held,
+    hull_sentence,
+    worth,
+)
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, Release
 
 C = point("C", 1, 320.0, 390.0)

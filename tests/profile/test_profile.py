@@ -8,7 +8,7 @@ import pytest
 
 from tests.examples.launched import start
 from tests.hook.harness import Zygote
-from wattmesh.controller.demo.process import DemoFailed
+from wattmesh.controller.process.children import DemoFailed
 from wattmesh.controller.profile.job import Candidate, ProfileJob, fill, read_job
 from wattmesh.controller.profile.profile import Profile, judge, profile
 from wattmesh.controller.profile.walk import Walk
@@ -17,7 +17,7 @@ from wattmesh.reconfig import catalogue_file, step_log
 from wattmesh.reconfig.catalogue import Equivalence, Evidence
 from wattmesh.reconfig.layout import Layout
 from wattmesh.telemetry.fake_nvml import FakeNvml
-from wattmesh.telemetry.nvml_source import NvmlSource
+from wattmesh.telemetry.sources.nvml_source import NvmlSource
 
 TRAINER = ("-m", "examples.pretrain", "--preset", "tiny", "--steps", "{steps}")
 

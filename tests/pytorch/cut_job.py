@@ -18,8 +18,8 @@ from torch.nn import functional
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.pytorch.gradients import shard_of
 from wattmesh.integrations.pytorch.tensor_parallel import TensorParallel
-from wattmesh.reconfig import group
-from wattmesh.reconfig.board import Board
+from wattmesh.reconfig.launch import group
+from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.layout import Ranks
 
 WORDS, WIDTH, HIDDEN, SAMPLES, POSITIONS = 10, 6, 8, 3, 4
@@ -65,14 +65,14 @@ def main() -> int:
     """Compare the cut model with the whole one, on two ranks."""
     torch.set_num_threads(1)
     torch.manual_seed(5)
-    board = Board.connect(30.0)
-    ranks = Ranks(participants=tuple(range(board.launched)), global_rank=board.rank)
-    group.begin(board, 1, ranks, device="cpu", timeout_s=60.0)
-    mesh = init_device_mesh("cpu", (board.launched,))
+    launch_store = LaunchStore.connect(30.0)
+    ranks = Ranks(participants=tuple(range(launch_store.launched)), global_rank=launch_store.rank)
+    group.begin(launch_store, 1, ranks, device="cpu", timeout_s=60.0)
+    mesh = init_device_mesh("cpu", (launch_store.launched,))
     said = compared(mesh)
     said["odd"] = refused(mesh, nn.Linear(4, 3, bias=False), "columns")
     said["bias"] = refused(mesh, nn.Linear(4, 4), "row")
-    if board.rank == 0:
+    if launch_store.rank == 0:
         Path(os.environ["OUT"], "said.json").write_text(json.dumps(said))
     group.end()
     return 0

@@ -7,7 +7,8 @@ from examples.pretrain.config import preset
 from examples.pretrain.train import Metrics, build_state, probe, train_step
 from wattmesh.integrations.pytorch.dropout import bits
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.state import Position, State
+from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.state.state import State
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.daemon.waiting import wait_for
-from wattmesh.reconfig import own_gpus
-from wattmesh.reconfig.launched import Launched
-from wattmesh.reconfig.own_gpus import Board, OwnGpus, gpu_of_rank, gpus_unknown, tell
+from wattmesh.reconfig.gpus import own_gpus
+from wattmesh.reconfig.gpus.own_gpus import Board, OwnGpus, gpu_of_rank, gpus_unknown, tell
+from wattmesh.reconfig.launch.launched import Launched
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
 A, B, C = (Board(uuid=f"GPU-{each}", name="H100") for each in ("aa11", "aa22", "bb33"))
@@ -92,7 +92,7 @@ def test_a_real_library_is_read_and_let_go(tmp_path: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path\n"
         "from wattmesh.telemetry.fake_nvml import FakeNvml\n"
-        "from wattmesh.reconfig.own_gpus import own_gpus\n"
+        "from wattmesh.reconfig.gpus.own_gpus import own_gpus\n"
         "fake = FakeNvml(Path(sys.argv[1])); found = [own_gpus()]\n"
         "os.environ['CUDA_VISIBLE_DEVICES'] = '1'; found.append(own_gpus())\n"
         "fake.gpu(1).mig(True); found.append(own_gpus())\n"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattmesh.reconfig import pace as paces
-from wattmesh.reconfig.pace import DAY_S, REPORTS, Pace
+from wattmesh.reconfig.client import pace as paces
+from wattmesh.reconfig.client.pace import DAY_S, REPORTS, Pace
 
 TOKENS = 1000
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wattmesh.reconfig.launched import scheduler_key
+from wattmesh.reconfig.launch.launched import scheduler_key
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ import pytest
 
 from tests.replay.build import CYCLE_S, days, grid, job, means, perfect, scene
 from wattmesh.controller.cli.main import main
+from wattmesh.controller.cycle.think import NoPlans
 from wattmesh.controller.replay.bench import POLICIES, Asked, Cell, bench, cells, replayed, rows
 from wattmesh.controller.replay.bounds import hindsight
 from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import Forecast, Own, Persist
 from wattmesh.controller.replay.grid import Grid
 from wattmesh.controller.replay.world import Driver, Noise, State, run
-from wattmesh.controller.think import NoPlans
 from wattmesh.policies.decision import IntensitySlot, PolicySettings
 from wattmesh.policies.rivals import RULES
 from wattmesh.reconfig import catalogue_file

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from tests.policies.build import catalogue, measured, point
 from tests.replay.build import START, grid, means
-from wattmesh.controller.clocks import BACK_S
+from wattmesh.controller.cycle.clocks import BACK_S
+from wattmesh.controller.cycle.think import NoPlans, Plans, think
 from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import Forecast
 from wattmesh.controller.replay.grid import Grid
 from wattmesh.controller.replay.world import Loss, Noise, Scene, State, World, run
-from wattmesh.controller.think import NoPlans, Plans, think
 from wattmesh.policies.case import examine
 from wattmesh.policies.decision import (
     Action,
@@ -33,7 +33,7 @@ from wattmesh.policies.decision import (
     PolicySettings,
     RunView,
 )
-from wattmesh.policies.mpc import SUSPENDS
+from wattmesh.policies.planner.mpc import SUSPENDS
 from wattmesh.reconfig.catalogue import Catalogue, Release, SwitchCost
 from wattmesh.reconfig.layout import Layout
 

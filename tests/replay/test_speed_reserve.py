@@ -25,7 +25,7 @@ from tests.replay.test_deadline import (
     planners,
     staged,
 )
-from wattmesh.controller.clocks import BACK_S
+from wattmesh.controller.cycle.clocks import BACK_S
 from wattmesh.controller.replay.world import Scene, State, run
 from wattmesh.policies.speed import SpeedReserve
 from wattmesh.reconfig.catalogue import Release

@@ -10,7 +10,7 @@ from wattmesh.controller.profile import job
 from wattmesh.controller.settings import read as settings
 from wattmesh.errors import WattmeshError
 from wattmesh.reconfig import catalogue_file
-from wattmesh.reconfig.universal import declared
+from wattmesh.reconfig.universal.index import declared
 from wattmesh.telemetry.actuator import settings as actuator
 from wattmesh.toml_text import DEEPEST, NotToml, read_toml
 

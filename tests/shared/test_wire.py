@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
-from wattmesh.reconfig.generation import SwitchNote
+from wattmesh.reconfig.launch.generation import SwitchNote
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, Orders, Progress, Register, SwitchMode, Transition

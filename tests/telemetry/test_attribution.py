@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattmesh.errors import InputInvalid
-from wattmesh.telemetry.attribution import (
+from wattmesh.telemetry.energy.attribution import (
     DISPUTED,
     IDLE,
     RELEASED,
@@ -20,7 +20,7 @@ from wattmesh.telemetry.attribution import (
     Standing,
     attribute,
 )
-from wattmesh.telemetry.ledger import share
+from wattmesh.telemetry.energy.ledger import share
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ALICE, BOB = 1000, 1001

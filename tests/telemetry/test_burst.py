@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.telemetry.world import T0
 from wattmesh.errors import InputInvalid
-from wattmesh.telemetry.burst import Burst, burst, figure
+from wattmesh.telemetry.energy.burst import Burst, burst, figure
 from wattmesh.telemetry.fake_nvml import Board, FakeNvml
-from wattmesh.telemetry.nvml_source import NvmlSource
 from wattmesh.telemetry.readings import PowerReading, Quality
+from wattmesh.telemetry.sources.nvml_source import NvmlSource
 
 
 def reading(at_s: float, power_w: float | None, energy_mj: int | None) -> PowerReading:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.telemetry.world import T0
-from wattmesh.telemetry.crosscheck import CrossCheck, sentence
+from wattmesh.telemetry.energy.crosscheck import CrossCheck, sentence
+from wattmesh.telemetry.energy.residual import residual
 from wattmesh.telemetry.readings import Component, PowerReading, Quality, component_of
-from wattmesh.telemetry.residual import residual
 
 HOLD_US = 2_500_000
 READING = PowerReading(

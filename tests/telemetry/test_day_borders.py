@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from tests.telemetry.test_sampler import Bench
 from tests.telemetry.world import T0
+from wattmesh.controller.accounting.periods import period_of
 from wattmesh.controller.agent.knowledge import read_grid, write_grid
-from wattmesh.controller.api.agents import laid
-from wattmesh.controller.books.periods import period_of
-from wattmesh.telemetry.ledger import EnergyRow, SlotGrid
+from wattmesh.controller.api.handlers.agents import laid
+from wattmesh.telemetry.energy.ledger import EnergyRow, SlotGrid
 
 ORIGIN = datetime(2020, 1, 1, tzinfo=UTC)
 HOURS = SlotGrid(origin=ORIGIN, interval_s=3600.0, timezone="Asia/Kolkata")

@@ -11,13 +11,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.telemetry.test_sampler import Bench
 from tests.telemetry.world import MemoryBook, World
-from wattmesh.telemetry.exporter import DeviceExporter
+from wattmesh.telemetry.energy.exporter import DeviceExporter
+from wattmesh.telemetry.energy.ledger import DeviceTotal, SlotGrid
+from wattmesh.telemetry.energy.sampler import Sample, Sampler
 from wattmesh.telemetry.fake_nvml import FakeNvml
-from wattmesh.telemetry.ledger import DeviceTotal, SlotGrid
-from wattmesh.telemetry.nvml_source import NvmlSource
 from wattmesh.telemetry.readings import utc_now
-from wattmesh.telemetry.sampler import Sample, Sampler
-from wattmesh.telemetry.stale import STOPPED
+from wattmesh.telemetry.sources.nvml_source import NvmlSource
+from wattmesh.telemetry.sources.stale import STOPPED
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

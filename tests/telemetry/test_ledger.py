@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattmesh.telemetry.ledger import SlotGrid, share
+from wattmesh.telemetry.energy.ledger import SlotGrid, share
 from wattmesh.telemetry.slots import border, index_at
 
 ORIGIN = datetime(2026, 11, 20, 12, 0, 0, 123457, tzinfo=UTC)

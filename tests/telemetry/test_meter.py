@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.telemetry.world import T0
-from wattmesh.telemetry.ledger import NO_COUNTER, CounterBaseline
-from wattmesh.telemetry.meter import Meter, Piece
+from wattmesh.telemetry.energy.ledger import NO_COUNTER, CounterBaseline
+from wattmesh.telemetry.energy.meter import Meter, Piece
 from wattmesh.telemetry.readings import PowerReading, Quality
 
 HOLD_US = 1_500_000

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tests.telemetry.test_sampler import GRID
 from tests.telemetry.world import T0, MemoryBook
 from wattmesh.errors import JournalUnavailable
-from wattmesh.telemetry.ledger import CounterBaseline
-from wattmesh.telemetry.meter import ADOPT_US, STILL_US, Meter, Piece, micros
+from wattmesh.telemetry.energy.ledger import CounterBaseline
+from wattmesh.telemetry.energy.meter import ADOPT_US, STILL_US, Meter, Piece, micros
+from wattmesh.telemetry.energy.sampler import Sampler
 from wattmesh.telemetry.readings import PowerReading, Quality
-from wattmesh.telemetry.sampler import Sampler
 
 HOLD_US = 5_000_000
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.waiting import wait_for
-from wattmesh.telemetry.node_view import Looker, job_key, process
+from wattmesh.telemetry.energy.node_view import Looker, job_key, process
 
 POD = "2a3b4c5d-1111-2222-3333-444455556666"
 FIRST_NAMESPACE = "pid:[4026531836]"

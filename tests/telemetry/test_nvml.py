@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from wattmesh.errors import InputInvalid
-from wattmesh.telemetry import nvml as door
-from wattmesh.telemetry import nvml_library
 from wattmesh.telemetry.fake_nvml import Board, FakeNvml
-from wattmesh.telemetry.nvml import (
+from wattmesh.telemetry.sources import nvml as door
+from wattmesh.telemetry.sources import nvml_library
+from wattmesh.telemetry.sources.nvml import (
     DeviceLost,
     DriverGone,
     NotPermitted,

@@ -13,11 +13,11 @@ import pytest
 from tests.daemon.waiting import wait_for
 from tests.telemetry.test_sampler import GRID
 from tests.telemetry.world import T0, MemoryBook
-from wattmesh.telemetry import nvml_library
+from wattmesh.telemetry.energy.sampler import Sample, Sampler
 from wattmesh.telemetry.fake_nvml import Board, FakeGpu, FakeNvml
-from wattmesh.telemetry.nvml_source import NvmlSource
 from wattmesh.telemetry.readings import PowerReading
-from wattmesh.telemetry.sampler import Sample, Sampler
+from wattmesh.telemetry.sources import nvml_library
+from wattmesh.telemetry.sources.nvml_source import NvmlSource
 
 
 class Node:

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from tests.telemetry.world import T0
 from wattmesh.errors import SourceUnavailable
-from wattmesh.telemetry import nvml_library, nvml_source
 from wattmesh.telemetry.fake_nvml import Board, FakeNvml
-from wattmesh.telemetry.nvml import Nvml
-from wattmesh.telemetry.nvml_device import NvmlDevice
-from wattmesh.telemetry.nvml_source import NvmlSource
 from wattmesh.telemetry.readings import PowerReading, Quality
-from wattmesh.telemetry.stale import STALE_S, Watch
+from wattmesh.telemetry.sources import nvml_library, nvml_source
+from wattmesh.telemetry.sources.nvml import Nvml
+from wattmesh.telemetry.sources.nvml_device import NvmlDevice
+from wattmesh.telemetry.sources.nvml_source import NvmlSource
+from wattmesh.telemetry.sources.stale import STALE_S, Watch
 
 
 @pytest.fixture

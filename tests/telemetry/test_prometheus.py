@@ -7,8 +7,8 @@ import pytest
 
 from tests.telemetry.prometheus_server import Prometheus, prometheus
 from wattmesh.errors import SourceUnavailable
-from wattmesh.telemetry.prometheus import PrometheusSource
 from wattmesh.telemetry.readings import PowerReading
+from wattmesh.telemetry.sources.prometheus import PrometheusSource
 
 ENERGY, POWER = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_DEV_POWER_USAGE"
 GPU = {"UUID": "GPU-a", "Hostname": "n1", "gpu": "0"}

@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from wattmesh.errors import SourceUnavailable
-from wattmesh.telemetry.meter import Meter, Piece
-from wattmesh.telemetry.rapl import RaplSource, mean_power_w
+from wattmesh.telemetry.energy.meter import Meter, Piece
 from wattmesh.telemetry.readings import Component, PowerReading
+from wattmesh.telemetry.sources.rapl import RaplSource, mean_power_w
 
 RANGE_UJ = 262_143_328_850
 
@@ -163,7 +163,7 @@ READ_AS_NOBODY = """
 import os, sys
 from pathlib import Path
 from wattmesh.errors import SourceUnavailable
-from wattmesh.telemetry.rapl import RaplSource
+from wattmesh.telemetry.sources.rapl import RaplSource
 if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)

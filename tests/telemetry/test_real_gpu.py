@@ -7,11 +7,11 @@ from statistics import median
 
 import pytest
 
-from wattmesh.reconfig.own_gpus import own_gpus
-from wattmesh.telemetry.burst import burst
-from wattmesh.telemetry.nvml import ENERGY, POWER_INSTANT, TOTAL_ENERGY, Nvml, NvmlFailed
-from wattmesh.telemetry.nvml_source import NvmlSource
+from wattmesh.reconfig.gpus.own_gpus import own_gpus
+from wattmesh.telemetry.energy.burst import burst
 from wattmesh.telemetry.readings import Quality
+from wattmesh.telemetry.sources.nvml import ENERGY, POWER_INSTANT, TOTAL_ENERGY, Nvml, NvmlFailed
+from wattmesh.telemetry.sources.nvml_source import NvmlSource
 
 pytestmark = pytest.mark.gpu
 

@@ -7,9 +7,9 @@ import pytest
 
 from tests.telemetry.world import T0, MemoryBook, World
 from wattmesh.errors import JournalUnavailable
-from wattmesh.telemetry.attribution import DISPUTED, Claim, Holder, attribute
-from wattmesh.telemetry.ledger import SlotGrid
-from wattmesh.telemetry.sampler import CLOCK_STEP_S, Sample, Sampler
+from wattmesh.telemetry.energy.attribution import DISPUTED, Claim, Holder, attribute
+from wattmesh.telemetry.energy.ledger import SlotGrid
+from wattmesh.telemetry.energy.sampler import CLOCK_STEP_S, Sample, Sampler
 
 GRID = SlotGrid(origin=T0, interval_s=1800.0)
 RUN = Claim(run="run-1", incarnation="inc-1", line="run")

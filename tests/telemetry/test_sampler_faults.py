@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.telemetry.test_sampler import GRID, RUN
 from tests.telemetry.world import AddingBook, MemoryBook, TornBook, World
 from wattmesh.errors import JournalUnavailable
-from wattmesh.telemetry.attribution import Claim
-from wattmesh.telemetry.sampler import Sampler
+from wattmesh.telemetry.energy.attribution import Claim
+from wattmesh.telemetry.energy.sampler import Sampler
 
 OTHER = Claim(run="run-2", incarnation="inc-2", line="run")
 

@@ -12,11 +12,11 @@ from tests.telemetry.test_sampler import GRID, RUN
 from tests.telemetry.world import World
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import JournalUnavailable
+from wattmesh.telemetry.energy.ledger import SlotGrid
+from wattmesh.telemetry.energy.sampler import Sampler
 from wattmesh.telemetry.fake_nvml import FakeNvml
-from wattmesh.telemetry.ledger import SlotGrid
-from wattmesh.telemetry.nvml_source import NvmlSource
 from wattmesh.telemetry.readings import utc_now
-from wattmesh.telemetry.sampler import Sampler
+from wattmesh.telemetry.sources.nvml_source import NvmlSource
 
 
 @pytest.fixture

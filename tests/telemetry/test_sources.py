@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.telemetry.test_sampler import GRID
 from tests.telemetry.world import T0, MemoryBook
-from wattmesh.controller.power import power_source
+from wattmesh.controller.daemon.power import power_source
 from wattmesh.controller.settings.model import (
     PowerSection,
     PrometheusSection,
@@ -20,11 +20,11 @@ from wattmesh.controller.settings.model import (
     StaticPowerSection,
 )
 from wattmesh.errors import SourceUnavailable
+from wattmesh.telemetry.energy.sampler import Sampler
 from wattmesh.telemetry.fake_nvml import Board, FakeNvml
 from wattmesh.telemetry.readings import PowerReading, Quality
-from wattmesh.telemetry.sampler import Sampler
-from wattmesh.telemetry.sources import Chain, Told, best
-from wattmesh.telemetry.static_power import StaticPower
+from wattmesh.telemetry.sources.chain import Chain, Told, best
+from wattmesh.telemetry.sources.static_power import StaticPower
 
 
 def reading(source: str, gpu: str = "G0", power_w: float | None = 300.0) -> PowerReading:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from tests.telemetry.test_sampler import RUN, Bench
 from tests.telemetry.world import World
-from wattmesh.telemetry.attribution import DISPUTED
-from wattmesh.telemetry.ledger import DeviceTotal
+from wattmesh.telemetry.energy.attribution import DISPUTED
+from wattmesh.telemetry.energy.ledger import DeviceTotal
 from wattmesh.telemetry.readings import Component, PowerReading
 
 

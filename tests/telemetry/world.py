@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from wattmesh.errors import JournalUnavailable, SourceUnavailable
-from wattmesh.telemetry.ledger import CounterBaseline, EnergyRow
-from wattmesh.telemetry.pending import Key
+from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow
+from wattmesh.telemetry.energy.pending import Key
 from wattmesh.telemetry.readings import PowerReading, Quality
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)

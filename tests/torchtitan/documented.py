@@ -19,7 +19,7 @@ from torchtitan.config.configs import ParallelismConfig
 
 from tests.docs.blocks import block, filled
 from tests.torchtitan.test_checkpoints import trainer
-from wattmesh.reconfig.state import State
+from wattmesh.reconfig.state.state import State
 
 
 @dataclass

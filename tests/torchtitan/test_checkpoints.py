@@ -24,13 +24,14 @@ from torchtitan.components.optimizer import (
 from tests.attach.keeping import digest_of, through_a_checkpoint
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations import torchtitan as titan
-from wattmesh.reconfig import foreign
-from wattmesh.reconfig.checkpoint import header_of, load
-from wattmesh.reconfig.folder import RunFolder
+from wattmesh.reconfig.checkpoint import foreign
+from wattmesh.reconfig.checkpoint.checkpoint import header_of, load
+from wattmesh.reconfig.checkpoint.own_saves import OwnSaves
+from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.own_saves import OwnSaves
-from wattmesh.reconfig.state import Position, State
-from wattmesh.reconfig.tensors import name_all, name_to_fill
+from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import name_all, name_to_fill
 
 # Both are torchtitan's own ways with torch 2.13: at each loader, and at each load of a schedule.
 pytestmark = [

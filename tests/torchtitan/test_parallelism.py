@@ -15,7 +15,7 @@ from torchtitan.distributed.parallel_dims import ParallelDims
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations import torchtitan as titan
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.shares import data_rank
+from wattmesh.reconfig.state.per_data_rank import data_rank
 
 LAYOUTS = [
     Layout(),

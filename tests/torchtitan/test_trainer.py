@@ -14,7 +14,7 @@ from torchtitan.config.configs import ParallelismConfig
 from tests.hook.harness import Zygote
 from wattmesh.integrations import torchtitan as titan
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.state import Position
+from wattmesh.reconfig.position import Position
 
 SOURCE = (Path(torchtitan.__path__[0]) / "trainer.py").read_text()
 

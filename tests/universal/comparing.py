@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 
 from tests.universal.scattered import bits
-from wattmesh.reconfig.universal import dtypes
-from wattmesh.reconfig.universal.index import Index
-from wattmesh.reconfig.universal.reader import Files, Reader
+from wattmesh.reconfig.universal.files.reader import Files, Reader
+from wattmesh.reconfig.universal.index import dtypes
+from wattmesh.reconfig.universal.index.index import Index
 
 Held = Mapping[tuple[str, str], torch.Tensor]
 

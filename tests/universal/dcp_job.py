@@ -23,18 +23,18 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from wattmesh.reconfig import group
-from wattmesh.reconfig.board import Board
-from wattmesh.reconfig.boxes import box_of
-from wattmesh.reconfig.dcp import UniversalReader, UniversalWriter, cause_of
-from wattmesh.reconfig.digest import logical_digest
+from wattmesh.reconfig.checkpoint.dcp import UniversalReader, UniversalWriter, cause_of
+from wattmesh.reconfig.checkpoint.digest import logical_digest
+from wattmesh.reconfig.launch import group
+from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.layout import Ranks
-from wattmesh.reconfig.state import State
-from wattmesh.reconfig.tensors import name_all
-from wattmesh.reconfig.universal.declared import Declared
+from wattmesh.reconfig.state.boxes import box_of
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import name_all
+from wattmesh.reconfig.universal.files.reader import Files, Reader
 from wattmesh.reconfig.universal.folder import open_checkpoint
-from wattmesh.reconfig.universal.reader import Files, Reader
-from wattmesh.reconfig.universal.rules import ExpertStack, SubBlocks, VocabPad
+from wattmesh.reconfig.universal.index.declared import Declared
+from wattmesh.reconfig.universal.index.rules import ExpertStack, SubBlocks, VocabPad
 
 OUT = Path(os.environ.get("OUT", "."))
 Tensors = dict[str, Any]
@@ -44,15 +44,15 @@ def main() -> int:
     """Run every case on four ranks."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    board = Board.connect(30.0)
-    ranks = Ranks(participants=tuple(range(board.launched)), global_rank=board.rank)
-    group.begin(board, 1, ranks, device="cpu", timeout_s=60.0)
+    launch_store = LaunchStore.connect(30.0)
+    ranks = Ranks(participants=tuple(range(launch_store.launched)), global_rank=launch_store.rank)
+    group.begin(launch_store, 1, ranks, device="cpu", timeout_s=60.0)
     cases: tuple[Callable[[], Any], ...] = (
         reshards, placements, stages, stages_of_other_shape, experts, drifted_values, partial,
         fused, fused_undeclared, padded, permuted_experts, asynchronous, full_disk, resharded_bytes,
     )  # fmt: skip
     said = {case.__name__: case() for case in cases}
-    if board.rank == 0:
+    if launch_store.rank == 0:
         (OUT / "said.json").write_text(json.dumps(said))
     group.end()
     return 0

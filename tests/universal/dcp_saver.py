@@ -27,10 +27,10 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from examples.pretrain.config import preset
 from examples.pretrain.train import build_state, train_step
 from tests.universal.dcp_runs import ORDER, QKV_WIDTHS
-from wattmesh.reconfig import group
-from wattmesh.reconfig.board import Board
+from wattmesh.reconfig.launch import group
+from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.layout import Layout, Ranks
-from wattmesh.reconfig.tensors import name_all
+from wattmesh.reconfig.state.tensors import name_all
 
 OUT = Path(os.environ.get("OUT", "."))
 Tensors = Mapping[str, Any]
@@ -40,9 +40,9 @@ def main() -> int:
     """Save every case."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    board = Board.connect(30.0)
-    ranks = Ranks(participants=tuple(range(board.launched)), global_rank=board.rank)
-    group.begin(board, 1, ranks, device="cpu", timeout_s=60.0)
+    launch_store = LaunchStore.connect(30.0)
+    ranks = Ranks(participants=tuple(range(launch_store.launched)), global_rank=launch_store.rank)
+    group.begin(launch_store, 1, ranks, device="cpu", timeout_s=60.0)
     for name, layout in LAYOUTS.items():
         trainer(name, layout)
     for case in (hybrid, titan, nested, not_flattened, strided, declared):

@@ -27,13 +27,13 @@ from deepspeed.checkpoint.universal_checkpoint import load_hp_checkpoint_state
 from torch import nn
 
 from tests.universal.scattered import scatter
+from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.exports import deepspeed as ours
 from wattmesh.reconfig.universal.exports.values import from_trainer
+from wattmesh.reconfig.universal.files.reader import Files
 from wattmesh.reconfig.universal.folder import open_checkpoint
-from wattmesh.reconfig.universal.reader import Files
-from wattmesh.reconfig.universal.rules import SubBlocks
+from wattmesh.reconfig.universal.index.rules import SubBlocks
 from wattmesh.reconfig.universal.sources.detect import open_source
-from wattmesh.reconfig.universal.virtual import write_virtual
 
 RANKS = 2
 STAGES = (1, 2, 3)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattmesh.reconfig.universal import dtypes
-from wattmesh.reconfig.universal.box import Box, Shape, row_major
-from wattmesh.reconfig.universal.index import Entry, Segment, build
-from wattmesh.reconfig.universal.reader import Files, Reader
+from wattmesh.reconfig.universal.files.reader import Files, Reader
+from wattmesh.reconfig.universal.index import dtypes
+from wattmesh.reconfig.universal.index.box import Box, Shape, row_major
+from wattmesh.reconfig.universal.index.index import Entry, Segment, build
 from wattmesh.reconfig.universal.sources.source import Source, fingerprints
 
 Key = tuple[str, str]

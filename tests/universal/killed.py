@@ -16,12 +16,12 @@ from pathlib import Path
 from tests.universal import foreign
 from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.universal import record
+from wattmesh.reconfig.universal.convert.physical import write_physical
+from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.folder import open_checkpoint
-from wattmesh.reconfig.universal.physical import write_physical
 from wattmesh.reconfig.universal.prune import prune
 from wattmesh.reconfig.universal.sources.source import Source
 from wattmesh.reconfig.universal.verify import hash_in_background, verify
-from wattmesh.reconfig.universal.virtual import write_virtual
 
 BOUNDARIES = (
     *("open", "write", "pwrite", "fsync", "fdatasync", "close", "mkdir", "rename", "replace"),

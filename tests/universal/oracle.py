@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from wattmesh.reconfig.universal.box import Box, Shape
-from wattmesh.reconfig.universal.index import Entry, Index, Segment, build
+from wattmesh.reconfig.universal.index.box import Box, Shape
+from wattmesh.reconfig.universal.index.index import Entry, Index, Segment, build
 
 Cut = tuple[Box, ...]
 

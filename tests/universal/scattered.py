@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from wattmesh.reconfig.universal.box import Box
 from wattmesh.reconfig.universal.folder import DataFile, Kind, Manifest, seal
-from wattmesh.reconfig.universal.index import Entry, Index, Segment, build
+from wattmesh.reconfig.universal.index.box import Box
+from wattmesh.reconfig.universal.index.index import Entry, Index, Segment, build
 
 Tensors = Mapping[tuple[str, str], torch.Tensor]
 

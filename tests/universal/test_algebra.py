@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tests.universal.oracle import SHAPES, Cut, covers_once, cuts, elements, stored
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal import cover, rules
-from wattmesh.reconfig.universal.box import Box, Shape, flat_boxes, row_major
-from wattmesh.reconfig.universal.index import Entry, Index, Segment, build
-from wattmesh.reconfig.universal.placing import logical_shape, place
-from wattmesh.reconfig.universal.rules import (
+from wattmesh.reconfig.universal.index import cover, rules
+from wattmesh.reconfig.universal.index.box import Box, Shape, flat_boxes, row_major
+from wattmesh.reconfig.universal.index.index import Entry, Index, Segment, build
+from wattmesh.reconfig.universal.index.placing import logical_shape, place
+from wattmesh.reconfig.universal.index.rules import (
     ExpertStack,
     Replicate,
     Rule,

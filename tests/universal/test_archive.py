@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.universal import dtypes
-from wattmesh.reconfig.universal.archive import Archive
-from wattmesh.reconfig.universal.reader import Files
-from wattmesh.reconfig.universal.tensors import StoredTensor
+from wattmesh.reconfig.universal.archives.archive import Archive
+from wattmesh.reconfig.universal.archives.tensors import StoredTensor
+from wattmesh.reconfig.universal.files.reader import Files
+from wattmesh.reconfig.universal.index import dtypes
 
 _TENSORS = {
     "float32": torch.arange(12, dtype=torch.float32).reshape(3, 4),

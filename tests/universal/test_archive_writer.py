@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal import dtypes
-from wattmesh.reconfig.universal.archive_writer import ALIGNMENT, Archive
+from wattmesh.reconfig.universal.archives.archive_writer import ALIGNMENT, Archive
+from wattmesh.reconfig.universal.index import dtypes
 
 shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 

@@ -13,14 +13,21 @@ import xxhash
 
 from tests.universal import second_reader
 from tests.universal.scattered import bits, scatter, small_model
-from wattmesh.reconfig.universal import columns, declared, dtypes, folder, record, rules
+from wattmesh.reconfig.universal import columns, folder, record
+from wattmesh.reconfig.universal.convert.physical import write_physical
+from wattmesh.reconfig.universal.convert.virtual import write_virtual
+from wattmesh.reconfig.universal.files.reader import Files
 from wattmesh.reconfig.universal.folder import DataFile, Kind, Manifest
-from wattmesh.reconfig.universal.index import COLUMNS, Index
-from wattmesh.reconfig.universal.physical import write_physical
-from wattmesh.reconfig.universal.reader import Files
-from wattmesh.reconfig.universal.rules import ExpertStack, Replicate, Shard, SubBlocks, VocabPad
+from wattmesh.reconfig.universal.index import declared, dtypes, rules
+from wattmesh.reconfig.universal.index.index import COLUMNS, Index
+from wattmesh.reconfig.universal.index.rules import (
+    ExpertStack,
+    Replicate,
+    Shard,
+    SubBlocks,
+    VocabPad,
+)
 from wattmesh.reconfig.universal.sources.source import Source, fingerprints
-from wattmesh.reconfig.universal.virtual import write_virtual
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "checkpoints.md").read_text("utf-8")
 

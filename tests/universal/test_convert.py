@@ -11,9 +11,9 @@ from tests.universal.dcp_runs import Saved
 from tests.universal.deepspeed_runs import Trained
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal import against
-from wattmesh.reconfig.universal.convert import convert
+from wattmesh.reconfig.universal.convert.convert import convert
+from wattmesh.reconfig.universal.files.reader import Files, Reader
 from wattmesh.reconfig.universal.folder import Kind, open_checkpoint
-from wattmesh.reconfig.universal.reader import Files, Reader
 from wattmesh.reconfig.universal.sources.detect import open_source
 from wattmesh.reconfig.universal.verify import hash_in_background, verify
 

@@ -15,10 +15,10 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from tests.universal.scattered import bits, scatter, small_model
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.dcp import TORCHTITAN, UniversalReader, UniversalWriter, cause_of
-from wattmesh.reconfig.universal.declared import Declared, Rename
+from wattmesh.reconfig.checkpoint.dcp import TORCHTITAN, UniversalReader, UniversalWriter, cause_of
 from wattmesh.reconfig.universal.folder import DataFile, Kind, Manifest, seal
-from wattmesh.reconfig.universal.rules import SubBlocks, VocabPad
+from wattmesh.reconfig.universal.index.declared import Declared, Rename
+from wattmesh.reconfig.universal.index.rules import SubBlocks, VocabPad
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 

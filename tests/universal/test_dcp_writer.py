@@ -18,16 +18,22 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from tests.universal.scattered import bits
 from wattmesh.errors import CheckpointDamaged, Fenced, InputInvalid
-from wattmesh.reconfig import damage
-from wattmesh.reconfig.dcp import TORCHTITAN, About, UniversalReader, UniversalWriter, cause_of
-from wattmesh.reconfig.memory import Staging, as_array, boxes_within, narrow
-from wattmesh.reconfig.universal.box import Box
-from wattmesh.reconfig.universal.data_header import ALIGNMENT
-from wattmesh.reconfig.universal.declared import Declared
+from wattmesh.reconfig.checkpoint import damage
+from wattmesh.reconfig.checkpoint.dcp import (
+    TORCHTITAN,
+    About,
+    UniversalReader,
+    UniversalWriter,
+    cause_of,
+)
+from wattmesh.reconfig.state.memory import Staging, as_array, boxes_within, narrow
+from wattmesh.reconfig.universal.files.reader import Files, Reader
 from wattmesh.reconfig.universal.folder import Kind, open_checkpoint
-from wattmesh.reconfig.universal.names import HOOK, Names
-from wattmesh.reconfig.universal.reader import Files, Reader
-from wattmesh.reconfig.universal.rules import VocabPad
+from wattmesh.reconfig.universal.index.box import Box
+from wattmesh.reconfig.universal.index.data_header import ALIGNMENT
+from wattmesh.reconfig.universal.index.declared import Declared
+from wattmesh.reconfig.universal.index.names import HOOK, Names
+from wattmesh.reconfig.universal.index.rules import VocabPad
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 

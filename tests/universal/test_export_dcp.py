@@ -21,11 +21,11 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict, loa
 
 from tests.universal.scattered import bits, scatter, small_model
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.universal.declared import Declared
 from wattmesh.reconfig.universal.exports import dcp, values
 from wattmesh.reconfig.universal.exports.values import Values
-from wattmesh.reconfig.universal.names import HOOK, Names
-from wattmesh.reconfig.universal.reader import Files, Reader
+from wattmesh.reconfig.universal.files.reader import Files, Reader
+from wattmesh.reconfig.universal.index.declared import Declared
+from wattmesh.reconfig.universal.index.names import HOOK, Names
 from wattmesh.reconfig.universal.sources.detect import open_source
 
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)

@@ -16,16 +16,16 @@ from tests.universal import scattered
 from tests.universal.deepspeed_runs import RUNS, Trained
 from tests.universal.scattered import Tensors, bits, scatter
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal.exporting import Format
-from wattmesh.reconfig.universal.exporting import export as export_checkpoint
+from wattmesh.reconfig.universal.convert.exporting import Format
+from wattmesh.reconfig.universal.convert.exporting import export as export_checkpoint
+from wattmesh.reconfig.universal.convert.physical import write_physical
 from wattmesh.reconfig.universal.exports import deepspeed
 from wattmesh.reconfig.universal.exports.deepspeed import Engine
 from wattmesh.reconfig.universal.exports.values import ByParameter
+from wattmesh.reconfig.universal.files.reader import Files
 from wattmesh.reconfig.universal.folder import open_checkpoint
-from wattmesh.reconfig.universal.index import Index
-from wattmesh.reconfig.universal.physical import write_physical
-from wattmesh.reconfig.universal.reader import Files
-from wattmesh.reconfig.universal.rules import ExpertStack, Rule, Shard, VocabPad
+from wattmesh.reconfig.universal.index.index import Index
+from wattmesh.reconfig.universal.index.rules import ExpertStack, Rule, Shard, VocabPad
 from wattmesh.reconfig.universal.sources.detect import open_source
 
 PATIENCE_S = 240

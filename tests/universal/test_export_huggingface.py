@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 
 from tests.universal.scattered import bits, scatter, small_model
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal.declared import Rename
 from wattmesh.reconfig.universal.exports import huggingface
 from wattmesh.reconfig.universal.exports.casts import to_bfloat16, to_float32
-from wattmesh.reconfig.universal.reader import Files
+from wattmesh.reconfig.universal.files.reader import Files
+from wattmesh.reconfig.universal.index.declared import Rename
 
 
 def params(tensors: dict[tuple[str, str], torch.Tensor]) -> dict[str, torch.Tensor]:

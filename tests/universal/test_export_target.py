@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tests.universal.oracle import SHAPES, elements
 from tests.universal.scattered import bits, scatter, small_model
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.universal.box import Box
 from wattmesh.reconfig.universal.exports import huggingface
 from wattmesh.reconfig.universal.exports.stream import blocks, pieces
-from wattmesh.reconfig.universal.reader import Files, Reader
+from wattmesh.reconfig.universal.files.reader import Files, Reader
+from wattmesh.reconfig.universal.index.box import Box
 
 
 @given(SHAPES, st.integers(1, 40))
@@ -133,7 +133,7 @@ import os, sys
 from pathlib import Path
 from tests.universal.scattered import scatter, small_model
 from wattmesh.reconfig.universal.exports import huggingface
-from wattmesh.reconfig.universal.reader import Files
+from wattmesh.reconfig.universal.files.reader import Files
 source, target, last = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 index = scatter(source, small_model())
 count = 0

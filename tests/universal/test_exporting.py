@@ -10,11 +10,11 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from tests.universal.scattered import bits, scatter, small_model
 from wattmesh.errors import CheckpointDamaged
-from wattmesh.reconfig.universal.declared import Rename
-from wattmesh.reconfig.universal.exporting import Format, Trainer, export
+from wattmesh.reconfig.universal.convert.exporting import Format, Trainer, export
+from wattmesh.reconfig.universal.convert.physical import write_physical
+from wattmesh.reconfig.universal.files.reader import Files
 from wattmesh.reconfig.universal.folder import Checkpoint, open_checkpoint
-from wattmesh.reconfig.universal.physical import write_physical
-from wattmesh.reconfig.universal.reader import Files
+from wattmesh.reconfig.universal.index.declared import Rename
 from wattmesh.reconfig.universal.sources.source import Source, fingerprints
 
 VALUES = {"param_groups": {"norm": {"lr": 0.5}}, "slots": {}, "other": {}, "left_out": []}

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tests.universal.oracle import stored
 from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.universal import columns
-from wattmesh.reconfig.universal.box import Box
 from wattmesh.reconfig.universal.folder import (
     COMMIT,
     MANIFEST,
@@ -27,8 +26,9 @@ from wattmesh.reconfig.universal.folder import (
     open_checkpoint,
     seal,
 )
-from wattmesh.reconfig.universal.index import COLUMNS, Entry, Index, Segment, build
-from wattmesh.reconfig.universal.rules import ExpertStack, SubBlocks, VocabPad
+from wattmesh.reconfig.universal.index.box import Box
+from wattmesh.reconfig.universal.index.index import COLUMNS, Entry, Index, Segment, build
+from wattmesh.reconfig.universal.index.rules import ExpertStack, SubBlocks, VocabPad
 
 SMALL = (MANIFEST, COMMIT, TRAINER, columns.NAMES, columns.NUMBERS)
 

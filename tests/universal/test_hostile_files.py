@@ -14,9 +14,9 @@ from benchmarks.hostile.__main__ import MIB_PER_MIB, report_of
 from benchmarks.hostile.bombs import BOMBS
 from benchmarks.hostile.tried import Tried
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.universal import documents
 from wattmesh.reconfig.universal.allowance import Allowance
-from wattmesh.reconfig.universal.regular_files import MAX_PATH, RegularFiles
+from wattmesh.reconfig.universal.files import documents
+from wattmesh.reconfig.universal.files.regular_files import MAX_PATH, RegularFiles
 
 SEED, COUNT = 1115, 300
 

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.universal import foreign, oracle
-from wattmesh.reconfig import digest
-from wattmesh.reconfig.boxes import signed_hash
+from wattmesh.reconfig.checkpoint import digest
+from wattmesh.reconfig.state.boxes import signed_hash
 from wattmesh.reconfig.universal import against, logical
-from wattmesh.reconfig.universal.box import Box
+from wattmesh.reconfig.universal.convert.physical import write_physical
 from wattmesh.reconfig.universal.folder import Checkpoint, Kind, Manifest, open_checkpoint
-from wattmesh.reconfig.universal.index import build
-from wattmesh.reconfig.universal.names import HOOK, TORCHTITAN
-from wattmesh.reconfig.universal.physical import write_physical
+from wattmesh.reconfig.universal.index.box import Box
+from wattmesh.reconfig.universal.index.index import build
+from wattmesh.reconfig.universal.index.names import HOOK, TORCHTITAN
 from wattmesh.reconfig.universal.sources.own import open_own
 from wattmesh.reconfig.universal.sources.source import Source
 

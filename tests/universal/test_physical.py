@@ -23,16 +23,18 @@ from safetensors import safe_open
 
 from tests.universal import foreign, oracle
 from wattmesh.errors import Fenced, InputInvalid
-from wattmesh.reconfig.universal import data_header, dtypes, record, worker
-from wattmesh.reconfig.universal.arranging import arrange
-from wattmesh.reconfig.universal.cover import prove
+from wattmesh.reconfig.universal import record
+from wattmesh.reconfig.universal.convert import worker
+from wattmesh.reconfig.universal.convert.physical import write_physical
+from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.folder import open_checkpoint
-from wattmesh.reconfig.universal.index import Entry, build
-from wattmesh.reconfig.universal.physical import write_physical
+from wattmesh.reconfig.universal.index import data_header, dtypes
+from wattmesh.reconfig.universal.index.arranging import arrange
+from wattmesh.reconfig.universal.index.cover import prove
+from wattmesh.reconfig.universal.index.index import Entry, build
 from wattmesh.reconfig.universal.sources.own import open_own
 from wattmesh.reconfig.universal.sources.source import Source
 from wattmesh.reconfig.universal.verify import verify
-from wattmesh.reconfig.universal.virtual import write_virtual
 
 
 @pytest.fixture

@@ -13,8 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal import pickled
-from wattmesh.reconfig.universal.pickled import Build, Global, New, Pairs, PersistentId, Reduce
+from wattmesh.reconfig.universal.archives import pickled
+from wattmesh.reconfig.universal.archives.pickled import (
+    Build,
+    Global,
+    New,
+    Pairs,
+    PersistentId,
+    Reduce,
+)
 
 scalars = (
     st.none()

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from tests.universal import foreign
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.folder import RunFolder
-from wattmesh.reconfig.universal.physical import write_physical
+from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.universal.convert.physical import write_physical
+from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.prune import Candidate, decide, prune
 from wattmesh.reconfig.universal.sources.own import open_own
 from wattmesh.reconfig.universal.sources.source import Source
 from wattmesh.reconfig.universal.verify import hash_in_background, verify
-from wattmesh.reconfig.universal.virtual import write_virtual
 
 
 @pytest.fixture
@@ -104,8 +104,8 @@ def test_a_damaged_one_is_for_a_person(run: Path) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from wattmesh.reconfig.attempt import Claim
-from wattmesh.reconfig.folder import RunFolder
+from wattmesh.reconfig.launch.attempt import Claim
+from wattmesh.reconfig.launch.folder import RunFolder
 claim = Claim(RunFolder(Path(sys.argv[1])), "job")
 print("holds", flush=True)
 sys.stdin.read()

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from tests.universal.oracle import SHAPES, Stored, boxes_in, cuts, stored
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.universal import reader as reading
-from wattmesh.reconfig.universal.box import Box, Shape
-from wattmesh.reconfig.universal.index import Entry, Segment, build
-from wattmesh.reconfig.universal.planner import Planner
-from wattmesh.reconfig.universal.reader import Files, Reader
+from wattmesh.reconfig.universal.files import reader as reading
+from wattmesh.reconfig.universal.files.reader import Files, Reader
+from wattmesh.reconfig.universal.index.box import Box, Shape
+from wattmesh.reconfig.universal.index.index import Entry, Segment, build
+from wattmesh.reconfig.universal.index.planner import Planner
 
 SAME_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 

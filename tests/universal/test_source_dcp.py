@@ -26,11 +26,11 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from tests.universal.comparing import SPOILT, differing
 from tests.universal.dcp_runs import CASES, ORDER, QKV_WIDTHS, Saved
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.universal.cover import prove
-from wattmesh.reconfig.universal.declared import Declared, Rename
-from wattmesh.reconfig.universal.names import HOOK, TORCHTITAN, Names
-from wattmesh.reconfig.universal.reader import Files, Reader
-from wattmesh.reconfig.universal.rules import ExpertStack, SubBlocks, VocabPad
+from wattmesh.reconfig.universal.files.reader import Files, Reader
+from wattmesh.reconfig.universal.index.cover import prove
+from wattmesh.reconfig.universal.index.declared import Declared, Rename
+from wattmesh.reconfig.universal.index.names import HOOK, TORCHTITAN, Names
+from wattmesh.reconfig.universal.index.rules import ExpertStack, SubBlocks, VocabPad
 from wattmesh.reconfig.universal.sources.dcp import open_dcp
 from wattmesh.reconfig.universal.sources.source import BYTES
 

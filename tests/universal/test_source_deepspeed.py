@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.universal.comparing import SPOILT, differing
 from tests.universal.deepspeed_runs import RUNS, Run, Trained
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.universal.declared import Declared, Rename
-from wattmesh.reconfig.universal.rules import SubBlocks, VocabPad
+from wattmesh.reconfig.universal.index.declared import Declared, Rename
+from wattmesh.reconfig.universal.index.rules import SubBlocks, VocabPad
 from wattmesh.reconfig.universal.sources.deepspeed import open_deepspeed
 
 NOTHING = Declared()

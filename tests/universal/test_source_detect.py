@@ -11,8 +11,8 @@ from tests.universal.deepspeed_runs import Trained
 from tests.universal.scattered import sealed
 from tests.universal.test_source_dcp import save, small
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.universal.declared import Declared
-from wattmesh.reconfig.universal.reader import MAX_OPEN
+from wattmesh.reconfig.universal.files.reader import MAX_OPEN
+from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.sources.detect import locate, open_source
 from wattmesh.reconfig.universal.sources.source import Watched
 

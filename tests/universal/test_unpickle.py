@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal import unpickle
-from wattmesh.reconfig.universal.rebuild import Global, Record
+from wattmesh.reconfig.universal.archives import unpickle
+from wattmesh.reconfig.universal.archives.rebuild import Global, Record
 
 _PLAIN = st.recursive(
     st.none()

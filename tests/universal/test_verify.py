@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from tests.universal import foreign
 from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.universal import folder, missing
-from wattmesh.reconfig.universal.box import Box
+from wattmesh.reconfig.universal.convert.physical import write_physical
+from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.folder import COMMIT, MANIFEST, open_checkpoint
-from wattmesh.reconfig.universal.index import COLUMNS, Entry, Index, Segment, build
-from wattmesh.reconfig.universal.physical import write_physical
+from wattmesh.reconfig.universal.index.box import Box
+from wattmesh.reconfig.universal.index.index import COLUMNS, Entry, Index, Segment, build
 from wattmesh.reconfig.universal.verify import Result, hash_in_background, verify
-from wattmesh.reconfig.universal.virtual import write_virtual
 
 DATA = "data-00000.safetensors"
 SMALL = (MANIFEST, COMMIT, "index.json", "index.safetensors", "trainer.json")

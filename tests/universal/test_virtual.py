@@ -11,11 +11,11 @@ import pytest
 from tests.universal import foreign
 from wattmesh.errors import CheckpointDamaged, Fenced, InputInvalid
 from wattmesh.reconfig.universal import record
+from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.folder import open_checkpoint
 from wattmesh.reconfig.universal.sources.own import open_own
 from wattmesh.reconfig.universal.sources.source import Source
 from wattmesh.reconfig.universal.verify import hash_in_background, verify
-from wattmesh.reconfig.universal.virtual import write_virtual
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from benchmarks.year_judge import blindly, months, unexplained
 from benchmarks.year_life import Life, lived
 from benchmarks.year_story import clocks_change, month_end
 from benchmarks.year_world import HOUR, at
-from wattmesh.controller.journal.ledger import EmissionRow
+from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server.grids import Measure
-from wattmesh.policies.baseline import price_ug
+from wattmesh.policies.accounting.baseline import price_ug
 
 DAY = timedelta(days=1)
 SPAN = (at("2026-02-26 00:00:00"), at("2026-02-27 00:00:00"))

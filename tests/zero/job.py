@@ -32,7 +32,7 @@ from torch import nn
 from tests.docs.blocks import block, filled
 from wattmesh.errors import WattmeshError
 from wattmesh.integrations.deepspeed import DeepSpeedRun, refusal
-from wattmesh.reconfig.folder import OUTCOME_VARIABLE
+from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE
 
 GLOBAL_BATCH = 4
 WORDS = 17

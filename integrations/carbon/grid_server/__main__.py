@@ -16,12 +16,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from wattmesh.errors import InputInvalid, WattmeshError
-from wattmesh.integrations.carbon import trace
 from wattmesh.integrations.carbon.grid_server.answers import Service, moment
 from wattmesh.integrations.carbon.grid_server.control import rule
 from wattmesh.integrations.carbon.grid_server.faults import Fault, Rule
 from wattmesh.integrations.carbon.grid_server.grids import Grid
 from wattmesh.integrations.carbon.grid_server.server import GridServer, utc_now
+from wattmesh.integrations.carbon.reading import trace
 
 
 def fault(word: str) -> Rule:

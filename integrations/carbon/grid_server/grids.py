@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.carbon.trace import Trace
+from wattmesh.integrations.carbon.reading.trace import Trace
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)

@@ -17,18 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal import dtypes, pickled
-from wattmesh.reconfig.universal.archive_writer import Archive
-from wattmesh.reconfig.universal.box import Box, Shape
+from wattmesh.reconfig.universal.archives import pickled
+from wattmesh.reconfig.universal.archives.archive_writer import Archive
+from wattmesh.reconfig.universal.archives.pickled import Build, Global, New, Pairs, Reduce
 from wattmesh.reconfig.universal.exports.stream import blocks, pieces
 from wattmesh.reconfig.universal.exports.target import Sink, exported
 from wattmesh.reconfig.universal.exports.values import NOTHING, Values
-from wattmesh.reconfig.universal.index import PARAM, Entry, Index
-from wattmesh.reconfig.universal.names import HOOK, Names
-from wattmesh.reconfig.universal.pickled import Build, Global, New, Pairs, Reduce
-from wattmesh.reconfig.universal.reader import Files, Reader
+from wattmesh.reconfig.universal.files.reader import Files, Reader
+from wattmesh.reconfig.universal.files.staging import Progress, silent
+from wattmesh.reconfig.universal.index import dtypes
+from wattmesh.reconfig.universal.index.box import Box, Shape
+from wattmesh.reconfig.universal.index.index import PARAM, Entry, Index
+from wattmesh.reconfig.universal.index.names import HOOK, Names
 from wattmesh.reconfig.universal.sources.source import BYTES
-from wattmesh.reconfig.universal.staging import Progress, silent
 
 CHUNK_BYTES = 64 << 20
 """Most bytes of a chunk: what a rank reads beside the rows it wants is less than two of them."""

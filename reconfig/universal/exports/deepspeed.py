@@ -22,19 +22,19 @@ from typing import Any
 
 from wattmesh import durable
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal.archive_writer import Archive
+from wattmesh.reconfig.universal.archives.archive_writer import Archive
+from wattmesh.reconfig.universal.archives.pickled import Build, Global, New, Reduce
 from wattmesh.reconfig.universal.exports.casts import cast_of
 from wattmesh.reconfig.universal.exports.engine import Engine, engine_of
 from wattmesh.reconfig.universal.exports.stream import pieces
 from wattmesh.reconfig.universal.exports.target import Target, exported
 from wattmesh.reconfig.universal.exports.values import ByParameter
-from wattmesh.reconfig.universal.index import PARAM, Entry, Index
-from wattmesh.reconfig.universal.names import EXTRA, is_average
-from wattmesh.reconfig.universal.pickled import Build, Global, New, Reduce
-from wattmesh.reconfig.universal.reader import Files, Reader
-from wattmesh.reconfig.universal.rules import ExpertStack, Rule, Shard, SubBlocks, VocabPad
+from wattmesh.reconfig.universal.files.reader import Files, Reader
+from wattmesh.reconfig.universal.files.staging import Progress, silent
+from wattmesh.reconfig.universal.index.index import PARAM, Entry, Index
+from wattmesh.reconfig.universal.index.names import EXTRA, is_average
+from wattmesh.reconfig.universal.index.rules import ExpertStack, Rule, Shard, SubBlocks, VocabPad
 from wattmesh.reconfig.universal.sources.source import BYTES
-from wattmesh.reconfig.universal.staging import Progress, silent
 
 DEEPSPEED = "0.19.8"
 """The release whose layout this is; it is what the files claim."""

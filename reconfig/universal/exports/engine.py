@@ -7,7 +7,7 @@ from typing import Any
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.exports.values import from_trainer
 from wattmesh.reconfig.universal.folder import Checkpoint
-from wattmesh.reconfig.universal.index import PARAM
+from wattmesh.reconfig.universal.index.index import PARAM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

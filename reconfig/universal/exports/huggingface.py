@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal import dtypes
-from wattmesh.reconfig.universal.data_header import data_header
-from wattmesh.reconfig.universal.declared import Rename
 from wattmesh.reconfig.universal.exports.casts import cast_of
 from wattmesh.reconfig.universal.exports.stream import pieces
 from wattmesh.reconfig.universal.exports.target import Target, exported
-from wattmesh.reconfig.universal.index import PARAM, Entry, Index
-from wattmesh.reconfig.universal.reader import Files, Reader
-from wattmesh.reconfig.universal.staging import Progress, silent
+from wattmesh.reconfig.universal.files.reader import Files, Reader
+from wattmesh.reconfig.universal.files.staging import Progress, silent
+from wattmesh.reconfig.universal.index import dtypes
+from wattmesh.reconfig.universal.index.data_header import data_header
+from wattmesh.reconfig.universal.index.declared import Rename
+from wattmesh.reconfig.universal.index.index import PARAM, Entry, Index
 
 SHARD_BYTES = 5 * 10**9
 """What `save_pretrained` takes as the largest shard."""

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from wattmesh.reconfig.universal import dtypes
-from wattmesh.reconfig.universal.box import Box
-from wattmesh.reconfig.universal.reader import BUFFER, Reader
+from wattmesh.reconfig.universal.files.reader import BUFFER, Reader
+from wattmesh.reconfig.universal.index import dtypes
+from wattmesh.reconfig.universal.index.box import Box
 
 Values = NDArray[np.generic]
 Cast = Callable[[Values], Values]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from wattmesh import durable
-from wattmesh.reconfig.universal.staging import Progress, silent, staged
+from wattmesh.reconfig.universal.files.staging import Progress, silent, staged
 
 _LARGE = 4 << 20
 _SYNCS = 16

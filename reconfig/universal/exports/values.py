@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wattmesh.errors import CheckpointDamaged
-from wattmesh.reconfig.universal.names import HOOK, Names
+from wattmesh.reconfig.universal.index.names import HOOK, Names
 
 _TUPLE = "__tuple__"
 _PAIRS = "__pairs__"
@@ -107,7 +107,7 @@ def _holds_tensor(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Undo the JSON of `wattmesh.reconfig.plain`, without torch."""
+    """Undo the JSON of `wattmesh.reconfig.state.plain`, without torch."""
     if isinstance(value, list):
         return [_plain(each) for each in value]
     if not isinstance(value, dict):

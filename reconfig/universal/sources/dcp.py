@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal import dtypes, placing
 from wattmesh.reconfig.universal.allowance import CONTAINER, Allowance
-from wattmesh.reconfig.universal.archive import Archive
-from wattmesh.reconfig.universal.box import Box, Shape
-from wattmesh.reconfig.universal.cover import prove
-from wattmesh.reconfig.universal.declared import Declared
-from wattmesh.reconfig.universal.index import PARAM, Entry, Index, Segment, build
-from wattmesh.reconfig.universal.names import Names
-from wattmesh.reconfig.universal.reader import Files
-from wattmesh.reconfig.universal.rules import Replicate, Rule
+from wattmesh.reconfig.universal.archives.archive import Archive
+from wattmesh.reconfig.universal.archives.tensors import StoredTensor
+from wattmesh.reconfig.universal.files.reader import Files
+from wattmesh.reconfig.universal.index import dtypes, placing
+from wattmesh.reconfig.universal.index.box import Box, Shape
+from wattmesh.reconfig.universal.index.cover import prove
+from wattmesh.reconfig.universal.index.declared import Declared
+from wattmesh.reconfig.universal.index.index import PARAM, Entry, Index, Segment, build
+from wattmesh.reconfig.universal.index.names import Names
+from wattmesh.reconfig.universal.index.rules import Replicate, Rule
 from wattmesh.reconfig.universal.sources import dcp_metadata, dcp_names, slots, ties
 from wattmesh.reconfig.universal.sources.dcp_metadata import METADATA, Contents, Place, Tensor
 from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json, characters
@@ -33,7 +34,6 @@ from wattmesh.reconfig.universal.sources.source import (
     check_amount,
     fingerprints,
 )
-from wattmesh.reconfig.universal.tensors import StoredTensor
 
 _SMALL = 16 << 10
 _HEADERS = 4

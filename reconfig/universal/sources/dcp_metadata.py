@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.universal import unpickle
 from wattmesh.reconfig.universal.allowance import CONTAINER, Allowance
-from wattmesh.reconfig.universal.box import Box, Shape
-from wattmesh.reconfig.universal.names import MAX_NAME, is_name
-from wattmesh.reconfig.universal.rebuild import Global, Record, brief
-from wattmesh.reconfig.universal.regular_files import RegularFiles
-from wattmesh.reconfig.universal.tensors import LARGEST, MAX_COUNT, MAX_DIMS, element_type
+from wattmesh.reconfig.universal.archives import unpickle
+from wattmesh.reconfig.universal.archives.rebuild import Global, Record, brief
+from wattmesh.reconfig.universal.archives.tensors import LARGEST, MAX_COUNT, MAX_DIMS, element_type
+from wattmesh.reconfig.universal.files.regular_files import RegularFiles
+from wattmesh.reconfig.universal.index.box import Box, Shape
+from wattmesh.reconfig.universal.index.names import MAX_NAME, is_name
 
 METADATA = ".metadata"
 

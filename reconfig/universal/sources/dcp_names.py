@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterator, Mapping
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.allowance import Allowance
-from wattmesh.reconfig.universal.box import Shape
-from wattmesh.reconfig.universal.names import AVERAGE, HOOK, Names
+from wattmesh.reconfig.universal.index.box import Shape
+from wattmesh.reconfig.universal.index.names import AVERAGE, HOOK, Names
 
 _STATE, _GROUPS = "state.", "param_groups."
 _WORDS = re.compile(r"(?:^|(?<=\.))(?:state|param_groups)\.")

@@ -20,18 +20,18 @@ from typing import Any
 
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.allowance import CONTAINER, Allowance
-from wattmesh.reconfig.universal.archive import Archive
-from wattmesh.reconfig.universal.cover import prove
-from wattmesh.reconfig.universal.declared import Declared
-from wattmesh.reconfig.universal.names import is_name
-from wattmesh.reconfig.universal.reader import Files
-from wattmesh.reconfig.universal.rebuild import Record, brief
+from wattmesh.reconfig.universal.archives.archive import Archive
+from wattmesh.reconfig.universal.archives.rebuild import Record, brief
+from wattmesh.reconfig.universal.archives.tensors import LARGEST, MAX_COUNT, MAX_DIMS, StoredTensor
+from wattmesh.reconfig.universal.files.reader import Files
+from wattmesh.reconfig.universal.index.cover import prove
+from wattmesh.reconfig.universal.index.declared import Declared
+from wattmesh.reconfig.universal.index.names import is_name
 from wattmesh.reconfig.universal.sources import zero
 from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json, characters
 from wattmesh.reconfig.universal.sources.source import Source, Watched, check_amount, fingerprints
 from wattmesh.reconfig.universal.sources.zero import Flat, Shapes
 from wattmesh.reconfig.universal.sources.zero_index import Model, Optimizer, make_index
-from wattmesh.reconfig.universal.tensors import LARGEST, MAX_COUNT, MAX_DIMS, StoredTensor
 
 OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
 

@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.allowance import Allowance
-from wattmesh.reconfig.universal.declared import Declared
-from wattmesh.reconfig.universal.names import Names
-from wattmesh.reconfig.universal.regular_files import RegularFiles
+from wattmesh.reconfig.universal.files.regular_files import RegularFiles
+from wattmesh.reconfig.universal.index.declared import Declared
+from wattmesh.reconfig.universal.index.names import Names
 from wattmesh.reconfig.universal.sources.dcp import open_dcp
 from wattmesh.reconfig.universal.sources.dcp_metadata import METADATA
 from wattmesh.reconfig.universal.sources.deepspeed import is_deepspeed, open_deepspeed

@@ -8,7 +8,7 @@ from pathlib import Path
 from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.universal import folder as own_folder
 from wattmesh.reconfig.universal.allowance import Allowance
-from wattmesh.reconfig.universal.documents import LARGEST
+from wattmesh.reconfig.universal.files.documents import LARGEST
 from wattmesh.reconfig.universal.sources.source import Source, Watched, check_amount, fingerprints
 
 _POSITION = ("step", "samples", "tokens")

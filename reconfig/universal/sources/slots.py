@@ -6,7 +6,7 @@ Invariant: a parameter that lost a slot is never taken for one that never had it
 from collections.abc import Collection, Mapping
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal.declared import Declared
+from wattmesh.reconfig.universal.index.declared import Declared
 
 COUNTERS = frozenset({"step"})
 """Slots that optimizers of every kind have, so that sharing them says nothing."""

@@ -13,8 +13,8 @@ import numpy as np
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.allowance import Allowance
-from wattmesh.reconfig.universal.index import COLUMNS, Column, Index, Segments, from_table
-from wattmesh.reconfig.universal.reader import Files
+from wattmesh.reconfig.universal.files.reader import Files
+from wattmesh.reconfig.universal.index.index import COLUMNS, Column, Index, Segments, from_table
 
 BYTES = "pickle"
 """The state of a value that is no plain data: its archive, byte for byte, as a uint8 tensor."""

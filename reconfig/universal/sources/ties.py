@@ -4,10 +4,10 @@ Invariant: no more than a few megabytes of either are in memory.
 """
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal import dtypes
-from wattmesh.reconfig.universal.box import Box, Shape
-from wattmesh.reconfig.universal.index import Index
-from wattmesh.reconfig.universal.reader import Files, Reader
+from wattmesh.reconfig.universal.files.reader import Files, Reader
+from wattmesh.reconfig.universal.index import dtypes
+from wattmesh.reconfig.universal.index.box import Box, Shape
+from wattmesh.reconfig.universal.index.index import Index
 
 _SLAB_NBYTES = 4 << 20
 

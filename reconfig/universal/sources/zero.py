@@ -17,9 +17,9 @@ import numpy as np
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.allowance import CONTAINER, Allowance
-from wattmesh.reconfig.universal.index import Column
-from wattmesh.reconfig.universal.rebuild import Record, brief
-from wattmesh.reconfig.universal.tensors import StoredTensor
+from wattmesh.reconfig.universal.archives.rebuild import Record, brief
+from wattmesh.reconfig.universal.archives.tensors import StoredTensor
+from wattmesh.reconfig.universal.index.index import Column
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal import dtypes, placing
 from wattmesh.reconfig.universal.allowance import CONTAINER
-from wattmesh.reconfig.universal.box import Box
-from wattmesh.reconfig.universal.declared import Declared
-from wattmesh.reconfig.universal.index import (
+from wattmesh.reconfig.universal.archives.rebuild import brief
+from wattmesh.reconfig.universal.archives.tensors import StoredTensor
+from wattmesh.reconfig.universal.files.reader import Files
+from wattmesh.reconfig.universal.index import dtypes, placing
+from wattmesh.reconfig.universal.index.box import Box
+from wattmesh.reconfig.universal.index.declared import Declared
+from wattmesh.reconfig.universal.index.index import (
     PARAM,
     Column,
     Entry,
@@ -24,13 +27,10 @@ from wattmesh.reconfig.universal.index import (
     build,
     sort_by_entry,
 )
-from wattmesh.reconfig.universal.names import is_name
-from wattmesh.reconfig.universal.reader import Files
-from wattmesh.reconfig.universal.rebuild import brief
+from wattmesh.reconfig.universal.index.names import is_name
 from wattmesh.reconfig.universal.sources import slots as slot_check
 from wattmesh.reconfig.universal.sources.source import joined
 from wattmesh.reconfig.universal.sources.zero import Flat, Fragments, Shapes
-from wattmesh.reconfig.universal.tensors import StoredTensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,38 @@
+"""What the settings and the signals say of budgets and reports, as their modules take it."""
+
+from wattmesh.controller.accounting.budget_plans import Plans
+from wattmesh.controller.accounting.report.month import Reported
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.pulse import Pulse, Signals
+from wattmesh.controller.settings.model import Settings
+
+
+def accounting_signal(signals: Signals) -> str:
+    """Name the accounting signal; "" when there is none."""
+    return str(signals.accounting.signal) if signals.accounting else ""
+
+
+def plans_of(journal: Journal, settings: Settings, signals: Signals) -> Plans:
+    """Give the plans of all budgets."""
+    return Plans(journal, settings.budget, settings.site.timezone, accounting_signal(signals))
+
+
+def reported(settings: Settings, signals: Signals) -> Reported:
+    """Give what a report is made by."""
+    site = settings.site
+    return Reported(
+        timezone=site.timezone,
+        signal=accounting_signal(signals),
+        further=tuple(each.signal for each in signals.reports),
+        contracts=site.market_based,
+        pue=site.pue if site.energy_boundary == "facility" else None,
+    )
+
+
+def bounds_of(pulse: Pulse) -> dict[str, float]:
+    """Give, by run, the least grams its newest plan still needs, in the site's energy boundary."""
+    decisions = pulse.turned.report.decisions if pulse.turned else ()
+    pue = pulse.settings.site.pue_milli() / 1000
+    return {
+        each.run: each.plan_bound_g * pue for each in decisions if each.plan_bound_g is not None
+    }

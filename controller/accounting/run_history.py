@@ -1,0 +1,211 @@
+"""What a run did, as its other scenarios ask for it: where it was, when it paused, what it drew.
+
+Read from the journal, nothing is written. Invariant: a point is told only of time in which the run
+was at it untouched: not while a switch of ours was under way, nor until its speed was steady again.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from wattmesh.controller.journal.database.values import MICROSECOND
+from wattmesh.controller.journal.energy.by_slot import SlotPower
+from wattmesh.controller.journal.energy.ledger import TokenMark
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs.run_store import RunRow
+from wattmesh.policies.accounting.baseline import (
+    EDGE_SLOTS,
+    RECENT_SLOTS,
+    Measured,
+    Pace,
+    Span,
+    Stretch,
+    active,
+    measured_pace,
+)
+from wattmesh.reconfig.catalogue import Catalogue
+from wattmesh.telemetry.energy.ledger import SlotGrid
+from wattmesh.telemetry.energy.unobserved import PATIENCE
+from wattmesh.telemetry.readings import SPREAD
+
+MOST_STRETCHES = 12
+"""Drift is followed over so many stays at most, the newest: each costs a look at the ledger."""
+
+
+class RunHistory:
+    """One run's past, for one turn."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        run: RunRow,
+        catalogue: Catalogue,
+        grid: SlotGrid,
+        *,
+        until: datetime,
+        heard: datetime,
+    ) -> None:
+        """Read where the run was and when it was launched; joules are read as they are asked for.
+
+        Args:
+            journal: what is known.
+            run: whose past.
+            catalogue: its points.
+            grid: slots.
+            until: up to when it is known.
+            heard: when it was heard last, `until` at most: a slot in which it ended is not whole.
+        """
+        self._journal = journal
+        self._run = run
+        self._grid = grid
+        self._until = until
+        self._heard = heard
+        self._settling = timedelta(seconds=catalogue.switch.layout_s)
+        self._stays = journal.stays.of(run.run)
+        self._launches = journal.stays.launches(run.run)
+        self._points = [catalogue.find(each.layout, each.clock_mhz) for each in self._stays]
+        self._slots: dict[datetime, tuple[Measured, ...]] = {}
+
+    def active_s(self, start: datetime, end: datetime) -> float:
+        """Give the seconds in which the baseline's clock runs."""
+        return active((start, end), self._outages())
+
+    def lived_s(self, start: datetime, end: datetime) -> float:
+        """Give the seconds in which a launch lived, whoever ended the others."""
+        gaps = ((before.end, after.start) for before, after in pairwise(self._launches))
+        return active((start, end), gaps)
+
+    def _outages(self) -> Iterator[Span]:
+        """Give the time between two launches, unless we caused it."""
+        for before, after in pairwise(self._launches):
+            if not before.ours and not self._switching_at(before.end):
+                yield before.end, after.start
+
+    def _switching_at(self, moment: datetime) -> bool:
+        """Whether a switch of ours was under way."""
+        newest = [each for each in self._stays if each.at <= moment]
+        return bool(newest) and newest[-1].switching
+
+    def told(self, start: datetime, end: datetime) -> list[tuple[datetime, int]]:
+        """Give the moments in (start, end) at which it is known how far the run was; how far."""
+        return [(each.at, each.tokens) for each in self._stays if start < each.at < end]
+
+    def stretches(self) -> list[Stretch]:
+        """Give the time at known points, untouched and steady, in time order.
+
+        None of a run that an earlier version kept: where it was then was not written down.
+        """
+        found: list[Stretch] = []
+        if not self._stays:
+            return found
+        settled = datetime.min.replace(tzinfo=self._until.tzinfo)
+        ends = [each.at for each in self._stays[1:]] + [self._until]
+        for stay, point, end in zip(self._stays, self._points, ends, strict=True):
+            if stay.switching:
+                settled = end + self._settling
+            elif point is not None and max(stay.at, settled) < end:
+                start = max(stay.at, settled)
+                joined = found and found[-1].point == point.id and found[-1].end == start
+                if joined:
+                    start = found.pop().start
+                found.append(Stretch(point=point.id, start=start, end=end))
+        return found
+
+    def point_in(self, start: datetime, end: datetime) -> str:
+        """Name the point at which the run was all through [start, end); "" where it was not.
+
+        An outage that we caused is no time at a point: the baseline trains on in it.
+        """
+        if self.lived_s(start, end) < self.active_s(start, end):
+            return ""
+        for each in self.stretches():
+            if each.start <= start and end <= each.end:
+                return each.point
+        return ""
+
+    def measured(self, point: str) -> tuple[Pace, datetime] | None:
+        """Give the newest measurement of a point, and when it was left; None: there is none."""
+        for each in reversed(self.stretches()):
+            if each.point == point:
+                pace = measured_pace(self.slots(each))
+                if pace is not None:
+                    return pace, each.end
+        return None
+
+    def since(self, moment: datetime) -> list[Stretch]:
+        """Give the stretches that began at `moment` or later."""
+        return [each for each in self.stretches() if each.start >= moment][-MOST_STRETCHES:]
+
+    def slots(self, stretch: Stretch) -> tuple[Measured, ...]:
+        """Give whole slots of a stretch in time order: its first and its newest."""
+        if stretch.start not in self._slots:
+            self._slots[stretch.start] = tuple(self._measured(stretch))
+        return self._slots[stretch.start]
+
+    def _measured(self, stretch: Stretch) -> Iterator[Measured]:
+        """Read the slots of a stretch that are whole, booked, and of all its GPUs."""
+        whole = [
+            (start, until)
+            for start, until in self._grid.parts(stretch.start, stretch.end)
+            if self._grid.slot(start) == (start, until)
+        ]
+        # The newest may still be on its way from a node, and the run may have ended in it.
+        known = min(self._booked(), self._heard)
+        whole = [each for each in whole if each[1] <= known]
+        chosen = [*whole[:EDGE_SLOTS], *whole[EDGE_SLOTS:][-RECENT_SLOTS:]]
+        if not chosen:
+            return
+        powers: dict[Span, SlotPower] = {}
+        for part in (chosen[:EDGE_SLOTS], chosen[EDGE_SLOTS:]):
+            if part:
+                powers |= self._journal.by_slot.powers(self._run.run, part[0][0], part[-1][1])
+        two_before = self._before(self._before(chosen[0][0]))
+        told = self._journal.ledger.token_marks(self._run.run, two_before)
+        marks = {
+            (after.slot_start, after.slot_end): (before, after) for before, after in pairwise(told)
+        }
+        for start, until in chosen:
+            power, mark = powers.get((start, until)), marks.get((start, until))
+            if power is None or mark is None or power.gpus < self._gpus_at(start):
+                continue
+            if SPREAD in power.quality:
+                continue  # laid over it by time: some of its joules are of other points
+            before, after = mark
+            if before.at < stretch.start:
+                continue  # tokens of another point are among them
+            if before.tokens <= self._tokens_at_launch(start, told):
+                continue  # its launch still loaded or compiled in this slot
+            seconds = (until - start).total_seconds()
+            if self.lived_s(start, until) < seconds:
+                continue  # its joules are of less time
+            yield Measured(
+                tokens=after.tokens - before.tokens,
+                tokens_s=self.active_s(before.at, after.at),
+                power_w=power.energy_mj / 1000 / seconds,
+                upper_w=(power.energy_mj + power.upper_mj) / 1000 / seconds,
+                quality=power.quality,
+            )
+
+    def _before(self, slot_start: datetime) -> datetime:
+        """Give where the slot before one begins."""
+        return self._grid.slot(slot_start - MICROSECOND)[0]
+
+    def _booked(self) -> datetime:
+        """Give up to when the joules of all its GPUs are here; late devices are not waited for."""
+        covered = self._journal.coverage.covered()
+        newest = [max(end for _, end in covered[gpu]) for gpu in self._run.gpus if gpu in covered]
+        reached = [until for until in newest if self._until - until <= PATIENCE]
+        return min([self._until, *reached])
+
+    def _tokens_at_launch(self, moment: datetime, marks: Sequence[TokenMark]) -> int:
+        """Give how far the run was as the launch of a moment began, or when it was told first."""
+        begun = [each.start for each in self._launches if each.start <= moment][-1:]
+        told = [each.tokens for each in self._stays if [each.at] == begun]
+        told += [each.tokens for each in marks if begun and each.at >= begun[0]]
+        return told[0] if told else 0
+
+    def _gpus_at(self, moment: datetime) -> int:
+        """Count the GPUs that the run held then."""
+        held = [each for each in self._launches if each.start <= moment] or self._launches[:1]
+        gpus = held[-1].gpus if held else ()
+        return len({*gpus} - {""}) + sum(each == "" for each in gpus)

@@ -1,0 +1,144 @@
+"""Books the time of GPUs that runs held and nobody read, and takes back what was read after all.
+
+Reads who held what and what was covered; the rule is telemetry/energy/unobserved.py. Invariant:
+rows are absolute: a turn that comes again, or after a crash, changes nothing.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.reconfig.layout import Layout
+from wattmesh.telemetry.energy.attribution import is_gpu
+from wattmesh.telemetry.energy.ledger import EnergyRow, SlotGrid
+from wattmesh.telemetry.energy.meter import UNKNOWN_LIMIT_W
+from wattmesh.telemetry.energy.unobserved import Ceiling, Holding, Limits, rows
+
+RECENT = timedelta(hours=48)
+"""Launches that ended longer ago are looked at once, when a process begins; and while they have
+unread time, for a node may deliver it yet."""
+
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+BoardLimits = Callable[[], Mapping[str, float]]
+"""Gives the power limits of boards in watts, as far as they are known."""
+
+
+class Unread:
+    """Keeps the rows of unread time as they should be."""
+
+    def __init__(self, journal: Journal, limits: BoardLimits) -> None:
+        """Keep the journal, and who knows the boards' limits."""
+        self._journal = journal
+        self._limits = limits
+        self._since = NEVER
+
+    def book(self, now: datetime, grid: SlotGrid) -> None:
+        """Bring the rows of unread time up to `now`.
+
+        Args:
+            now: the wall clock.
+            grid: slots of the ledger.
+
+        Raises:
+            JournalUnavailable: the next turn does it.
+        """
+        coverage = self._journal.coverage
+        heard = {
+            row.run: None if row.state == "live" else row.last_seen_at
+            for row in self._journal.runs.all(now)
+        }
+        holdings = [self._found(each) for each in coverage.holdings(self._since, now, heard)]
+        held = coverage.unread(holdings)
+        covered, limits = coverage.covered(), Limits(by_gpu=self._limits())
+        found = rows(holdings, covered, grid, limits, now)
+        if found and not limits.by_gpu:
+            limits = Limits(by_gpu={}, by_run=self._drawn({row.run for row in found}, holdings))
+            found = rows(holdings, covered, grid, limits, now)
+        wanted = {(row.gpu_uuid, row.run, row.slot_start): row for row in found}
+        wanted = {
+            key: raised(row, held.get(key), measured=not limits.by_gpu)
+            for key, row in wanted.items()
+        }
+        longer = [
+            row
+            for key, row in wanted.items()
+            if key not in held
+            or held[key].unobserved_ms != row.unobserved_ms
+            or held[key].upper_mj != row.upper_mj
+        ]
+        gone = [key for key in held if key not in wanted]
+        if longer or gone:
+            coverage.book(longer, gone)
+        self._since = now - RECENT
+
+    def _found(self, holding: Holding) -> Holding:
+        """Name the GPUs of ranks that did not, by what was booked to their run."""
+        if not holding.unknown:
+            return holding
+        booked = self._journal.by_slot.devices_read(holding.run, holding.start, holding.end)
+        return holding.found({each for each in booked if is_gpu(each)})
+
+    def _drawn(
+        self, dark: Collection[str], holdings: Iterable[Holding]
+    ) -> dict[str, tuple[Ceiling, ...]]:
+        """Give what GPUs were measured to draw, of runs with unread time; "": of any run."""
+        runs = {each.run for each in holdings if each.run} if "" in dark else dark
+        found = {run: drawn(self._journal, run) for run in sorted(runs)}
+        most_w = max((each.power_w for every in found.values() for each in every), default=0.0)
+        return found | {"": (Ceiling(start=NEVER, power_w=most_w),)}
+
+
+def drawn(journal: Journal, run: str) -> tuple[Ceiling, ...]:
+    """Give the most that a GPU of a run drew, for each of its stays; 0 at what was never measured.
+
+    Measured are whole slots of one stay and one launch, of which all was read, in which the run
+    trained, as it had at that point before: not those in which it loaded, compiled or began.
+    """
+    stays, launches = journal.stays.of(run), journal.stays.launches(run)
+    ends = [each.at for each in stays[1:]]
+    most_w, powers_w = 0.0, journal.coverage.largest_w(run)
+    known = set[tuple[Layout, int | None]]()
+    for before, mark in pairwise(journal.ledger.token_marks(run)):
+        slot = (mark.slot_start, mark.slot_end)
+        number = bisect_right(stays, slot[0], key=lambda each: each.at) - 1
+        if slot not in powers_w or number < 0:
+            continue
+        stay, end = stays[number], (*ends, slot[1])[number]
+        begun = stay.at <= before.at and stay.tokens < before.tokens
+        lived = any(each.start < before.at and slot[1] <= each.end for each in launches)
+        whole = not stay.switching and slot[1] <= end
+        if whole and lived and begun and before.tokens < mark.tokens:
+            most_w = max(most_w, powers_w[slot])
+            known.add((stay.layout, stay.clock_mhz))
+    return tuple(
+        Ceiling(start=each.at, power_w=most_w if (each.layout, each.clock_mhz) in known else 0.0)
+        for each in stays
+    )
+
+
+def raised(row: EnergyRow, held: EnergyRow | None, *, measured: bool) -> EnergyRow:
+    """Give a row with the bound that its time had already, where that is higher.
+
+    A bound that was given is only ever raised: a cap that comes bounds nothing of before. What had
+    none but the default is told better by what its run was measured to draw at the same point.
+
+    Args:
+        row: of this turn.
+        held: as it is booked; None: not yet.
+        measured: no board tells a limit, so the row's bound is no cap.
+    """
+    if held is None:
+        return row
+    default_mj = -(-round(1000 * UNKNOWN_LIMIT_W) * held.unobserved_ms // 1000)
+    if measured and held.upper_mj >= default_mj:
+        return row
+    more_ms = row.unobserved_ms - held.unobserved_ms
+    if more_ms < 0:  # some of it was read after all
+        before_mj = held.upper_mj * row.unobserved_ms // held.unobserved_ms
+    else:
+        before_mj = held.upper_mj + row.upper_mj * more_ms // row.unobserved_ms
+    return replace(row, upper_mj=max(row.upper_mj, before_mj))

@@ -1,0 +1,145 @@
+"""The operators' power cap: ordered, ended, shown.
+
+Invariant: the cap is in the journal, under the leader's epoch, before the answer; the next cycle,
+which is woken, holds the boards.
+"""
+
+from datetime import datetime, timedelta
+from math import isfinite
+
+from wattmesh.controller import marks
+from wattmesh.controller.api.request_context import Call, Conflict, RequestContext
+from wattmesh.controller.cycle.cap_held import CapNow, sentence
+from wattmesh.controller.cycle.capping import apply
+from wattmesh.controller.cycle.fences import sentences
+from wattmesh.controller.journal.nodes.caps import CapRow
+from wattmesh.controller.status.status import cap_line, power_flags
+from wattmesh.controller.views import Done, PowerCap
+from wattmesh.errors import InputInvalid, RetryLater
+from wattmesh.policies.decision import Mode
+from wattmesh.policies.words import moment, watts
+
+
+def show(context: RequestContext, call: Call) -> PowerCap:
+    """Give the cap in force, and how it is kept."""
+    return PowerCap(
+        at=context.now, cap=cap_line(context.pulse, context.now), trouble=_fenced(context)
+    )
+
+
+def order(context: RequestContext, call: Call) -> Done:
+    """Cap what all GPUs together may draw, until a time; it takes the place of the one before."""
+    epoch = context.lead()
+    call.as_operator(context, "order a power cap")
+    days = context.pulse.settings.actuator.obligation_days
+    cap_w, until = _watts(call), _until(call, context.now, days)
+    reason = call.text("reason", default="by hand")
+    trial = CapRow(id=0, cap_w=cap_w, start=context.now, until=until, by=call.who, reason=reason)
+    expected = _expected(context, trial)
+    before = context.journal.caps.order(
+        cap_w,
+        until,
+        by=call.who,
+        reason=reason,
+        now=context.now,
+        epoch=epoch,
+        unstepped=context.pulse.trusted.unstepped(context.now),
+    )
+    said = marks.sentence(sentence(expected, context.now), power_flags(context.pulse))
+    context.journal.events.add("power_cap", f"{call.who} ({reason}): {said}", context.now)
+    context.wake()
+    tail = f" It takes the place of the cap of {watts(before.cap_w)}." if before else ""
+    fenced = "".join(f" {each}" for each in _fenced(context))
+    return Done(
+        done=f"{said}{tail} Nodes that answer obey in the next cycle; `wattmesh powercap show` "
+        f"follows it.{fenced}",
+        changed=tuple(sorted(expected.plan.boards)),
+    )
+
+
+def end(context: RequestContext, call: Call) -> Done:
+    """End the cap in force; its boards are led back in steps."""
+    epoch = context.lead()
+    call.as_operator(context, "end a power cap")
+    unstepped = context.pulse.trusted.unstepped(context.now)
+    ended = context.journal.caps.end(by=call.who, now=context.now, epoch=epoch, unstepped=unstepped)
+    if ended is None:
+        return Done(done="No power cap is in force.")
+    until = moment(ended.until, context.now)
+    said = f"The power cap of {watts(ended.cap_w)} until {until} was ended"
+    context.journal.events.add("power_cap", f"{said} by {call.who}.", context.now)
+    context.wake()
+    return Done(
+        done=f"{said}; the boards go back in the next cycle, in steps while they are at work. A "
+        "node that cannot be reached keeps it until then."
+    )
+
+
+def _expected(context: RequestContext, row: CapRow) -> CapNow:
+    """Plan the cap on what the newest cycle saw.
+
+    Raises:
+        Conflict: nothing would follow from it; the sentence says what to do first.
+        RetryLater: no cycle has ended yet.
+    """
+    mode, turned = context.pulse.settings.mode, context.pulse.turned
+    if mode is not Mode.ACT:
+        raise Conflict(
+            f'The daemon\'s mode is {mode.value}, so no board is limited; set mode = "act" in the '
+            "settings and reload it first."
+        )
+    if turned is None or turned.report.observation is None:
+        raise RetryLater("The first control cycle has not ended yet; ask again.")
+    report = turned.report
+    seen = report.cap.before if report.cap else turned.report.observation
+    _, expected = apply(seen, row, context.pulse.nodes, context.journal.runs.all(context.now))
+    if not expected.obeying and (fenced := _fenced(context)):
+        raise Conflict(f"No board obeys. {' '.join(fenced)}")
+    if not expected.obeying:
+        raise Conflict(
+            "No board obeys: no agent that is heard reports an actuator that acts; set "
+            'power.source = "agents", and actuator.mode = "enforce" on the GPU nodes '
+            "(docs/safety.md)."
+        )
+    return expected
+
+
+def _fenced(context: RequestContext) -> tuple[str, ...]:
+    """Say which actuators refuse this daemon, and what to do."""
+    pulse = context.pulse
+    return sentences(pulse.nodes, context.now, journal=pulse.journal, epoch=pulse.epoch or 0)
+
+
+def _watts(call: Call) -> float:
+    """Read the cap.
+
+    Raises:
+        InputInvalid: no number of watts above 0.
+    """
+    value = call.body.get("cap_w")
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise InputInvalid(f'the field "cap_w" must be a number of watts, got {value!r}')
+    if not (isfinite(value) and 0 < value <= 1e12):
+        raise InputInvalid(f'the field "cap_w" must be above 0 and finite, got {value!r}')
+    return float(value)
+
+
+def _until(call: Call, now: datetime, days: float) -> datetime:
+    """Read when the cap ends; in `days` from now at the latest, for actuators take no longer one.
+
+    Raises:
+        InputInvalid: no time with its zone, not to come, or too far away.
+    """
+    text = call.text("until")
+    try:
+        until = datetime.fromisoformat(text)
+    except ValueError:
+        until = datetime.min
+    if until.tzinfo is None:
+        raise InputInvalid(f"until={text!r} is not a time; write 2026-12-01T18:00:00Z")
+    if not now < until <= now + timedelta(days=days):
+        raise InputInvalid(
+            f"until={text} must lie between now and {days:g} days from now "
+            "(actuator.obligation_days): a cap always ends by itself"
+        )
+    return until

@@ -1,0 +1,226 @@
+"""What a training run reports: register, progress, transitions, finish.
+
+Thin: read the wire type, let the journal decide (owner, fence, idempotence), wake who waits.
+Invariant: only what the journal took for the first time is logged and wakes the cycle: a repeat
+costs nobody anything. An answer of success means the journal has it; but a heartbeat, which is kept
+in memory (`controller.journal.liveness`) and answered from there, whatever the journal does.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from wattmesh.controller.api.calls import failure, plain, receive, success
+from wattmesh.controller.api.request_context import Call, NotFound, RequestContext
+from wattmesh.controller.api.speaking import speaking
+from wattmesh.controller.api.workers import Workers
+from wattmesh.controller.journal.database.values import one_line
+from wattmesh.controller.journal.runs.run_nodes import ANY, HERE
+from wattmesh.controller.journal.runs.run_store import Forgotten, RunPlan
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.switch import FINAL, SwitchState
+from wattmesh.reconfig.wire import (
+    OBSERVED,
+    PROTOCOL,
+    Beaten,
+    Finish,
+    Heartbeat,
+    Message,
+    Progress,
+    Register,
+    RunPhase,
+    Transition,
+)
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Message)
+
+SERVED = (PROTOCOL - 1, PROTOCOL)
+"""Hooks live for weeks: the version before is served too."""
+
+HEARTBEAT_BYTES = 4096
+"""A heartbeat has 200; what is larger is read by a worker, so that no other one waits for it."""
+
+LOGGED = 300
+"""Characters of a run's own words that a line of the log repeats."""
+
+
+def register(context: RequestContext, call: Call) -> dict[str, Any]:
+    """Introduce one incarnation of a run; the first one binds the run to its owner."""
+    message = _read(Register, call)
+    if message.protocol not in SERVED:
+        raise InputInvalid(
+            f"This daemon speaks protocol {SERVED[0]} and {SERVED[1]}, the run speaks "
+            f"{message.protocol}; it trains on unswitched until one of the two is upgraded."
+        )
+    epoch = context.lead()
+    with speaking(context, call, registers=True):
+        answer, taken = context.journal.runs.register(
+            message,
+            owner_uid=call.peer.uid,
+            now=context.now,
+            epoch=epoch,
+            plan=_plan(context, message),
+            most=context.pulse.settings.api.runs_per_user,
+            node=call.peer.node,
+            doubted=context.pulse.trusted.held_s() > 0,
+        )
+    if taken:
+        log.info(
+            "%s: incarnation %d registered at step %d by uid %d",
+            message.name,
+            message.attempt,
+            message.step,
+            call.peer.uid,
+        )
+        context.wake()
+    mode = context.pulse.settings.mode
+    every_s = context.journal.runs.liveness.heartbeat_s
+    welcome: dict[str, Any] = replace(answer, mode=mode.value, heartbeat_s=every_s).to_json()
+    return welcome
+
+
+def _plan(context: RequestContext, message: Register) -> RunPlan:
+    """Give what the settings say of a run; one whose layout is not known is at no point."""
+    plan = context.plan_for(message.name)
+    if OBSERVED in message.capabilities:
+        return replace(plan, catalogue=None, baseline="")
+    return plan
+
+
+def heartbeat(context: RequestContext, call: Call) -> Beaten:
+    """Take note that a launch lives, and at which phase it is."""
+    message = _read(Heartbeat, call)
+    context.lead()
+    with _known(context, message.run), speaking(context, call):
+        context.journal.signs.hear(message, message.phase, owner_uid=call.peer.uid, now=context.now)
+    return Beaten(heartbeat_s=context.journal.runs.liveness.heartbeat_s)
+
+
+def heartbeat_endpoint(
+    context: RequestContext, workers: Workers
+) -> Callable[[Request], Awaitable[Response]]:
+    """Make the endpoint: on the server's own thread where memory tells whose heartbeat it is."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            received = await receive(request)
+            caller = received.caller(context)
+            if received.content is None or len(received.content) > HEARTBEAT_BYTES:
+                call = await workers.do(caller, received.call)
+            else:
+                call = received.call()
+            message, uid = _read(Heartbeat, call), call.peer.uid
+            context.lead()
+            if _remembered(context, call) and context.journal.signs.hear_again(
+                message, message.phase, owner_uid=uid, now=context.now
+            ):
+                return success(Beaten(heartbeat_s=context.journal.runs.liveness.heartbeat_s))
+            return success(await workers.do(caller, partial(plain, context, heartbeat, call)))
+        except Exception as error:
+            return failure(error, request.url.path)
+
+    return answer
+
+
+def _remembered(context: RequestContext, call: Call) -> bool:
+    """Say whether memory tells that a caller may speak for a run; else the journal is asked."""
+    node = call.peer.node
+    if node in (HERE, ANY):
+        return True
+    return context.journal.run_nodes.remembered(call.path["run"], context.pulse.epoch) == node
+
+
+def progress(context: RequestContext, call: Call) -> dict[str, Any]:
+    """Take a report of where training stands."""
+    message = _read(Progress, call)
+    context.lead()
+    with _known(context, message.run), speaking(context, call):
+        context.journal.runs.progress(message, owner_uid=call.peer.uid, now=context.now)
+    return {"ok": True}
+
+
+def transition(context: RequestContext, call: Call) -> dict[str, Any]:
+    """Take one step of a switch, as the run lived it; repeats are free."""
+    message = _read(Transition, call)
+    context.lead()
+    with _known(context, message.run), speaking(context, call):
+        row, taken = context.journal.switches.record(
+            message, owner_uid=call.peer.uid, now=context.now
+        )
+        phase = RunPhase.SWITCHING.value
+        context.journal.signs.hear(message, phase, owner_uid=call.peer.uid, now=context.now)
+    if taken and row.state in FINAL:
+        log.log(
+            logging.INFO if row.state is SwitchState.CONFIRMED else logging.WARNING,
+            "%s: switch %s -> %s: %s at step %d, after %.1f s%s",
+            _name(context, message.run),
+            row.from_point,
+            row.to_point,
+            row.state.value.replace("_", " "),
+            message.step,
+            message.elapsed_s,
+            f": {one_line(row.detail, LOGGED)}" if row.detail else "",
+        )
+        context.wake()
+    return {"ok": True, "state": row.state.value}
+
+
+def finish(context: RequestContext, call: Call) -> dict[str, Any]:
+    """Take note that a run, or one incarnation of it, has ended."""
+    message = _read(Finish, call)
+    context.lead()
+    with _known(context, message.run), speaking(context, call):
+        taken = context.journal.runs.finish(message, owner_uid=call.peer.uid, now=context.now)
+    if taken:
+        reason = one_line(message.reason, LOGGED)
+        name = _name(context, message.run)
+        log.info("%s: incarnation %d ended: %s", name, message.attempt, reason)
+        context.wake()
+    return {"ok": True}
+
+
+def _name(context: RequestContext, run: str) -> str:
+    """Give what people call a run."""
+    row = context.journal.runs.find(run, context.now)
+    return row.name if row is not None else run
+
+
+@contextmanager
+def _known(context: RequestContext, run: str) -> Iterator[None]:
+    """Tell a run that nobody knows apart from a message that is wrong: it will register again.
+
+    Raises:
+        NotFound: this journal has never heard of the run (it was replaced, or restored).
+    """
+    try:
+        yield
+    except Forgotten as error:
+        raise NotFound(f"{error}.") from error
+    except InputInvalid:
+        if context.journal.runs.find(run, context.now) is None:
+            raise NotFound(f"There is no run {run!r}; register it first.") from None
+        raise
+
+
+def _read(kind: type[M], call: Call) -> M:
+    """Read a wire type whose run must be the one of the address.
+
+    Raises:
+        InputInvalid: a field is missing or wrong, or the two differ.
+    """
+    message = kind.from_json(call.body)
+    run = getattr(message, "run", "")
+    if run != call.path["run"]:
+        raise InputInvalid(
+            f"the address names run {call.path['run']!r}, the message names {run!r}; send the "
+            "report to its own run"
+        )
+    return message

@@ -1,0 +1,159 @@
+"""What a person asks for: hands off (freeze), hands on (thaw), and one switch.
+
+Invariant: who asked and why is in the journal before the answer; nothing here acts by itself, the
+next cycle does.
+"""
+
+from wattmesh.controller.api.request_context import Call, Conflict, RequestContext
+from wattmesh.controller.journal.runs.run_store import RETIRED, RunRow
+from wattmesh.controller.views import Done
+from wattmesh.errors import InputInvalid
+from wattmesh.policies.decision import Mode
+
+
+def freeze(context: RequestContext, call: Call) -> Done:
+    """Take hands off one run, or everything."""
+    context.lead()
+    reason = call.text("reason", default="by hand")
+    row = _named(context, call, "freeze")
+    context.journal.runs.freeze(
+        row.run if row else None, reason=reason, by=call.who, now=context.now
+    )
+    context.changes.ring()
+    context.wake()
+    what = row.name if row else "everything"
+    verb = "trains on" if row else "train on"
+    return Done(
+        done=(
+            f"Froze {what} ({reason}): {'it' if row else 'runs'} {verb} unswitched and "
+            f"{'is' if row else 'are'} accounted; end it with `wattmesh thaw"
+            f"{f' {row.name}' if row else ''}`."
+        ),
+        changed=(row.run,) if row else (),
+    )
+
+
+def thaw(context: RequestContext, call: Call) -> Done:
+    """End a freeze, and forget the failed switches that caused it."""
+    context.lead()
+    row = _named(context, call, "thaw")
+    everything = context.journal.runs.frozen_all()
+    was_frozen = row.frozen if row else everything
+    context.journal.runs.thaw(row.run if row else None, by=call.who, now=context.now)
+    context.changes.ring()
+    context.wake()
+    what = row.name if row else "Everything"
+    if not was_frozen:
+        done = f"{what} was not frozen; failed switches in a row count from 0 again."
+    else:
+        done = f"{what} is acted upon again; it was frozen: {was_frozen}."
+    if row and everything:
+        done += f" But everything is frozen ({everything}): `wattmesh thaw` ends that."
+    return Done(done=done, changed=(row.run,) if row else ())
+
+
+def switch(context: RequestContext, call: Call) -> Done:
+    """Order one run to a point of its catalogue."""
+    context.lead()
+    row = context.run(call.path["run"], call.peer)
+    call.as_owner(context, row, "switch")
+    point, reason = call.text("point"), call.text("reason")
+    _check_switchable(context, row, point)
+    context.journal.runs.order_point(row.run, point, reason=reason, by=call.who, now=context.now)
+    context.wake()
+    return Done(
+        done=(
+            f"Ordered {row.name} to {point}: {_when(row, point)}, if the deadline guard permits; "
+            "follow it with `wattmesh status`."
+        ),
+        changed=(row.run,),
+    )
+
+
+def retire(context: RequestContext, call: Call) -> Done:
+    """End a run: it is followed no more, and its rows stay."""
+    epoch = context.lead()
+    if context.journal.runs.unreadable(call.path["run"]):
+        return _retire_unread(context, call, epoch)
+    row = context.run(call.path["run"], call.peer)
+    call.as_owner(context, row, "retire")
+    if row.state == "finished":
+        return Done(done=f"{row.name} has ended already ({row.finish_reason}).")
+    reason = call.text("reason", default="by hand")
+    context.journal.runs.end(
+        row.run, f"{RETIRED}{call.who}: {reason}", now=context.now, epoch=epoch
+    )
+    said = f"{row.name} ({row.run}) was retired by {call.who}: {reason}."
+    context.journal.events.add("retired", said, context.now)
+    context.changes.ring()
+    context.wake()
+    trains = row.state == "live" and not row.ending
+    still = "; its job still runs and is not measured any more" if trains else ""
+    return Done(
+        done=f"Retired {row.name} ({row.run}){still}: its rows stay, and another launch of it "
+        "begins it again.",
+        changed=(row.run,),
+    )
+
+
+def _retire_unread(context: RequestContext, call: Call, epoch: int) -> Done:
+    """End a run whose row cannot be read, so that nobody knows whose it is: for operators."""
+    run = call.path["run"]
+    call.as_operator(context, f"retire {run}, whose row cannot be read,")
+    reason = call.text("reason", default="its row cannot be read")
+    context.journal.runs.end(run, f"{RETIRED}{call.who}: {reason}", now=context.now, epoch=epoch)
+    context.journal.events.add(
+        "retired", f"{run} was retired by {call.who}: {reason}.", context.now
+    )
+    context.wake()
+    return Done(done=f"Retired {run}: its rows stay.", changed=(run,))
+
+
+def _when(row: RunRow, point: str) -> str:
+    """Say when an order is carried out: a clock needs no boundary."""
+    if row.catalogue is not None and row.catalogue.point(point).layout == row.layout:
+        return "the clock of its GPUs is set in the next cycle"
+    every = f" (every {row.boundary_every} steps)" if row.boundary_every else ""
+    return f"it switches at a coming boundary{every}"
+
+
+def _named(context: RequestContext, call: Call, act: str) -> RunRow | None:
+    """Find the run that the body names; None means everything, which only operators may ask."""
+    name = call.body.get("run")
+    if name is None:
+        call.as_operator(context, f"{act} everything")
+        return None
+    row = context.run(call.text("run"), call.peer)
+    call.as_owner(context, row, act)
+    return row
+
+
+def _check_switchable(context: RequestContext, row: RunRow, point: str) -> None:
+    """Say at once what would make the order wait for ever.
+
+    Raises:
+        Conflict: what has to be done first.
+        InputInvalid: no such point.
+    """
+    if row.observed:
+        raise InputInvalid(
+            f"{row.name} is only observed, so nothing can be switched; `wattmesh.attach` in its "
+            "script lets it be moved"
+        )
+    if row.catalogue is None:
+        raise InputInvalid(
+            f"{row.name} has no catalogue, so there is no point to switch to; name one in "
+            f"runs.{row.name}.catalogue and restart the run"
+        )
+    row.catalogue.point(point)
+    mode = context.pulse.settings.mode
+    frozen = row.frozen or context.journal.runs.frozen_all()
+    if mode is not Mode.ACT:
+        raise Conflict(
+            f"The daemon's mode is {mode.value}, so no switch is carried out; set mode = "
+            '"act" in the settings and reload it first.'
+        )
+    if frozen:
+        raise Conflict(f"{row.name} is frozen ({frozen}); thaw it first.")
+    if row.state != "live":
+        raise Conflict(f"{row.name} is {row.state}; only a run that reports can be switched.")

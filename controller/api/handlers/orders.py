@@ -1,0 +1,151 @@
+"""`GET /v1/runs/{run}/order?wait=`: the newest order of a run, or none.
+
+A waiting run holds no thread: it sleeps until it is signalled that orders may have changed; and
+"none" is answered from memory until it does. Invariant: an order is the journal's open switch row
+and nothing else, read at that moment; while the journal does not answer there is no order, and the
+run trains on.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from wattmesh.controller.api.calls import Received, failure, plain, receive, success
+from wattmesh.controller.api.request_context import Call, NotFound, RequestContext
+from wattmesh.controller.api.speaking import SpeaksElsewhere, check
+from wattmesh.controller.api.waits import TooMany, Waits
+from wattmesh.controller.api.workers import Crowded, Workers
+from wattmesh.controller.journal.database import identity
+from wattmesh.controller.journal.runs.run_nodes import ANY, HERE
+from wattmesh.errors import RetryLater
+from wattmesh.reconfig.wire import Orders
+
+LONGEST_WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the journal said about one run. `owner_uid`: bound for ever at its first register."""
+
+    run: str
+    name: str
+    owner_uid: int
+    orders: Orders
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quiet:
+    """A run without an order, as of so many signals in this epoch."""
+
+    rings: int
+    found: Found
+
+
+def orders(context: RequestContext, call: Call) -> Orders:
+    """Read the newest order of a run; only its owner and operators may."""
+    found = find(context, call)
+    call.as_owner(context, found, READ)
+    return found.orders
+
+
+READ = "read the orders of"
+
+
+def find(context: RequestContext, call: Call) -> Found:
+    """Ask the journal, whoever asks.
+
+    Raises:
+        NotFound: there is no such run.
+    """
+    # A hook says its id; a namesake of it is nobody's business here.
+    row = context.journal.runs.find(call.path["run"], context.now)
+    if row is None:
+        raise NotFound(f"There is no run {call.path['run']!r}; register it first.")
+    switch = context.journal.switches.open(row.run)
+    order = None
+    if switch is not None:
+        # From the journal: a standby answers too, and it does not know whose epoch it is.
+        order = replace(switch.order, journal=identity.read(context.journal.database).journal)
+    return Found(
+        run=row.run,
+        name=row.name,
+        owner_uid=row.owner_uid,
+        orders=Orders(
+            order=order,
+            epoch=context.pulse.epoch or 0,
+            frozen=bool(row.frozen or context.journal.runs.frozen_all()),
+        ),
+    )
+
+
+class OrderBoard:
+    """Answers the order call, remembering which runs have none."""
+
+    def __init__(self, context: RequestContext, workers: Workers, waits: Waits) -> None:
+        """Begin knowing of no run."""
+        self._waits = waits
+        self._desk = context
+        self._workers = workers
+        self._quiet: dict[str, Quiet] = {}
+
+    async def answer(self, request: Request) -> Response:
+        """Serve the long-polling call."""
+        try:
+            received = await receive(request)
+            call = received.call()
+            wait_s = call.number("wait", default=0.0, lowest=0.0, highest=LONGEST_WAIT_S)
+            if call.peer.node not in (HERE, ANY):
+                caller = received.caller(self._desk)
+                await self._workers.do(caller, partial(check, self._desk, call))
+            with self._waits.place(call):
+                return success(self._stamped(await self._newest(received, call, wait_s)).to_json())
+        except (TooMany, Crowded, SpeaksElsewhere) as error:
+            return failure(error, request.url.path)
+        except RetryLater:
+            return success(self._stamped(Orders(epoch=self._desk.pulse.epoch or 0)).to_json())
+        except Exception as error:
+            return failure(error, request.url.path)
+
+    def _stamped(self, found: Orders) -> Orders:
+        """Say with it whether the daemon acts, as its settings are at this moment."""
+        return replace(found, mode=self._desk.pulse.settings.mode.value)
+
+    async def _newest(self, received: Received, call: Call, wait_s: float) -> Orders:
+        """Wait up to `wait_s` for an order that the caller does not know; give what there is."""
+        changes, seen = self._desk.changes, call.query.get("plan", "")
+        until_s = time.monotonic() + wait_s
+        while True:
+            rings = changes.rings
+            found = await self._look(received, call, rings)
+            call.as_owner(self._desk, found, READ)
+            order, left_s = found.orders.order, until_s - time.monotonic()
+            if left_s <= 0 or (order is not None and order.plan != seen):
+                return found.orders
+            if not await changes.heard_after(rings, left_s) or changes.closed:
+                return found.orders
+
+    async def _look(self, received: Received, call: Call, rings: int) -> Found:
+        """Give what is known of a run: from memory when it has no order and nothing has rung."""
+        name, epoch = call.path["run"], self._desk.pulse.epoch
+        quiet = self._quiet.get(name)
+        if quiet is not None and quiet.rings == rings and quiet.found.orders.epoch == epoch:
+            return quiet.found
+        caller = received.caller(self._desk)
+        found: Found = await self._workers.do(caller, partial(plain, self._desk, find, call))
+        # A standby hears no signal of the leader's: it looks each time.
+        if epoch is not None and found.orders.order is None:
+            self._quiet[name] = Quiet(rings=rings, found=found)
+        else:
+            self._quiet.pop(name, None)
+        return found
+
+
+def order_endpoint(
+    context: RequestContext, workers: Workers, waits: Waits
+) -> Callable[[Request], Awaitable[Response]]:
+    """Make the long-polling endpoint."""
+    return OrderBoard(context, workers, waits).answer

@@ -1,0 +1,298 @@
+"""What anybody who may open the socket may read.
+
+Invariant: reading changes nothing, and `status`, `healthz` and `readyz` answer even while the
+journal does not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from wattmesh.controller import marks
+from wattmesh.controller.accounting import audit as audits
+from wattmesh.controller.accounting import budget as budgets
+from wattmesh.controller.accounting.budget import BudgetView, ClusterLine
+from wattmesh.controller.accounting.report.reopening import reopenings
+from wattmesh.controller.accounting.report.reported import accounting_signal, bounds_of
+from wattmesh.controller.accounting.spending import spending
+from wattmesh.controller.api.handlers.flagged import (
+    audit_json,
+    catalogue_json,
+    decision_json,
+    switch_json,
+)
+from wattmesh.controller.api.request_context import Call, NotFound, RequestContext
+from wattmesh.controller.journal.decisions import DecisionRow
+from wattmesh.controller.journal.runs.run_store import RunRow
+from wattmesh.controller.planner.asking import PlanState
+from wattmesh.controller.planner.view import PlanAnswer, no_look, plan_answer
+from wattmesh.controller.signals.lines import carbon_line, forecast_view, preview
+from wattmesh.controller.status.status import cycle_line, last_known, run_line, status, why_unread
+from wattmesh.controller.views import ForecastView, StatusView, as_json
+from wattmesh.errors import JournalUnavailable, RetryLater
+from wattmesh.reconfig.wire import Spent
+from wattmesh.telemetry.carbon import signal_quality
+from wattmesh.telemetry.readings import flags_of
+
+MOST_ROWS = 1000
+
+
+def read_status(context: RequestContext, call: Call) -> StatusView:
+    """Show the whole daemon on one screen."""
+    pulse = context.pulse
+    try:
+        view = status(context.journal, pulse)
+    except JournalUnavailable as error:
+        if pulse.outage is None:
+            pulse.journal_failed(str(error))
+        return last_known(pulse, pulse.newest_status)
+    pulse.newest_status = view
+    return view
+
+
+def healthz(context: RequestContext, call: Call) -> dict[str, Any]:
+    """Say that the process serves; nothing else is looked at."""
+    return {"ok": True}
+
+
+def readyz(context: RequestContext, call: Call) -> dict[str, Any]:
+    """Say whether the daemon does its work: the journal answers and the cycle turns.
+
+    Raises:
+        RetryLater: it does not, and why.
+    """
+    pulse = context.pulse
+    if pulse.outage is not None:
+        raise RetryLater(pulse.outage.sentence)
+    state = pulse.loops["cycle"]()
+    since_s = pulse.clock.monotonic() - (state.last_progress_s or pulse.started_s)
+    if since_s > 3 * state.every_s + 10:
+        raise RetryLater(
+            f"The control cycle has not ended a turn for {since_s:.0f} s; it should every "
+            f"{state.every_s:g} s."
+        )
+    sentence = cycle_line(pulse).sentence
+    return {"ok": True, "leading": pulse.epoch is not None, "sentence": sentence}
+
+
+def runs(context: RequestContext, call: Call) -> dict[str, Any]:
+    """List every run the journal knows."""
+    now = context.now
+    rows = context.journal.runs.all(now)
+    return {"runs": [run_line(context.journal, context.pulse, row, now) for row in rows]}
+
+
+def run(context: RequestContext, call: Call) -> dict[str, Any]:
+    """Show one run: its line, its catalogue and its newest switches."""
+    row, limit = context.run(call.path["run"], call.peer), _limit(call)
+    return {
+        "run": run_line(context.journal, context.pulse, row, context.now),
+        "catalogue": catalogue_json(row.catalogue),
+        "baseline": row.baseline,
+        "registered_at": row.registered_at,
+        "finished_at": row.finished_at,
+        "finish_reason": row.finish_reason,
+        "checkpoint_step": row.checkpoint_step,
+        "host": row.host,
+        "process": row.pid,
+        "switches": _story(context, row, limit)[1],
+    }
+
+
+def spent(context: RequestContext, call: Call) -> Spent:
+    """Tell a run what it drew and emitted so far, over all its launches."""
+    row = context.run(call.path["run"], call.peer)
+    line = budgets.line_of(row.run, context.journal.ledger.lately(row.run))
+    carbon_g = None if line.unpriced_j and not line.carbon_g else line.carbon_g
+    why = why_unread(context.pulse, row) if not line.energy_j else ""
+    if line.energy_j and carbon_g is None:
+        why = _why_no_grams(context, line)
+    return Spent(
+        energy_j=line.energy_j or None,
+        carbon_g=carbon_g if line.energy_j else None,
+        signal=line.carbon[0].signal if len(line.carbon) == 1 else "",
+        unpriced_j=line.unpriced_j,
+        unobserved_s=line.unobserved_s,
+        upper_j=line.upper_j,
+        flags=line.flags,
+        why_unknown=why,
+    )
+
+
+def _why_no_grams(context: RequestContext, line: ClusterLine) -> str:
+    """Say why joules have no one figure of grams."""
+    if len(line.carbon) > 1:
+        return "Its grams are in several signals, which are never added."
+    if not _signal(context):
+        return "Joules have no grams: set a signal in the daemon's settings ([carbon.accounting])."
+    return "Its joules have no grams yet."
+
+
+def why(context: RequestContext, call: Call) -> dict[str, Any]:
+    """Tell the story of one run: its decisions, its switches and every step of them."""
+    row = context.run(call.path["run"], call.peer)
+    told, switches = _story(context, row, _limit(call))
+    return {
+        "run": run_line(context.journal, context.pulse, row, context.now),
+        "decisions": told,
+        "switches": switches,
+        "transitions": {
+            each["plan"]: context.journal.switches.transitions(each["plan"]) for each in switches
+        },
+    }
+
+
+def _story(
+    context: RequestContext, row: RunRow, limit: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Give the newest decisions and switches of a run, newest first."""
+    found = context.journal.decisions.list(run=row.run, limit=limit)
+    signals = _signals(context, found)
+    switches = context.journal.switches.history(row.run, limit=limit)
+    return (
+        [decision_json(each, row, signals.get(each.forecast or 0, "")) for each in found],
+        [switch_json(each, row, found, signals) for each in switches],
+    )
+
+
+def _signals(context: RequestContext, rows: Sequence[DecisionRow]) -> dict[int, str]:
+    """Name the signals that decisions rested on, by the id of their forecast."""
+    ids = {each.forecast for each in rows if each.forecast is not None}
+    return context.journal.forecasts.signals(ids) if ids else {}
+
+
+def plan(context: RequestContext, call: Call) -> PlanAnswer:
+    """Show the plan of one run: where it is to be when, against the grid, or why there is none."""
+    row, pulse = context.run(call.path["run"], call.peer), context.pulse
+    seen = pulse.turned.report.observation if pulse.turned else None
+    view = next((each for each in seen.runs if each.run == row.run), None) if seen else None
+    if seen is None or view is None:
+        return no_look(row.run, row.name, finished=row.state == "finished")
+    state = pulse.planning().runs.get(row.run, PlanState())
+    decision = pulse.decision(row.run)
+    return plan_answer(seen, view, state, decision.reason if decision else "")
+
+
+def decisions(context: RequestContext, call: Call) -> dict[str, Any]:
+    """List the newest decisions, of one run or of all."""
+    name = call.query.get("run")
+    found = context.journal.decisions.list(
+        run=context.run(name, call.peer).run if name else None,
+        limit=_limit(call),
+        since=call.moment("since"),
+    )
+    known = {each.run: each for each in context.journal.runs.all(context.now)}
+    signals = _signals(context, found)
+    told = [
+        decision_json(each, known.get(each.run), signals.get(each.forecast or 0, ""))
+        for each in found
+    ]
+    return {"decisions": told}
+
+
+def events(context: RequestContext, call: Call) -> dict[str, Any]:
+    """List what happened beside decisions: clock steps, outages, reloads."""
+    found = context.journal.events.list(limit=_limit(call), since=call.moment("since"))
+    return {"events": found}
+
+
+def budget(context: RequestContext, call: Call) -> BudgetView:
+    """Show what was spent and what was saved, and against what."""
+    settings, now = context.pulse.settings, context.now
+    signal, bounds = _signal(context), bounds_of(context.pulse)
+    zone = settings.site.timezone
+    periods = tuple(
+        replace(
+            each,
+            alert=marks.sentence(each.alert, each.flags),
+            plan=marks.sentence(each.plan, each.flags),
+        )
+        for each in spending(
+            context.journal, settings.budget, zone, now, signal=signal, bounds=bounds
+        )
+    )
+    pue, covered = settings.site.pue_milli() / 1000, context.pulse.gpu_coverage
+    return budgets.budget(
+        context.journal,
+        now,
+        signal,
+        periods,
+        pue=pue,
+        covered=covered,
+        why_unread=partial(why_unread, context.pulse),
+    )
+
+
+def audit(context: RequestContext, call: Call) -> dict[str, Any]:
+    """Lay every slot of every scenario of one run open."""
+    pue = context.pulse.settings.site.pue_milli() / 1000
+    row = context.run(call.path["run"], call.peer)
+    found = audits.audit(context.journal, row, _signal(context), pue)
+    reopened = reopenings(context.journal, row.registered_at, row.finished_at or context.now)
+    return audit_json(replace(found, reopened=reopened))
+
+
+def carbon_now(context: RequestContext, call: Call) -> dict[str, Any]:
+    """Show both grid signals as they stand."""
+    now, signals = context.now, context.pulse.signals
+    return {
+        "at": now,
+        "carbon": carbon_line(context.journal, signals.decision, now),
+        "accounting": carbon_line(
+            context.journal,
+            signals.accounting,
+            now,
+            decides=signals.accounting == signals.decision,
+        ),
+    }
+
+
+def carbon_forecast(context: RequestContext, call: Call) -> ForecastView:
+    """Show what decisions rest on: the hours ahead with their band, from whom, and its skill.
+
+    Of another signal that is polled, what is expected of it.
+    """
+    signals, name = context.pulse.signals, call.query.get("signal", "")
+    if not name:
+        return forecast_view(context.journal, signals.decision, context.now)
+    named = {str(each.signal): each for each in signals.all}
+    found = [named[name]] if name in named else [v for k, v in named.items() if k.startswith(name)]
+    if len(found) != 1:
+        known = ", ".join(named) or "none"
+        raise NotFound(f"{name!r} names no signal that is polled, or several; there are {known}.")
+    (facts,) = found
+    if facts not in signals.ahead:
+        return preview(context.journal, facts, context.now)
+    return forecast_view(context.journal, facts, context.now, decides=facts == signals.decision)
+
+
+def carbon_history(context: RequestContext, call: Call) -> dict[str, Any]:
+    """List the intervals behind, each with its quality."""
+    hours = call.number("hours", default=24.0, lowest=0.001, highest=24.0 * 400)
+    facts = context.pulse.signals.accounting or context.pulse.signals.decision
+    if facts is None:
+        return {"signal": "", "points": []}
+    now = context.now
+    points = context.journal.carbon.observed(facts.signal, now - timedelta(hours=hours), now)
+    replayed = signal_quality(str(facts.signal))
+    plain = [
+        {
+            **as_json(each),
+            "signal": str(facts.signal),
+            "flags": flags_of(str(each.quality), replayed),
+        }
+        for each in points
+    ]
+    return {"signal": str(facts.signal), "points": plain}
+
+
+def _signal(context: RequestContext) -> str:
+    """Name the accounting signal; "" when there is none."""
+    return accounting_signal(context.pulse.signals)
+
+
+def _limit(call: Call) -> int:
+    """How many rows were asked for."""
+    return int(call.number("limit", default=100, lowest=1, highest=MOST_ROWS))

@@ -1,0 +1,66 @@
+"""The report of a month, and two acts: to plan a budget anew, to open a closed month again.
+
+Invariant: a report only reads; a plan made anew stands beside the one before it, and what a month
+was closed with beside what it comes to now, with who asked.
+"""
+
+from wattmesh.controller.accounting.periods import month_named, period_of
+from wattmesh.controller.accounting.report.month import report
+from wattmesh.controller.accounting.report.reported import plans_of, reported
+from wattmesh.controller.accounting.report.views import MonthReport
+from wattmesh.controller.api.request_context import Call, Conflict, NotFound, RequestContext
+from wattmesh.controller.views import Done
+from wattmesh.errors import InputInvalid
+
+
+def month(context: RequestContext, call: Call) -> MonthReport:
+    """Report a month: joules and grams of runs and lines, in every scenario."""
+    settings, now = context.pulse.settings, context.now
+    zone, name = settings.site.timezone, call.query.get("month")
+    period = month_named(name, zone) if name else period_of(now, "month", zone)
+    if period.start > now:
+        raise InputInvalid(f"{period.name} has not begun; the running month is the newest there is")
+    return report(context.journal, period, reported(settings, context.pulse.signals), now)
+
+
+def reopen(context: RequestContext, call: Call) -> Done:
+    """Open a month that was closed wrongly; what it was closed with stays, with who did it."""
+    epoch = context.lead()
+    call.as_operator(context, "open a closed month again")
+    zone, now = context.pulse.settings.site.timezone, context.now
+    name, reason = month_named(call.path["month"], zone).name, call.text("reason")
+    done = context.journal.budgets.reopen(
+        name, zone, by=call.who, reason=reason, now=now, epoch=epoch
+    )
+    if not done:
+        raise Conflict(f"{name} ({zone}) is not closed, so there is nothing to open again.")
+    said = f"{name} ({zone}) was reopened by {call.who}: {reason}."
+    context.journal.events.add("reopened", said, now)
+    ahead = context.pulse.sealed_ahead
+    context.pulse.sealed_ahead = tuple(each for each in ahead if each != name)
+    return Done(
+        done=f"Reopened {name}: what it was closed with stays in its report and in audits, and it "
+        "is closed anew 48 h after its end, once nothing of it is provisional.",
+        changed=(name,),
+    )
+
+
+def replan(context: RequestContext, call: Call) -> Done:
+    """Plan a budget anew for the rest of its period: what was spent so far is accepted."""
+    context.lead()
+    call.as_operator(context, "plan a budget anew")
+    name, settings, now = call.path["name"], context.pulse.settings, context.now
+    if name not in settings.budget:
+        known = ", ".join(sorted(settings.budget)) or "none"
+        raise NotFound(f"There is no budget {name!r} in the settings; there is: {known}.")
+    plans = plans_of(context.journal, settings, context.pulse.signals)
+    row = plans.anew(name, now, call.who)
+    context.journal.budgets.add(row)
+    context.journal.events.add("plan", f"Budget {name}: {row.why}.", now)
+    return Done(
+        done=(
+            f"Planned budget {name} anew for {row.period}: what was spent is accepted, and the "
+            f"rest of {row.curve.limit_ug / 1e6:.1f} g is spread over the time that is left."
+        ),
+        changed=(name,),
+    )

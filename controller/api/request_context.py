@@ -1,0 +1,256 @@
+"""Everything a handler may reach, and on whose behalf it acts.
+
+Invariant: the right to act is decided here, from the kernel's word on the caller, in one place.
+"""
+
+import pwd
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from wattmesh.controller.api.transport.peers import Peer, is_operator
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs.run_nodes import ANY
+from wattmesh.controller.journal.runs.run_store import RunPlan, RunRow
+from wattmesh.controller.process.change_signal import ChangeSignal
+from wattmesh.controller.pulse import Pulse
+from wattmesh.errors import FixInput, InputInvalid, Refused, RetryLater
+from wattmesh.reconfig.ranges import clean, shown
+from wattmesh.telemetry.energy.ledger import SlotGrid
+
+LONGEST_TEXT = 500
+"""Characters of a reason, or of a name, that a person gives."""
+
+HALF_HOURS = SlotGrid(origin=datetime(2020, 1, 1, tzinfo=UTC), interval_s=1800.0)
+"""Ledger slots where no signal says otherwise."""
+
+
+class NotFound(FixInput):
+    """There is no such run, or no such page."""
+
+
+class StandsBy(RetryLater):
+    """Another daemon leads; this one takes no reports and no orders."""
+
+
+class Conflict(FixInput):
+    """What was asked does not fit what is; the sentence says what to do first."""
+
+
+class Owned(Protocol):
+    """Something that belongs to a user."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    @property
+    def owner_uid(self) -> int:
+        """Whose it is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """What handlers share.
+
+    Attributes:
+        plan_for: what the settings say of a run, by its name; frozen at its first registration.
+        wake: make the next control cycle due now.
+        grid: where ledger slots end.
+    """
+
+    journal: Journal
+    pulse: Pulse
+    changes: ChangeSignal
+    plan_for: Callable[[str], RunPlan]
+    wake: Callable[[], None]
+    grid: Callable[[], SlotGrid] = lambda: HALF_HOURS
+
+    @property
+    def now(self) -> datetime:
+        """The wall time."""
+        return self.pulse.clock.now()
+
+    def lead(self) -> int:
+        """Give the epoch under which this daemon may write.
+
+        Raises:
+            StandsBy: the caller should ask the leader.
+        """
+        epoch = self.pulse.epoch
+        if epoch is None:
+            leader = self.pulse.leader or "nobody yet"
+            raise StandsBy(
+                f"This daemon stands by and takes no reports or orders ({leader} leads); ask the "
+                "leader, or wait until this one takes over."
+            )
+        return epoch
+
+    def run(self, word: str, peer: Peer | None = None) -> RunRow:
+        """Find the one run that an id or a name means.
+
+        A name means the live run of that name; without one the lost; without one the newest that
+        ended. Where several users have such a run, it means the caller's own, unless the caller is
+        an operator, who may act on each of them.
+
+        Args:
+            word: id, name, or the beginning of an id as `wattmesh runs` shows it.
+            peer: who asks.
+
+        Raises:
+            NotFound: there is none. Conflict: there are several.
+        """
+        runs = self.journal.runs
+        found = runs.called(word, self.now) or runs.beginning(word, self.now)
+        if not found:
+            raise NotFound(f"There is no run {word!r}; `wattmesh runs` lists those there are.")
+        if len(found) == 1 and found[0].name != word:
+            return found[0]
+        meant = _meant(found, word, None if self._operator(peer) else peer)
+        if len(meant) > 1:
+            listed = ", ".join(f"{row.run} (uid {row.owner_uid}, {row.state})" for row in meant[:5])
+            more = f" and {len(meant) - 5} more" if len(meant) > 5 else ""
+            raise Conflict(f"{word!r} can mean several runs; give the id: {listed}{more}.")
+        return meant[0]
+
+    def _operator(self, peer: Peer | None) -> bool:
+        """Whether who asks may act on everybody's runs."""
+        return peer is not None and is_operator(peer, self.pulse.settings.api.operators_group)
+
+
+def _meant(found: Sequence[RunRow], word: str, peer: Peer | None) -> Sequence[RunRow]:
+    """Give the runs that a word can mean, newest first.
+
+    Args:
+        found: every run of that id or name.
+        word: what was said.
+        peer: whose own runs come first; None: nobody's.
+    """
+    if any(row.name != word for row in found):
+        return found
+    for state in ("live", "lost", "finished"):
+        standing = [row for row in found if row.state == state]
+        own = [row for row in standing if peer is not None and row.owner_uid == peer.uid]
+        meant = own or standing
+        if meant:
+            one = state != "live" and len({row.owner_uid for row in meant}) == 1
+            return meant[:1] if one else meant
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request.
+
+    Attributes:
+        path, query: parameters of the address, decoded.
+        body: the JSON object that was sent; empty for reading calls.
+    """
+
+    peer: Peer
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    body: Mapping[str, Any]
+
+    @property
+    def who(self) -> str:
+        """Name the caller for the journal."""
+        try:
+            return f"{pwd.getpwuid(self.peer.uid).pw_name} (uid {self.peer.uid})"
+        except KeyError:
+            return f"uid {self.peer.uid}"
+
+    def as_operator(self, context: RequestContext, act: str) -> None:
+        """Let only operators pass.
+
+        Raises:
+            Refused: the caller is none.
+        """
+        group = context.pulse.settings.api.operators_group
+        if not is_operator(self.peer, group):
+            raise Refused(
+                f"uid {self.peer.uid} may not {act}: only members of {group} may; ask one of them."
+            )
+
+    def as_agent(self, context: RequestContext) -> None:
+        """Let only agents pass: those with a token, on this machine root and our own user.
+
+        Raises:
+            Refused: the caller is none, or another node's.
+        """
+        group = context.pulse.settings.api.operators_group
+        if self.peer.agent and self.peer.node not in (ANY, self.path["node"]):
+            raise Refused(
+                f"this token is {self.peer.node}'s, and speaks for no other node; an operator "
+                f"makes one for {self.path['node']} with `wattmesh nodes token make`"
+            )
+        if not self.peer.agent and not is_operator(self.peer, group):
+            raise Refused(
+                f"uid {self.peer.uid} may not speak for a node: run the agent as root or as the "
+                f"daemon's user, or make its user a member of {group}."
+            )
+
+    def as_owner(self, context: RequestContext, row: Owned, act: str) -> None:
+        """Let only a run's owner and operators pass.
+
+        Raises:
+            Refused: the caller is neither.
+        """
+        group = context.pulse.settings.api.operators_group
+        if self.peer.uid != row.owner_uid and not is_operator(self.peer, group):
+            raise Refused(
+                f"uid {self.peer.uid} may not {act} {row.name}: it belongs to uid {row.owner_uid}; "
+                f"only that user and members of {group} may."
+            )
+
+    def text(self, key: str, *, default: str | None = None) -> str:
+        """Read one text field of the body.
+
+        Raises:
+            InputInvalid: missing, empty or no text.
+        """
+        value = self.body.get(key, default)
+        if value is None and default is not None:
+            value = default
+        if not isinstance(value, str) or not value.strip():
+            raise InputInvalid(f'the field "{key}" must be text, got {shown(value)}')
+        # It ends in sentences on other people's screens.
+        said = clean(value.strip())
+        if len(said) > LONGEST_TEXT:
+            raise InputInvalid(f'the field "{key}" has more than {LONGEST_TEXT} characters')
+        return said
+
+    def number(self, key: str, *, default: float, lowest: float, highest: float) -> float:
+        """Read one number of the query.
+
+        Raises:
+            InputInvalid: no number, or out of range.
+        """
+        text = self.query.get(key)
+        try:
+            value = default if text is None else float(text)
+        except ValueError:
+            raise InputInvalid(f"{key}={text!r} is not a number") from None
+        if not lowest <= value <= highest:
+            raise InputInvalid(f"{key}={text} must be between {lowest:g} and {highest:g}")
+        return value
+
+    def moment(self, key: str) -> datetime | None:
+        """Read one time of the query; None when it is not there.
+
+        Raises:
+            InputInvalid: no time, or one without a zone.
+        """
+        text = self.query.get(key)
+        if text is None:
+            return None
+        try:
+            value = datetime.fromisoformat(text)
+        except ValueError:
+            value = datetime.min
+        if value.tzinfo is None:
+            raise InputInvalid(f"{key}={text!r} is not a time; write 2026-12-01T00:00:00Z")
+        return value

@@ -1,0 +1,169 @@
+"""Who is at the other end of a connection, as the kernel says; and how long we wait for them.
+
+Invariant: `Peer` comes from SO_PEERCRED of this very connection, never from anything that was
+sent. A client that does not finish a request in time is cut off; it holds no thread meanwhile.
+"""
+
+import asyncio
+import json
+import os
+import pwd
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from wattmesh.controller.api.transport.sockets import group_id
+from wattmesh.telemetry.peer_credentials import credentials, supplementary_groups
+
+REQUEST_LIMIT_S = 10.0
+"""Time for one whole request, head and body."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """The process at the other end.
+
+    Attributes:
+        groups: its primary and supplementary groups at the moment it connected.
+        node: of which node the agent is whose token was shown; `*`: of any (the shared token); "":
+            no token was, for the caller is on this machine.
+        agent: a node's agent that showed its token. `attested`: its uid is an agent's word on who
+            is at the other end there, and never makes an operator.
+    """
+
+    uid: int
+    gid: int
+    pid: int
+    groups: frozenset[int]
+    agent: bool = False
+    attested: bool = False
+    node: str = ""
+
+
+NOBODY = Peer(uid=-1, gid=-1, pid=0, groups=frozenset())
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Ask the kernel who connected."""
+    who = credentials(connection)
+    groups = frozenset({who.gid, *_more_groups(connection, who.uid, who.gid)})
+    return Peer(uid=who.uid, gid=who.gid, pid=who.pid, groups=groups)
+
+
+def is_operator(peer: Peer, group: str) -> bool:
+    """Say whether a peer may act on everybody's runs.
+
+    Members of the operators' group may; so may root and the daemon's own user, who could take the
+    journal's file into their own hands anyway.
+    """
+    if peer.attested or peer.agent:
+        return False
+    wanted = group_id(group)
+    return is_root_or_us(peer) or (wanted is not None and wanted in peer.groups)
+
+
+def is_root_or_us(peer: Peer) -> bool:
+    """Say whether a peer is root or the daemon's own user, by the kernel's word."""
+    return not peer.attested and not peer.agent and peer.uid in (0, os.geteuid())
+
+
+def _more_groups(connection: socket.socket, uid: int, gid: int) -> tuple[int, ...]:
+    """List the supplementary groups, as the kernel or else as the user database has them."""
+    try:
+        return supplementary_groups(connection)
+    except OSError:
+        # An old kernel, or a user in more groups than fit.
+        pass
+    try:
+        return tuple(os.getgrouplist(pwd.getpwuid(uid).pw_name, gid))
+    except KeyError:
+        return ()
+
+
+CONNECTIONS_PER_USER = 1024
+"""A quarter of all there may be (`server.CONNECTION_LIMIT`); a run needs three. Root, our own user
+and agents of other nodes have no such limit: they speak for many."""
+
+FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
+    b"connection: close\r\ncontent-length: %d\r\n\r\n%s"
+)
+
+
+class PeerProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1 with the peer in `request.state.peer`, limits on slow and greedy ones."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take what uvicorn gives."""
+        super().__init__(*args, **kwargs)
+        self._limit: asyncio.TimerHandle | None = None
+        self._peer = NOBODY
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Ask the kernel who this is, before the first byte is read."""
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        self._peer = peer_of(connection)
+        self.app_state = {
+            **self.app_state,
+            "peer": self._peer,
+            "listens": lambda: not transport.is_closing(),
+        }
+        self._start_limit()
+        if self._greedy():
+            self._turn_away()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; the limit ends when the request is whole and begins anew with the next."""
+        super().data_received(data)
+        if self._request_whole():
+            self._end_limit()
+        elif self._limit is None:
+            self._start_limit()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the limit with the connection."""
+        self._end_limit()
+        super().connection_lost(exc)
+
+    def _greedy(self) -> bool:
+        """Whether one user holds more connections than others can do without."""
+        peer = self._peer
+        if peer.uid < 0 or is_root_or_us(peer) or len(self.connections) <= CONNECTIONS_PER_USER:
+            return False
+        held = [each for each in self.connections if isinstance(each, PeerProtocol)]
+        return len([each for each in held if each._peer.uid == peer.uid]) > CONNECTIONS_PER_USER
+
+    def _turn_away(self) -> None:
+        """Say so at once, and close."""
+        said = (
+            f"uid {self._peer.uid} holds {CONNECTIONS_PER_USER} connections already; close some of "
+            "them, and ask again"
+        )
+        content = json.dumps({"error": said, "kind": "unavailable"}).encode()
+        self.transport.write(FULL % (len(content), content))
+        self.transport.close()
+
+    def _request_whole(self) -> bool:
+        """Whether the newest request has arrived to its last byte."""
+        return self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
+
+    def _start_limit(self) -> None:
+        """Give the client its time for one request."""
+        self._limit = self.loop.call_later(REQUEST_LIMIT_S, self._too_slow)
+
+    def _end_limit(self) -> None:
+        """The request is whole."""
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+
+    def _too_slow(self) -> None:
+        """Cut off a client that did not finish its request."""
+        self._limit = None
+        if not self.transport.is_closing():
+            self.logger.info("a client did not finish its request in %.0f s", REQUEST_LIMIT_S)
+            self.transport.abort()

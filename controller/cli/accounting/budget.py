@@ -1,0 +1,41 @@
+"""`wattmesh budget`: grams spent and saved, every slot behind them, and a plan made anew."""
+
+from typing import Annotated
+
+import typer
+
+from wattmesh.controller.cli import options
+from wattmesh.controller.cli.accounting import audit_screen, budget_screen
+from wattmesh.controller.cli.answers import ask
+from wattmesh.controller.cli.client import Daemon, segment
+from wattmesh.controller.cli.output import print_json, print_lines
+
+
+def budget(
+    audit: Annotated[
+        str | None,
+        typer.Option("--audit", metavar="RUN", help="Every slot of every scenario of this run."),
+    ] = None,
+    replan: Annotated[
+        str | None,
+        typer.Option(
+            "--replan",
+            metavar="NAME",
+            help="Plan this budget anew from now on: what was spent is accepted (operators).",
+        ),
+    ] = None,
+    socket: options.Socket = options.SOCKET,
+    offline: options.Offline = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show what was spent, and what was saved against the submitted points."""
+    if replan is not None:
+        done = Daemon(socket).post(f"/v1/budget/{segment(replan)}/replan", {})
+        print_json(done) if as_json else print_lines([done["done"]])
+        return
+    path = "/v1/budget" if audit is None else f"/v1/runs/{segment(audit)}/audit"
+    answer = ask(socket, offline).get(path)
+    if as_json:
+        print_json(answer)
+    else:
+        print_lines((budget_screen if audit is None else audit_screen).screen(answer))

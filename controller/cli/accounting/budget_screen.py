@@ -1,0 +1,264 @@
+"""What `wattmesh budget` looks like: spent, saved against what, and who spent it. Pure.
+
+Invariant: a saving names its baseline and its signal, and its headline is the lower end; one that
+cannot be told says why and is not added up; two signals are two lines and have no sum; every joule
+and gram has its flags beside it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from wattmesh.controller.cli import words
+from wattmesh.controller.cli.accounting.period_screen import period_lines
+from wattmesh.controller.cli.output import DIM, STRONG, WARN, legend, styled
+from wattmesh.controller.cli.tables import Column, table
+from wattmesh.controller.marks import marked
+
+RUN_COLUMNS = (
+    Column(title="RUN"),
+    Column(title="SPENT", right=True),
+    Column(title="BASELINE", right=True),
+    Column(title="SAVED", right=True),
+    Column(title="", right=True),
+    Column(title="G/10^6 TOKENS", right=True),
+    Column(title="OF THE BEST POSSIBLE", right=True),
+    Column(title="NOTES"),
+)
+LINES = {"idle_after_release": "released"}
+"""Lines of the ledger that people call otherwise."""
+
+AGAINST = "against the points the runs were submitted at"
+
+Row = Mapping[str, Any]
+
+
+def screen(view: Row) -> list[Text | str]:
+    """Lay out the answer of `GET /v1/budget`."""
+    lines: list[Text | str] = [
+        *(line for period in view["periods"] for line in period_lines(period, view)),
+        *_whole(view),
+        *_saved(view),
+        _others(view["lines"]),
+    ]
+    if view["runs"]:
+        rows = [row for run in view["runs"] for row in _run(run)]
+        lines += ["", *table(RUN_COLUMNS, rows)]
+    if view["simulated"]:
+        lines += ["", styled((f"simulated: {', '.join(view['simulated'])}", WARN))]
+    return [*lines, *legend(lines)]
+
+
+def _whole(view: Row) -> Iterator[Text]:
+    """What was emitted in all, a line for each signal."""
+    total = view["total"]
+    energy = f"{words.joules(total['energy_j'], total['flags'])}{_unpriced(total)}"
+    if len(total["carbon"]) <= 1:
+        signal = total["carbon"][0]["signal"] if total["carbon"] else view["signal"]
+        yield styled(
+            ("in all ", DIM),
+            (words.grams(_priced_g(total), total["flags"]), STRONG),
+            f" for {energy}   {signal or 'no signal is set'}; {view['boundary']}",
+        )
+        return
+    count = len(total["carbon"])
+    yield styled(("in all ", DIM), f"{energy} in {count} signals, never added; {view['boundary']}")
+    for each in total["carbon"]:
+        grams = words.grams(each["carbon_g"], each["flags"])
+        yield styled("       ", (grams, STRONG), f"   {each['signal']}")
+
+
+def _saved(view: Row) -> Iterator[Text]:
+    """What was saved, against what; what is not settled is named, not counted."""
+    told = list(view["saved"])
+    for line in told:
+        if line["saved_g"] is None:
+            said = "not known yet: some of what given-back GPUs emitted has no grams yet"
+            yield styled(("saved  ", DIM), said)
+            continue
+        mine = [run for run in view["runs"] if run["saved_g"] is not None]
+        mine = [run for run in mine if run["signal"] == line["signal"]]
+        signal = f"   {line['signal']}" if len(told) > 1 else ""
+        yield styled(
+            ("saved  ", DIM), *_headline(line, mine), f" {AGAINST}{_share(line, mine)}{signal}"
+        )
+        yield from _parts(line)
+    if not told:
+        yield styled(("saved  ", DIM), "nothing is settled yet")
+    if view["unsettled"]:
+        yield styled((f"       not settled: {', '.join(view['unsettled'])}", WARN))
+    seen, expected = view["covered"]
+    if seen < expected:
+        said = (
+            f"       estimated: coverage {seen} of {expected} GPUs, the others count at their most"
+        )
+        yield styled((said, WARN))
+
+
+def _headline(line: Row, runs: Sequence[Row]) -> list[str | tuple[str, str]]:
+    """Give the lower end first, and the band behind it where the ends differ."""
+    low = words.grams(line["saved_g"], line["flags"])
+    if line["high_g"] <= line["saved_g"]:
+        return [(low, STRONG)]
+    dark_s = sum(run["unobserved_s"] for run in runs)
+    why = f": {words.duration(dark_s)} of GPU time were not read" if dark_s else ""
+    high = words.grams(line["high_g"], line["flags"])
+    return [("at least ", STRONG), (low, STRONG), f" (up to {high}{why})"]
+
+
+def _share(line: Row, runs: Sequence[Row]) -> str:
+    """Give what was saved as a share of what the baselines emitted."""
+    against = sum(run["baseline_g"] or 0.0 for run in runs)
+    return f" ({words.percent(line['saved_g'] / against)})" if against else ""
+
+
+def _parts(line: Row) -> Iterator[Text]:
+    """Part a saving: only the last part is called carbon-aware."""
+    flags = line["flags"]
+    parts = [
+        f"better single point {words.grams(line['better_point_g'], flags)}",
+        f"carbon-aware {words.grams(line['carbon_aware_g'], flags)}",
+    ]
+    if line["unsplit_g"]:
+        parts.insert(1, f"not parted {words.grams(line['unsplit_g'], flags)}")
+    yield styled((f"       of it: {', '.join(parts)}", DIM))
+    if line["released_g"]:
+        released = words.grams(line["released_g"], flags)
+        said = f"       taken from it: {released} of GPUs that were given back and stood idle"
+        yield styled((said, DIM))
+
+
+def _priced_g(entry: Row) -> float | None:
+    """Give what was emitted; None where no joule has a price yet: unknown is never zero."""
+    carbon_g: float | None = entry["carbon_g"]
+    return None if entry["unpriced_j"] and not carbon_g else carbon_g
+
+
+def _unpriced(entry: Row) -> str:
+    """Say how much of it has no grams; "" when all has."""
+    if not entry["unpriced_j"]:
+        return ""
+    return f" ({words.joules(entry['unpriced_j'], entry['flags'])} have no grams yet)"
+
+
+def _others(lines: Sequence[Row]) -> Text:
+    """What was booked to no run, and what nobody measured."""
+    others = [_other(line) for line in lines if line["line"] not in ("run", "unobserved")]
+    dark_s = sum(line["unobserved_s"] for line in lines)
+    others.append(f"unobserved {words.duration(dark_s)} of GPU time{_most(lines)}")
+    return styled(("beside ", DIM), " · ".join(others))
+
+
+def _other(line: Row) -> str:
+    """One line of the cluster that is no run."""
+    name = LINES.get(line["line"], line["line"])
+    energy = words.joules(line["energy_j"], line["flags"])
+    if len(line["carbon"]) <= 1:
+        return f"{name} {words.grams(_priced_g(line), line['flags'])} ({energy})"
+    grams = " and ".join(
+        f"{words.grams(each['carbon_g'], each['flags'])} in {each['signal']}"
+        for each in line["carbon"]
+    )
+    return f"{name} {grams} ({energy})"
+
+
+def _most(entries: Sequence[Row]) -> str:
+    """Say the most that was drawn and emitted in unobserved time; "" where it is nothing."""
+    upper_j = sum(each["upper_j"] for each in entries)
+    if not upper_j:
+        return ""
+    flags = {flag for each in entries for flag in each["flags"]} | {"estimated"}
+    upper: dict[str, float] = {}
+    for each in entries:
+        for of in each["carbon"]:
+            upper[of["signal"]] = upper.get(of["signal"], 0.0) + of["upper_g"]
+    grams = [
+        words.grams(upper_g, flags) + (f" in {signal}" if len(upper) > 1 else "")
+        for signal, upper_g in sorted(upper.items())
+    ]
+    known = all(each["upper_g"] is not None or len(each["carbon"]) > 1 for each in entries)
+    said = [words.joules(upper_j, flags), *(grams if known else [])]
+    return f" (at most {', '.join(said)} more)"
+
+
+def _run(run: Row) -> Iterator[Sequence[str | Text]]:
+    """One run's cells; a line of its own for each further signal."""
+    flags = run["flags"]
+    saved, baseline = run["saved_g"], run["baseline_g"]
+    first, *rest = run["carbon"] or [None]
+    one = not rest
+    carbon = _priced_g(run) if one or first is None else first["carbon_g"]
+    known = one and carbon is not None and run["tokens"]
+    per_million = carbon / run["tokens"] * 1e6 if known and carbon is not None else None
+    yield (
+        Text(run["name"], style=STRONG),
+        words.grams(carbon, flags if one or first is None else first["flags"]),
+        words.grams(baseline, flags),
+        words.grams(saved, flags),
+        f"({words.percent(saved / baseline)})" if saved is not None and baseline else "",
+        words.UNKNOWN if per_million is None else marked(words.figures(per_million), flags),
+        _of_best(run),
+        _notes(run),
+    )
+    for each in rest:
+        grams = words.grams(each["carbon_g"], each["flags"])
+        yield ("", grams, "", "", "", "", "", f"in {each['signal']}")
+
+
+def _of_best(run: Row) -> str:
+    """Share of what could have been saved with hindsight."""
+    saved, baseline, bound = run["saved_g"], run["baseline_g"], run["bound_g"]
+    if None in (saved, baseline, bound) or baseline <= bound:
+        return words.UNKNOWN
+    return words.percent(saved / (baseline - bound))
+
+
+def _notes(run: Row) -> Text:
+    """Everything that must be known to read the numbers right."""
+    flags = run["flags"]
+    notes = [f"baseline {run['baseline']}" if run["baseline"] else "no baseline: no saving is told"]
+    if len(run["carbon"]) > 1:
+        notes.insert(0, f"in {run['carbon'][0]['signal']}")
+    if run["baseline"] and not run["settled"]:
+        notes.append(f"not settled: {run['unsettled']}" if run["unsettled"] else "not settled")
+    notes += _split(run)
+    notes += _kinds(run["qualities"])
+    notes += [run[name] for name in ("scope_note", "pue_note") if run[name]]
+    if run.get("unread"):
+        notes.append(run["unread"].rstrip("."))
+    if run["unpriced_j"]:
+        notes.append(f"{words.joules(run['unpriced_j'], flags)} have no grams yet")
+    if run["unobserved_s"]:
+        notes.append(f"{words.duration(run['unobserved_s'])} unobserved{_most([run])}")
+    elif run["upper_g"]:
+        notes.append(f"at most {words.grams(run['upper_g'], flags)} more, booked to nobody")
+    return Text(", ".join(notes), style="" if run["settled"] else WARN)
+
+
+def _kinds(qualities: Mapping[str, float]) -> list[str]:
+    """Say how much of what was emitted is what, where that differs."""
+    if len(qualities) < 2:
+        return []
+    return [
+        f"{words.grams(grams, quality.split('+'))} of it"
+        for quality, grams in qualities.items()
+        if quality != "measured"
+    ]
+
+
+def _split(run: Row) -> list[str]:
+    """Give the band of a run's saving, and its parts."""
+    flags, notes = run["flags"], []
+    saved, high = run["saved_g"], run["saved_high_g"]
+    if saved is not None and high is not None and high > saved:
+        notes.append(f"saved at least that, up to {words.grams(high, flags)}")
+    if run["carbon_aware_g"] is not None:
+        single = f" ({run['best_single']})" if run["best_single"] else ""
+        notes.append(
+            f"better single point{single} {words.grams(run['better_point_g'], flags)}, "
+            f"carbon-aware {words.grams(run['carbon_aware_g'], flags)}"
+        )
+    elif saved is not None and run["split_unsettled"]:
+        notes.append(f"not parted: {run['split_unsettled']}")
+    return notes

@@ -1,0 +1,72 @@
+"""`wattmesh report`: what a month came to, for people, programs, spreadsheets and slides."""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wattmesh.controller.cli import options
+from wattmesh.controller.cli.accounting.report_csv import as_csv
+from wattmesh.controller.cli.accounting.report_screen import screen
+from wattmesh.controller.cli.answers import ask
+from wattmesh.controller.cli.drawing import drawn, put
+from wattmesh.controller.cli.output import print_json, print_lines, to_json
+
+PICTURE = "wattmesh.controller.cli.accounting.report_picture"
+ADDING_S = 600.0
+"""A month of many GPUs is millions of rows; it takes 30 microseconds for each."""
+
+
+class Format(StrEnum):
+    """How it is written."""
+
+    TEXT = "text"
+    JSON = "json"
+    CSV = "csv"
+    PNG = "png"
+
+
+def report(
+    month: Annotated[
+        str | None,
+        typer.Option("--month", metavar="YYYY-MM", help="Which month; default the running one."),
+    ] = None,
+    form: Annotated[
+        Format,
+        typer.Option("--format", help="A screen, JSON, a table for spreadsheets, a picture."),
+    ] = Format.TEXT,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="Write it there, not to the terminal."),
+    ] = None,
+    *,
+    socket: options.Socket = options.SOCKET,
+    offline: options.Offline = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Report a month: energy and carbon of runs and lines, in every scenario, never netted."""
+    form = Format.JSON if as_json else form
+    answer = ask(socket, offline, timeout_s=ADDING_S).get("/v1/report", month=month)
+    if form is Format.PNG:
+        path = out or Path(f"wattmesh-{answer['month']}.png")
+        put(path, drawn(PICTURE, answer))
+        print_lines([f"Wrote {path}."])
+    elif out is not None:
+        put(out, _text(answer, form).encode())
+    elif form is Format.JSON:
+        print_json(answer)
+    elif form is Format.CSV:
+        sys.stdout.write(as_csv(answer))
+    else:
+        print_lines(screen(answer))
+
+
+def _text(answer: dict[str, Any], form: Format) -> str:
+    """Give the whole file."""
+    if form is Format.JSON:
+        return to_json(answer) + "\n"
+    if form is Format.CSV:
+        return as_csv(answer)
+    return "".join(f"{line}\n" for line in screen(answer))

@@ -1,0 +1,224 @@
+"""`wattmesh checkpoint`: convert, inspect, verify, export and prune universal checkpoints.
+
+Invariant: no torch, and nothing that a checkpoint holds is ever run.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattmesh.controller.cli import options
+from wattmesh.controller.cli.checkpoint import checkpoint_screen as screen
+from wattmesh.controller.cli.output import cleaned, print_json, print_lines
+from wattmesh.controller.cli.progress import bar
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.universal.against import differences, matches_memory
+from wattmesh.reconfig.universal.convert.convert import convert
+from wattmesh.reconfig.universal.convert.exporting import Format, Trainer, export
+from wattmesh.reconfig.universal.folder import Kind, open_checkpoint
+from wattmesh.reconfig.universal.index import declared
+from wattmesh.reconfig.universal.index.declared import Declared
+from wattmesh.reconfig.universal.prune import prune
+from wattmesh.reconfig.universal.sources.detect import open_source
+from wattmesh.reconfig.universal.verify import verify
+
+app = typer.Typer(help="Universal checkpoints: convert, inspect, verify, export, prune.")
+
+Folder = Annotated[Path, typer.Argument(metavar="PATH", help="Folder of a checkpoint.")]
+Jobs = Annotated[
+    int, typer.Option("--jobs", min=0, metavar="N", help="Workers; 0: one per CPU, at most 4.")
+]
+Rules = Annotated[
+    Path | None,
+    typer.Option("--rules", metavar="FILE", help="Layout rules of a foreign source (TOML)."),
+]
+Gentle = Annotated[
+    bool, typer.Option("--gentle", help="Let everybody else on this machine go first.")
+]
+
+
+@app.command("convert")
+def convert_source(
+    source: Annotated[
+        Path, typer.Argument(metavar="SRC", help="Checkpoint: torch DCP, DeepSpeed or universal.")
+    ],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="Folder to make; must not exist.")],
+    *,
+    kind: Annotated[
+        Kind,
+        typer.Option("--kind", help="virtual: an index over SRC's files. physical: a copy."),
+    ],
+    jobs: Jobs = 0,
+    rules: Rules = None,
+    gentle: Gentle = False,
+    hashing: Annotated[
+        bool,
+        typer.Option(
+            "--hash/--no-hash",
+            help="Hash a virtual one in the background, so that it counts as verified.",
+        ),
+    ] = True,
+    as_json: options.AsJson = False,
+) -> None:
+    """Make a universal checkpoint of another one."""
+    opened = open_source(source, _declared(rules))
+    if not as_json:
+        print_lines([f"{source}: {opened.described}"])
+    with bar(f"{kind} checkpoint", opened.index.nbytes) as progress:
+        made = convert(opened, target, kind, jobs=jobs, gentle=gentle, progress=progress)
+    pid = _start_hashing(target) if hashing and not made.verified else None
+    if as_json:
+        print_json(screen.converted_json(made, pid))
+    else:
+        print_lines(screen.converted(made, pid))
+
+
+def _start_hashing(path: Path) -> int:
+    """Hash a checkpoint in a process that outlives this one, behind everybody else; its pid."""
+    module = "wattmesh.controller.cli.main"
+    words = ["checkpoint", "verify", str(path.absolute()), "--record", "--gentle"]
+    to_nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
+    command = [sys.executable, "-m", module, *words]
+    return os.posix_spawn(command[0], command, os.environ, file_actions=to_nowhere, setsid=True)
+
+
+@app.command()
+def inspect(
+    path: Folder,
+    tensor: Annotated[
+        str | None, typer.Option("--tensor", metavar="NAME", help="Show where one tensor lies.")
+    ] = None,
+    rules: Rules = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say what a checkpoint holds; its data is not read."""
+    source = open_source(path, _declared(rules))
+    if tensor is None:
+        facts, lines = screen.facts(source), screen.facts_lines
+    else:
+        facts, lines = screen.boxes(source, tensor), screen.boxes_lines
+    if as_json:
+        print_json(facts)
+    else:
+        print_lines(lines(cleaned(facts)))
+
+
+@app.command("verify")
+def verify_checkpoint(
+    path: Folder,
+    *,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            metavar="SRC",
+            help="Also compare every tensor with this checkpoint, by another way.",
+        ),
+    ] = None,
+    record: Annotated[
+        bool,
+        typer.Option("--record", help="Hash a virtual one, so that it counts as verified."),
+    ] = False,
+    memory: Annotated[
+        bool,
+        typer.Option("--memory", help="Also compare with the digest that the job took in memory."),
+    ] = False,
+    jobs: Jobs = 0,
+    rules: Rules = None,
+    gentle: Gentle = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Read every byte of a checkpoint and name each tensor that is damaged."""
+    begin = time.monotonic()
+    with bar(f"verifying {path.name}", screen.data_nbytes(path)) as progress:
+        result = verify(path, jobs=jobs, progress=progress, record_digests=record, gentle=gentle)
+    different: list[str] = []
+    if against is not None and not result.damage:
+        ours, theirs = open_source(path), open_source(against, _declared(rules))
+        with bar("comparing", ours.index.nbytes + theirs.index.nbytes) as progress:
+            different = differences(ours, theirs, jobs=jobs, progress=progress)
+    if memory and not result.damage:
+        different += _against_memory(path, jobs)
+    wall_s = time.monotonic() - begin
+    if as_json:
+        print_json(screen.verified_json(path, result, against, different, wall_s))
+    else:
+        print_lines(screen.verified(path, result, against, different, wall_s))
+    if different or not result.good:
+        raise typer.Exit(1)
+
+
+@app.command("export")
+def export_checkpoint(
+    path: Folder,
+    target: Annotated[Path, typer.Argument(metavar="DST", help="Folder to make; must not exist.")],
+    *,
+    to: Annotated[
+        Format,
+        typer.Option("--to", help="hf: Hugging Face. dcp: torch. deepspeed: its universal layout."),
+    ],
+    dtype: Annotated[
+        str, typer.Option("--dtype", help="Of the parameters (hf): float32 or bfloat16.")
+    ] = "float32",
+    names: Annotated[
+        Trainer, typer.Option("--names", help="Who shall load it (dcp): whose names it gets.")
+    ] = Trainer.WATTMESH,
+    rules: Annotated[
+        Path | None,
+        typer.Option("--rules", metavar="FILE", help="Renames of the parameters (hf), TOML."),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a universal checkpoint in another tool's format."""
+    begin = time.monotonic()
+    checkpoint = open_checkpoint(path)
+    with bar(f"export to {to}", checkpoint.index.nbytes) as progress:
+        renames = _declared(rules).renames
+        export(
+            checkpoint, target, to, dtype=dtype, renames=renames, trainer=names, progress=progress
+        )
+    facts = screen.exported_json(checkpoint, target, to, time.monotonic() - begin)
+    if as_json:
+        print_json(facts)
+    else:
+        print_lines(screen.exported(facts))
+
+
+@app.command("prune")
+def prune_folder(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of checkpoints.")],
+    keep: Annotated[
+        int, typer.Option("--keep", min=1, metavar="N", help="So many of the newest stay.")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Delete nothing; only say what would be done.")
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Delete old checkpoints, never one that is still needed."""
+    verdicts = prune(folder, keep=keep, dry_run=dry_run)
+    if as_json:
+        print_json(screen.pruned_json(verdicts, dry_run=dry_run))
+    else:
+        print_lines(screen.pruned(verdicts, dry_run=dry_run))
+
+
+def _against_memory(path: Path, jobs: int) -> list[str]:
+    """Compare a checkpoint with what the job held when it was saved."""
+    checkpoint = open_checkpoint(path)
+    with bar("comparing", checkpoint.index.nbytes) as progress:
+        same = matches_memory(checkpoint, jobs=jobs, progress=progress)
+    if same is None:
+        raise InputInvalid(
+            f"{path}: no job left a digest of its memory here; verify it without --memory."
+        )
+    return [] if same else [f"{path} is not what the job had in memory when it was saved"]
+
+
+def _declared(rules: Path | None) -> Declared:
+    """What the user declared about a source."""
+    return declared.read(rules) if rules else Declared()

@@ -1,0 +1,87 @@
+"""`wattmesh configs`: a job's operating points, and where their numbers come from."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattmesh.controller.cli import options, words
+from wattmesh.controller.cli.configs.configs_json import catalogue_json, shown_json
+from wattmesh.controller.cli.configs.configs_screen import details, listing
+from wattmesh.controller.cli.output import columns, print_json, print_lines
+from wattmesh.controller.profile.job import read_job
+from wattmesh.controller.profile.profile import profile
+from wattmesh.reconfig import catalogue_file
+from wattmesh.reconfig.ranges import clean_lines
+
+app = typer.Typer(help="A job's operating points with their evidence.")
+
+Tell = Callable[[str], None]
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Catalogue (TOML).")]
+
+
+@app.command("list")
+def list_points(file: File, as_json: options.AsJson = False) -> None:
+    """List a catalogue: its points, when each is worth running, what switching takes."""
+    catalogue = catalogue_file.load(file)
+    if as_json:
+        print_json(catalogue_json(catalogue))
+    else:
+        print_lines(listing(catalogue, columns()))
+
+
+@app.command()
+def show(
+    file: File,
+    point: Annotated[str, typer.Argument(metavar="POINT", help="Id of a point.")],
+    as_json: options.AsJson = False,
+) -> None:
+    """Show everything about one point, its switches with all others included."""
+    catalogue = catalogue_file.load(file)
+    found = catalogue.point(point)
+    if as_json:
+        print_json(shown_json(catalogue, found))
+    else:
+        print_lines(details(catalogue, found, columns()))
+
+
+@app.command("profile")
+def profile_job(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="What to run (TOML).")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="Where the catalogue goes.")
+    ] = Path("catalogue.toml"),
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", metavar="DIR", help="Keep logs and checkpoints here (new)."),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run a job through its layouts once, and write the catalogue of what was measured."""
+    described = read_job(job)
+    with tempfile.TemporaryDirectory(prefix="wattmesh-profile-") as scratch:
+        tell: Tell = _silent if as_json else _say
+        found = profile(described, folder or Path(scratch) / "run", tell)
+    catalogue = catalogue_file.save(found.catalogue, out)
+    if as_json:
+        told = catalogue_json(catalogue)
+        print_json({**told, "unproven": found.unproven, "wall_s": found.wall_s, "file": str(out)})
+        return
+    print_lines(listing(catalogue, columns()))
+    print_lines(
+        f"{point} may not be switched to automatically: {why}"
+        for point, why in found.unproven.items()
+    )
+    print_lines([f"wrote {out} after {words.duration(found.wall_s)}"])
+
+
+def _say(text: str) -> None:
+    """Tell progress at once."""
+    print(clean_lines(text), flush=True)
+
+
+def _silent(text: str) -> None:
+    """Keep standard output for the JSON value."""

@@ -1,0 +1,114 @@
+"""The keys of `wattmesh configs list --json` and `configs show --json` (docs/catalogue.md). Pure.
+
+Invariant: keys are only ever added; what is not known, or not stated, is null and never 0.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+from wattmesh.controller.cli.configs.configs_ways import Way, ways
+from wattmesh.policies.planner.break_even import Worth, embodied_sentence, hull_sentence, worth
+from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
+
+
+def catalogue_json(catalogue: Catalogue) -> dict[str, Any]:
+    """Give the keys of `configs list`."""
+    return {
+        "job": catalogue.job,
+        "digest": catalogue.digest,
+        "tokens_total": catalogue.tokens_total,
+        "reference": catalogue.reference,
+        "release": catalogue.release.value,
+        "idle_power_w_per_gpu": catalogue.idle_power_w_per_gpu,
+        "embodied_g_per_gpu_hour": catalogue.embodied_g_per_gpu_hour or None,
+        "simulated": list(catalogue.simulated),
+        "switch": _switch_json(catalogue),
+        "points": [point_json(each) for each in catalogue.points],
+        "worth": [worth_json(each) for each in worth(catalogue)],
+    }
+
+
+def shown_json(catalogue: Catalogue, point: OperatingPoint) -> dict[str, Any]:
+    """Give the keys of `configs show`."""
+    (found,) = (each for each in worth(catalogue) if each.point.id == point.id)
+    return {
+        **point_json(point),
+        "worth": worth_json(found),
+        "switches": [
+            {"other": each.other, "leaving": _way_json(each.leaving), "back": _way_json(each.back)}
+            for each in ways(catalogue, point)
+        ],
+    }
+
+
+def point_json(point: OperatingPoint) -> dict[str, Any]:
+    """Give the keys of one point."""
+    return {
+        "id": point.id,
+        "layout": point.layout.to_dict(),
+        "layout_name": str(point.layout),
+        "gpus": point.gpus,
+        "clock_mhz": point.clock_mhz,
+        "tokens_per_s": point.tokens_per_s,
+        "power_w": point.power_w,
+        "j_per_token": point.j_per_token,
+        "memory_gib": point.memory_gib,
+        "equivalence": point.equivalence.value,
+        "evidence": point.evidence.value,
+        "sources": dict(point.sources),
+        "probe": asdict(point.probe) if point.probe else None,
+    }
+
+
+def worth_json(found: Worth) -> dict[str, Any]:
+    """Give the keys of when one point is worth running."""
+    vertex, even = found.vertex, found.break_even
+    return {
+        "point": found.point.id,
+        "useful": vertex is not None,
+        "sentence": hull_sentence(found),
+        "charged_w": vertex.power_w if vertex else None,
+        "marginal_j_per_token": vertex.marginal_j_per_token if vertex else None,
+        "slower": found.slower or None,
+        "ratio": found.ratio,
+        "ratio_in_all": found.in_all,
+        "break_even": even
+        and {
+            "faster": even.faster,
+            "g_per_kwh": even.g_per_kwh,
+            "sentence": embodied_sentence(found),
+        },
+    }
+
+
+def _switch_json(catalogue: Catalogue) -> dict[str, Any]:
+    """Give what switches take, pairs included."""
+    switch = catalogue.switch
+    return {
+        "layout_s": switch.layout_s,
+        "layout_energy_j": switch.layout_energy_j,
+        "clock_s": switch.clock_s,
+        "source": switch.source,
+        "reacquire_s": switch.reacquire_s,
+        "pairs": [
+            {
+                "from": pair.origin,
+                "to": pair.target,
+                "seconds": pair.seconds,
+                "energy_j": pair.energy_j,
+            }
+            for pair in switch.pairs
+        ],
+    }
+
+
+def _way_json(way: Way | None) -> dict[str, Any] | None:
+    """Give what one switch takes; None: it is not to be done."""
+    if way is None:
+        return None
+    return {
+        "seconds": way.seconds,
+        "energy_j": way.energy_j,
+        "basis": way.basis.value,
+        "energy_estimated": way.energy_estimated,
+    }

@@ -1,0 +1,125 @@
+"""What a catalogue looks like: its points with their evidence, and where each number comes from.
+
+Pure. Invariant: no number stands there without a word on how it came to be, unless it was measured.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from wattmesh.controller.cli import words
+from wattmesh.controller.cli.configs.configs_json import point_json
+from wattmesh.controller.cli.configs.configs_worth import hull_lines, point_lines, switch_lines
+from wattmesh.controller.cli.output import DIM, GOOD, STRONG, WARN, styled
+from wattmesh.controller.cli.tables import Column, table
+from wattmesh.reconfig.catalogue import Catalogue, Evidence, OperatingPoint
+
+COLUMNS = (
+    Column(title="POINT"),
+    Column(title="LAYOUT"),
+    Column(title="GPUS", right=True),
+    Column(title="CLOCK", right=True),
+    Column(title="TOKENS/S", right=True),
+    Column(title="POWER", right=True),
+    Column(title="EVIDENCE"),
+    Column(title="EQUIVALENCE"),
+)
+FACT = 16
+"""Columns that a fact's name takes."""
+
+LAYOUT = 1
+"""Which column gives way on a narrow terminal: layouts can be long."""
+
+
+def listing(catalogue: Catalogue, columns: int) -> list[Text | str]:
+    """One line per point, the reference marked; then what is worth running, and switches."""
+    lines: list[Text | str] = [
+        styled(
+            (catalogue.job, STRONG),
+            f" · {words.count(catalogue.tokens_total)} tokens · baseline {catalogue.reference} (*)",
+        ),
+        "",
+        *_points(catalogue, columns),
+        *_sources(catalogue, columns),
+        "",
+        *hull_lines(catalogue, columns),
+        "",
+        *switch_lines(catalogue, columns),
+    ]
+    if catalogue.simulated:
+        told = words.wrapped(f"simulated: {', '.join(catalogue.simulated)}", columns)
+        lines += ["", *(styled((each, WARN)) for each in told)]
+    return lines
+
+
+def details(catalogue: Catalogue, point: OperatingPoint, columns: int) -> list[Text | str]:
+    """Everything about one point: a line per fact, when it is worth running, its switches."""
+    facts = point_json(point)
+    facts["layout"] = ", ".join(
+        f"{key} {value}" for key, value in point.layout.to_dict().items() if value not in (1, False)
+    )
+    sources = facts.pop("sources")
+    facts["probe"] = _probe(point)
+    lines: list[Text | str] = [styled((f"{catalogue.job} {point.id}", STRONG))]
+    for key, value in facts.items():
+        shown = words.UNKNOWN if value in (None, "") else value
+        shown = words.figures(shown, 5) if isinstance(shown, float) else f"{shown}"
+        source = f"  ({sources[key]})" if key in sources else ""
+        first, *more = words.wrapped(shown, columns - FACT) or [""]
+        lines.append(styled((f"  {key:<{FACT - 2}}", DIM), first, (source, DIM)))
+        lines += [" " * FACT + each for each in more]
+    return [*lines, *point_lines(catalogue, point, columns)]
+
+
+def _probe(point: OperatingPoint) -> str:
+    """Say what the probe did when the point was proven; "" where nobody saw."""
+    found = point.probe
+    if found is None:
+        return ""
+    noise = (
+        f"; its noise in {found.computed_in} is {found.noise:.1e} ({found.orders} orders)"
+        if found.noise is not None
+        else ""
+    )
+    return f"moved by {found.moved:.1e} of {found.allowed:.1e} allowed{noise}"
+
+
+def _points(catalogue: Catalogue, columns: int) -> Iterator[Text | str]:
+    """Lay out the points; layouts in lines of their own where the table would be too wide."""
+    rows = [_row(each, each.id == catalogue.reference) for each in catalogue.points]
+    laid = table(COLUMNS, rows)
+    if laid[0].cell_len <= columns:
+        yield from laid
+        return
+    rest = [column for at, column in enumerate(COLUMNS) if at != LAYOUT]
+    yield from table(rest, [[*row[:LAYOUT], *row[LAYOUT + 1 :]] for row in rows])
+    for layout in dict.fromkeys(str(point.layout) for point in catalogue.points):
+        ids = ", ".join(each.id for each in catalogue.points if str(each.layout) == layout)
+        yield from words.wrapped(f"{ids}: {layout}", columns)
+
+
+def _sources(catalogue: Catalogue, columns: int) -> Iterator[Text]:
+    """Say how the numbers of points came to be, points alike together."""
+    told = {
+        point.id: ", ".join(f"{key} {value}" for key, value in point.sources.items())
+        for point in catalogue.points
+        if point.sources
+    }
+    for source in dict.fromkeys(told.values()):
+        ids = ", ".join(point for point, each in told.items() if each == source)
+        yield from (styled((each, DIM)) for each in words.wrapped(f"{ids}: {source}", columns))
+
+
+def _row(point: OperatingPoint, reference: bool) -> Sequence[str | Text]:
+    """One point's cells."""
+    usable = point.evidence is Evidence.VALIDATED
+    return (
+        Text(point.id + (" *" if reference else ""), style=STRONG),
+        str(point.layout),
+        str(point.gpus),
+        words.UNKNOWN if point.clock_mhz is None else f"{point.clock_mhz} MHz",
+        words.rate(point.tokens_per_s),
+        words.watts(point.power_w),
+        Text(point.evidence, style=GOOD if usable else WARN),
+        str(point.equivalence),
+    )

@@ -1,0 +1,236 @@
+"""What `wattmesh doctor` looks at: each check gives a finding, and what to do when it is bad.
+
+Invariant: a check never raises and never changes anything; what it cannot know it calls unknown,
+which is not ok.
+"""
+
+import shutil
+import sqlite3
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from wattmesh.controller.cli.client import Daemon
+from wattmesh.controller.cli.doctor import actuator_checks, power_checks
+from wattmesh.controller.cli.doctor.findings import Finding, ok, problem, unknown
+from wattmesh.controller.cli.words import duration, figures, plural
+from wattmesh.controller.process import kernel_clock
+from wattmesh.controller.settings import read as reader
+from wattmesh.controller.settings.read import Settings
+from wattmesh.errors import SettingsInvalid, WattmeshError
+
+GIB = 1 << 30
+LEAST_FREE_GIB = 1.0
+CLOCK_TOLERANCE_S = 2.0
+BUILT = datetime(2026, 1, 1, tzinfo=UTC)
+"""No machine that runs this version has a right clock before this."""
+
+
+def examine(config: Path, socket: str | None) -> Iterator[Finding]:
+    """Run every check; `socket` overrides the one in the settings."""
+    settings, finding = _settings(config)
+    yield finding
+    if settings is not None and settings.agent.controller.startswith("https:") and not socket:
+        yield from _of_node(settings)
+        return
+    if settings is not None:
+        yield from _of_settings(settings)
+        socket = socket or str(settings.api.socket)
+    view, finding = _daemon(socket)
+    yield finding
+    if view is not None:
+        yield from _of_status(view)
+    vouched = settings is not None and settings.journal.trust_clock
+    kept = kernel_clock.synchronised()
+    yield clock(datetime.now(UTC), view, kept or (None if vouched else kept))
+
+
+def _settings(config: Path) -> tuple[Settings | None, Finding]:
+    """Read the settings file."""
+    try:
+        return reader.load(config), ok("settings", f"{config} has no mistakes")
+    except SettingsInvalid as error:
+        first = "; ".join(f"{key} {text}" for key, text in error.mistakes[:2])
+        more = len(error.mistakes) - 2
+        tail = f"; and {more} more" if more > 0 else ""
+        text = f"{config} has {plural(len(error.mistakes), 'mistake')}: {first}{tail}"
+        return None, problem("settings", text, f"run `wattmesh settings check {config}`, mend it")
+
+
+def _of_settings(settings: Settings) -> Iterator[Finding]:
+    """Check what the settings name."""
+    yield journal(settings.journal.url)
+    yield disk(_journal_folder(settings.journal.url))
+    yield from power_checks.power(settings)
+    yield from actuator_checks.actuator(settings.actuator)
+    for name, run in settings.runs.items():
+        if run.catalogue is not None:
+            yield catalogue(name, run.catalogue)
+    if settings.carbon is None:
+        yield problem("grid signal", "none is set, so nothing is booked", "add [carbon.accounting]")
+
+
+def _of_node(settings: Settings) -> Iterator[Finding]:
+    """Check a node whose daemon is on another machine: no journal, signal or daemon is here."""
+    yield disk(_there(settings.agent.outbox.parent))
+    yield from actuator_checks.actuator(settings.actuator)
+    yield unknown(
+        "agent",
+        f"it delivers to {settings.agent.controller}, which is asked by it alone",
+        "see `journalctl -u wattmesh-agent -n 20`, and `wattmesh status` on that machine",
+    )
+    vouched = settings.journal.trust_clock
+    kept = kernel_clock.synchronised()
+    yield clock(datetime.now(UTC), None, kept or (None if vouched else kept))
+
+
+def journal(url: str) -> Finding:
+    """Check that the database can be read and is whole."""
+    if not url.startswith("sqlite"):
+        return unknown(
+            "journal",
+            f"{url.rsplit('@', maxsplit=1)[-1]} is asked by the daemon alone",
+            "see the line `daemon` below",
+        )
+    path = Path(url.partition("///")[2])
+    if not path.exists():
+        return problem(
+            "journal", f"{path} does not exist yet", "start the daemon once; it makes the journal"
+        )
+    try:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=2)
+        try:
+            said = connection.execute("PRAGMA quick_check").fetchone()[0]
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        return problem("journal", f"{path}: {error}", f"look who holds it: `fuser {path}`")
+    if said != "ok":
+        return problem(
+            "journal", f"{path} is damaged: {said}", "stop the daemon, restore it from a backup"
+        )
+    size_mib = path.stat().st_size / (1 << 20)
+    return ok("journal", f"{path} is whole ({figures(size_mib)} MiB)")
+
+
+def _journal_folder(url: str) -> Path:
+    """Give the folder that must have room: the database's, else where the daemon keeps state."""
+    path = Path(url.partition("///")[2]) if url.startswith("sqlite") else Path("/var/lib/wattmesh")
+    return _there(path.parent if url.startswith("sqlite") else path)
+
+
+def _there(folder: Path) -> Path:
+    """Give a folder, or the nearest above it that there is."""
+    return next(each for each in (folder, *folder.parents) if each.exists())
+
+
+def disk(folder: Path) -> Finding:
+    """Check the room left beside the journal."""
+    usage = shutil.disk_usage(folder)
+    text = f"{figures(usage.free / GIB)} GiB free of {figures(usage.total / GIB)} at {folder}"
+    if usage.free < LEAST_FREE_GIB * GIB:
+        return problem("disk", text, "make room: below 1 GiB the journal may stop at any moment")
+    return ok("disk", text)
+
+
+def catalogue(name: str, path: Path) -> Finding:
+    """Check one run's catalogue."""
+    # The reader lives with the trainer's side; doctor only asks it.
+    from wattmesh.reconfig.catalogue_file import load  # noqa: PLC0415
+
+    check = f"catalogue {name}"
+    try:
+        found = load(path)
+    except (WattmeshError, OSError) as error:
+        return problem(check, str(error), f"mend {path}, or profile it again")
+    usable = sum(point.evidence == "validated" for point in found.points)
+    text = f"{plural(len(found.points), 'point')}, {usable} validated"
+    if usable < 2:
+        return problem(check, text, "only validated points are switched to: validate another one")
+    return ok(check, text)
+
+
+def _daemon(socket: str | None) -> tuple[Mapping[str, Any] | None, Finding]:
+    """Ask the daemon."""
+    if not socket:
+        return None, unknown("daemon", "its socket is not known", "mend the settings first")
+    try:
+        view = Daemon(socket, timeout_s=5).get("/v1/status")
+    except WattmeshError as error:
+        sentence, _, advice = str(error).partition(": ")
+        return None, problem("daemon", sentence, advice.rstrip("."))
+    cycle = view["cycle"]
+    age_s, every_s = cycle["age_s"], cycle["every_s"]
+    if age_s is None:  # where it lasts, the daemon's own sentences say why
+        text = f"pid {view['pid']} answers, and has ended no cycle yet (every {every_s:g} s)"
+        return view, unknown("daemon", text, "ask again in a few seconds")
+    if age_s > 5 * every_s + 5:
+        return view, problem(
+            "daemon",
+            f"it answers, but its newest cycle ended {duration(age_s)} ago (every {every_s:g} s)",
+            "read `journalctl -u wattmesh -n 50`, then restart it",
+        )
+    return view, ok("daemon", f"pid {view['pid']}, cycle {duration(age_s)} ago, {view['mode']}")
+
+
+def _of_status(view: Mapping[str, Any]) -> Iterator[Finding]:
+    """Check what the daemon says of its sources; what stands here is not said again below."""
+    known = []
+    for label, line in signals(view).items():
+        names = (line["provider"], line["trouble"].rstrip(".") or line["provider"])
+        told = next((each for each in view["trouble"] if each.startswith(names)), "")
+        if told:  # the daemon alone decides what is amiss
+            known.append(told)
+            what, _, advice = told.partition(". ")
+            yield problem(label, what, advice)
+        else:
+            age = "not heard yet" if line["age_s"] is None else f"{duration(line['age_s'])} old"
+            note = f" ({line['trouble'].rstrip('.')})" if line["trouble"] else ""
+            yield ok(label, f"{line['signal']}, {age}{note}")
+    power = view["power"]
+    if power["trouble"] or power["gpus"] < power["expected"]:
+        text = power["trouble"] or f"{power['gpus']} of {power['expected']} GPUs answer"
+        yield problem("power", text, "look at the GPUs that are missing with `nvidia-smi -L`")
+    elif power["source"]:
+        simulated = " (simulated)" if power["simulated"] else ""
+        yield ok("power", f"{plural(power['gpus'], 'GPU')} read by {power['source']}{simulated}")
+    for sentence in view["trouble"]:
+        what, _, advice = sentence.partition(": ")
+        if sentence not in known:
+            yield problem("daemon says", what, advice or "act on it")
+
+
+def signals(view: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Give the grid signals by their use, one that serves for both once."""
+    decision, booked = view["carbon"], view["accounting"]
+    if decision and booked and decision["signal"] == booked["signal"]:
+        return {"grid signal": decision}
+    lines = {"decision signal": decision, "booked signal": booked}
+    return {label: line for label, line in lines.items() if line is not None}
+
+
+def clock(now: datetime, view: Mapping[str, Any] | None, kept: bool | None) -> Finding:
+    """Check the wall clock: sane, in step with the daemon's, and looked after by someone.
+
+    Args:
+        now: what it reads.
+        view: the daemon's status.
+        kept: whether the kernel calls it synchronised; None: it does not say, or is not believed.
+    """
+    if now < BUILT:
+        return problem("clock", f"it says {now:%Y-%m-%d}", "set it, and run a time service")
+    if view is not None:
+        apart_s = abs((now - datetime.fromisoformat(view["at"])).total_seconds())
+        if apart_s > CLOCK_TOLERANCE_S + 5:
+            return problem(
+                "clock", f"{duration(apart_s)} apart from the daemon's", "see `timedatectl`"
+            )
+    if kept is False:
+        return unknown(
+            "clock",
+            f"{now:%Y-%m-%d %H:%M:%S} UTC, and the kernel calls it unsynchronised",
+            "see that a time service runs (`timedatectl`); chrony needs `rtcsync`",
+        )
+    known = "synchronised" if kept else "who keeps it right is not known here"
+    return ok("clock", f"{now:%Y-%m-%d %H:%M:%S} UTC ({known})")

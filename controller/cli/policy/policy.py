@@ -1,0 +1,92 @@
+"""`wattmesh policy bench`: what policies would have saved on recorded grids."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from wattmesh.controller.cli import options
+from wattmesh.controller.cli.output import print_json, print_lines
+from wattmesh.controller.cli.policy import policy_options
+from wattmesh.controller.cli.policy.plan import app
+from wattmesh.controller.cli.policy.policy_screen import screen
+from wattmesh.controller.cli.progress import counted
+from wattmesh.controller.replay.bench import (
+    BOUNDARY_EVERY,
+    OWN,
+    Asked,
+    Row,
+    cells,
+    replayed,
+)
+from wattmesh.controller.replay.bench import bench as replay
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig import catalogue_file
+from wattmesh.reconfig.catalogue import Release
+from wattmesh.reconfig.ranges import clean_lines
+
+
+@app.command()
+def bench(
+    *,
+    catalogue: policy_options.CatalogueFile,
+    trace: policy_options.Traces,
+    slack: policy_options.Slacks = "1.1,1.25,1.5,2.0",
+    starts: policy_options.Starts = 3,
+    forecast: policy_options.Forecast = OWN,
+    policies: policy_options.Policies = policy_options.EVERY,
+    noise: policy_options.Noises = "",
+    hours: policy_options.Hours = None,
+    release: policy_options.Unused = None,
+    pause: policy_options.Pause = None,
+    boundary_every: policy_options.BoundaryEvery = BOUNDARY_EVERY,
+    regret: policy_options.Regret = False,
+    jobs: policy_options.Jobs = policy_options.CORES,
+    as_json: options.AsJson = False,
+) -> None:
+    """Replay policies over recorded grids, through the daemon's own decisions."""
+    job = replayed(catalogue_file.load(catalogue), release)
+    asked = Asked(
+        catalogue=job,
+        slacks=policy_options.slacks(slack),
+        count=starts,
+        forecast=policy_options.forecast(forecast),
+        policies=policy_options.policies(policies, regret=regret),
+        noise=policy_options.noise(noise),
+        hours=hours,
+        pause=job.release is Release.RELEASED if pause is None else pause,
+        boundary_every=boundary_every,
+        regret=regret,
+    )
+    if not asked.interval_tokens:
+        raise InputInvalid(f"{catalogue} needs job.global_batch and job.seq_len to be replayed")
+    found = _rows(asked, trace, jobs)
+    if as_json:
+        print_json({"rows": [row_json(row) for row in found]})
+    else:
+        print_lines(screen(found, asked))
+
+
+def _rows(asked: Asked, traces: Sequence[Path], jobs: int) -> list[Row]:
+    """Replay, with a bar where somebody looks; traces left out are told on standard error.
+
+    Raises:
+        InputInvalid: no trace is long enough.
+    """
+    wanted, left_out = cells(asked, traces)
+    for sentence in left_out:
+        print(f"wattmesh: {clean_lines(sentence)}", file=sys.stderr)
+    if not wanted:
+        raise InputInvalid("no trace is long enough; give --hours to replay a shorter job")
+    found: list[Row] = []
+    with counted("replaying", len(wanted)) as told:
+        for rows in replay(asked, wanted, jobs=jobs):
+            found.extend(rows)
+            told(1)
+    return found
+
+
+def row_json(row: Row) -> dict[str, Any]:
+    """Give a row as stable keys."""
+    return asdict(row) | {"start": f"{row.start:%Y-%m-%dT%H:%M:%SZ}"}

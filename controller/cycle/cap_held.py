@@ -1,0 +1,88 @@
+"""An operator's power cap as it is kept: what boards hear of it, and what people do. Pure.
+
+Invariant: what is told of a cap follows from one plan, so that boards, screens and the journal
+never tell two stories.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from wattmesh.controller.journal.nodes.caps import CapRow
+from wattmesh.policies.decision import Observation
+from wattmesh.policies.powercap.powercap import Capping, Lowered
+from wattmesh.policies.words import moment, watts
+from wattmesh.telemetry.desired import LeaseKind, Wish
+
+HOLDER = "power-cap"
+"""Holder of the obligations of an operator's cap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapNow:
+    """A cap in force and how it is kept.
+
+    Attributes:
+        before: what the cycle saw, without the cap.
+        slowed: point that each run gave up for it, by the run's name.
+        obeying: boards that obey.
+        unreported: GPUs that runs name and no node reports: what they draw is not known, nor held.
+    """
+
+    row: CapRow
+    plan: Capping
+    before: Observation
+    slowed: Mapping[str, str] = field(default_factory=dict)
+    obeying: int = 0
+    unreported: tuple[str, ...] = ()
+
+
+def obligations(now: CapNow | None, gpus: Iterable[str]) -> dict[str, Wish]:
+    """Give the leases of a cap for some GPUs; they last as long as the cap, whoever dies."""
+    if now is None:
+        return {}
+    found = {}
+    for gpu in gpus:
+        lowered = now.plan.boards.get(gpu, Lowered())
+        if lowered != Lowered():
+            found[gpu] = Wish(
+                gpu_uuid=gpu,
+                kind=LeaseKind.OBLIGATION,
+                holder=HOLDER,
+                clock_mhz=lowered.clock_mhz,
+                cap_w=lowered.cap_w,
+                until=now.row.until,
+            )
+    return found
+
+
+def sentence(now: CapNow, at: datetime) -> str:
+    """Say how a cap is kept, or why it is not, and what it does not know of."""
+    if not now.unreported:
+        return _kept(now, at)
+    count, first = len(now.unreported), now.unreported[0]
+    which = f"{first} and {count - 1} more GPUs" if count > 1 else first
+    return (
+        f"{_kept(now, at)} It does not know of {which}, which runs name and no node reports; start "
+        "`wattmesh agent` where they are, or see whether they exist."
+    )
+
+
+def _kept(now: CapNow, at: datetime) -> str:
+    """Say how the boards that nodes report are kept under a cap."""
+    plan, row = now.plan, now.row
+    until = moment(row.until, at)
+    what = f"The power cap of {watts(row.cap_w)} until {until}"
+    count = len(plan.boards)
+    if plan.meets and not count:
+        return f"{what} holds as things are: all GPUs together may draw {watts(plan.bound_w)}."
+    slowed = f", {len(now.slowed)} of the runs slowed down" if now.slowed else ""
+    if plan.meets:
+        return f"{what} holds {count} GPUs at {watts(plan.bound_w)} at most{slowed}."
+    why = f"the lowest that can be reached is {watts(plan.lowest_w)}"
+    if plan.deaf:
+        why += f", and {len(plan.deaf)} GPUs obey nobody and count in full ({plan.deaf[0]}, ...)"
+    return (
+        f"{what} cannot be kept: GPUs may still draw {watts(plan.bound_w)}, {why}; stop a run, "
+        "raise the cap, or let the actuators of more nodes act."
+    )

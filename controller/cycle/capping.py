@@ -1,0 +1,113 @@
+"""The operator's power cap in one cycle: rows and nodes in, what each board is held at out. Pure.
+
+Invariant: a cap needs no carbon data, no mode and no thawed run: while it is in force every board
+that any node ever told of is counted, at what it may draw where nothing else is known. What only a
+registration names takes no watts from others: it is told, and not counted.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from wattmesh.controller.cycle.cap_held import CapNow
+from wattmesh.controller.cycle.fleet import LOST_HELD, heard
+from wattmesh.controller.journal.nodes.caps import CapRow
+from wattmesh.controller.journal.nodes.node_store import NodeRow
+from wattmesh.controller.journal.runs.run_store import RunRow
+from wattmesh.errors import InputInvalid
+from wattmesh.policies.decision import Observation
+from wattmesh.policies.powercap.capped import loads, under
+from wattmesh.policies.powercap.powercap import Board, cap
+from wattmesh.telemetry.desired import Applied, GpuControl
+from wattmesh.telemetry.energy.attribution import is_gpu
+
+
+def apply(
+    seen: Observation, row: CapRow, nodes: Sequence[NodeRow], runs: Iterable[RunRow]
+) -> tuple[Observation, CapNow]:
+    """Plan how a cap is kept, and give the observation as it is under it.
+
+    Args:
+        seen: what the cycle saw.
+        row: the cap in force.
+        nodes: every node that was not retired.
+        runs: every run.
+    """
+    at = working(runs, seen.now)
+    known = boards(nodes, seen.now)
+    plan = cap(row.cap_w, known, loads(seen, at))
+    named = {gpu for gpus in at.values() for gpu in gpus}
+    slowed = {
+        run.name: run.current.id
+        for run in seen.runs
+        if run.current and plan.points.get(run.run, run.current).id != run.current.id
+    }
+    now = CapNow(
+        row=row,
+        plan=plan,
+        before=seen,
+        slowed=slowed,
+        obeying=sum(each.obeys for each in known),
+        unreported=tuple(sorted(named - {each.gpu_uuid for each in known})),
+    )
+    return under(seen, plan, row.until), now
+
+
+def working(rows: Iterable[RunRow], now: datetime) -> dict[str, tuple[str, ...]]:
+    """List the GPUs that each run trains on; those of parked ranks are not among them.
+
+    A run that fell silent a while ago may train on, unless another has its GPUs by now. Of two that
+    live and name one GPU the older has it: a newcomer's word takes nothing from others.
+    """
+    taken: set[str] = set()
+    found: dict[str, tuple[str, ...]] = {}
+    for row in sorted(rows, key=_claim):
+        silent = row.state != "live"
+        if row.state == "finished" or (silent and now - row.last_seen_at > LOST_HELD):
+            continue
+        found[row.run] = tuple(sorted(row.gpus_used - taken))
+        taken |= row.gpus_used
+    return found
+
+
+def _claim(row: RunRow) -> tuple[bool, datetime, str]:
+    """Order runs by whose claim on a GPU comes first."""
+    return row.state != "live", row.registered_at, row.run
+
+
+def boards(nodes: Iterable[NodeRow], now: datetime) -> tuple[Board, ...]:
+    """List every GPU that a node ever told of, with what its actuator said of it."""
+    found: dict[str, Board] = {}
+    for node in nodes:
+        answers, fresh = _controls(node), heard(node, now)
+        for gpu, facts in node.devices.items():
+            if is_gpu(gpu):
+                found[gpu] = _board(gpu, facts, answers.get(gpu), fresh=fresh)
+    return tuple(found.values())
+
+
+def _controls(node: NodeRow) -> dict[str, GpuControl]:
+    """Give what a node's actuator said last, however long ago: limits of boards do not age."""
+    try:
+        applied = Applied.from_json(node.facts.get("applied"))
+    except InputInvalid:
+        return {}
+    return {each.gpu_uuid: each for each in applied.gpus}
+
+
+def _board(
+    gpu: str, facts: Mapping[str, object], control: GpuControl | None, *, fresh: bool
+) -> Board:
+    """Give one GPU. A limit that only a reading tells may be one of ours: the higher one counts."""
+    told = facts.get("power_limit_w")
+    limits = [float(told)] if isinstance(told, int | float) else []
+    if control is None:
+        return Board(gpu_uuid=gpu, limit_w=max(limits, default=None), obeys=False)
+    if control.limit_w is not None:
+        limits.append(control.limit_w)
+    kept = control.cap_w is not None and not control.trouble
+    return Board(
+        gpu_uuid=gpu,
+        limit_w=max(limits, default=None),
+        floor_w=control.floor_w,
+        obeys=fresh and (control.settable or kept),
+    )

@@ -1,0 +1,73 @@
+"""Nodes whose actuator refuses this controller by its fence, and what to do about it. Pure.
+
+Invariant: what a node said before, and is not heard to say any more, counts for nothing.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from wattmesh.controller.cycle.fleet import heard
+from wattmesh.controller.journal.nodes.node_store import NodeRow
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.ranges import clean
+from wattmesh.telemetry.actuator.rules.fence import hand_over
+from wattmesh.telemetry.desired import FENCES, Applied
+
+NAMED = 5
+"""Nodes that a sentence names."""
+
+
+def refusing(nodes: Iterable[NodeRow], now: datetime) -> dict[str, dict[str, Applied]]:
+    """Give the nodes that are heard and refuse us, with what their actuators said, by why."""
+    found: dict[str, dict[str, Applied]] = {why: {} for why in FENCES}
+    for node in nodes:
+        if node.facts.get("applied") is None or not heard(node, now):
+            continue
+        try:
+            said = Applied.from_json(node.facts["applied"])
+        except InputInvalid:
+            continue
+        if said.fenced:
+            found[said.fenced][node.node] = said
+    return found
+
+
+def sentences(
+    nodes: Iterable[NodeRow], now: datetime, *, journal: str, epoch: int
+) -> tuple[str, ...]:
+    """Say which actuators refuse us, why, and what to run where; one sentence for each reason.
+
+    Args:
+        nodes: as their agents told.
+        now: the wall clock.
+        journal: our journal's identity.
+        epoch: ours.
+    """
+    found = refusing(nodes, now)
+    step = hand_over(journal, epoch)
+    told = []
+    # One that obeys ours by now has refused somebody else before; its next word says so.
+    if others := {name: said for name, said in found["journal"].items() if said.journal != journal}:
+        whose = ", ".join(sorted({said.journal for said in others.values()}))
+        told.append(
+            f"{_actuators(others)} another journal ({whose}) and not this one ({journal}), so none "
+            "of their GPUs is set: if this one took its place, stop every daemon on the other, and "
+            f"{step}."
+        )
+    if wrong := found["epoch"]:
+        newest = max(said.epoch for said in wrong.values())
+        told.append(
+            f"{_actuators(wrong)} epoch {newest} of this journal, which is at {epoch}, so none of "
+            "their GPUs is set: if another daemon leads, it does no harm; if the journal was put "
+            "back by other means than `wattmesh db restore`, stop the daemon, run `wattmesh db "
+            f"renew` and start it; else {step}."
+        )
+    return tuple(told)
+
+
+def _actuators(nodes: Iterable[str]) -> str:
+    """Name the nodes."""
+    names = [clean(each).replace(":", ",") for each in sorted(nodes)]
+    listed = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+    one = len(names) == 1
+    return f"{len(names)} actuator{'' if one else 's'} ({listed}) obey{'s' if one else ''}"

@@ -1,0 +1,297 @@
+"""What the nodes' agents know together: coverage, clocks in force, power, whose GPUs are whose.
+
+Pure. Invariant: a node that has not been heard lately knows nothing: what it said before is neither
+counted as seen nor as settable.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from wattmesh.controller.cycle.cap_held import CapNow
+from wattmesh.controller.journal.nodes.node_facts import STRANGE
+from wattmesh.controller.journal.nodes.node_store import NodeRow
+from wattmesh.controller.journal.runs.run_store import RunRow
+from wattmesh.errors import InputInvalid
+from wattmesh.policies.isolation import cause
+from wattmesh.reconfig.catalogue import Release
+from wattmesh.telemetry.desired import Applied, GpuControl
+from wattmesh.telemetry.energy.attribution import Holder, Standing, is_gpu
+from wattmesh.telemetry.energy.sampler import Sample
+from wattmesh.telemetry.readings import Component, PowerReading, Quality
+
+DELIVER_S = 10.0
+MISSED = 3
+"""A node that missed so many deliveries in a row is not heard."""
+
+SOONEST = timedelta(seconds=15)
+
+LOST_HELD = timedelta(hours=1)
+"""Without a node's view a run that fell silent keeps its GPUs for so long."""
+
+SILENT_HELD = timedelta(days=7)
+"""With a node's view a silent run is matched with its processes for so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Nodes and runs as one turn of the cycle saw them, at a monotonic time.
+
+    Attributes:
+        by_gpu: which runs (places in `runs`) registered a GPU, or gave it back; made once, because
+            every node asks after every turn.
+        cap: the operator's power cap, and how it is kept.
+    """
+
+    monotonic_s: float
+    epoch: int | None
+    frozen: str
+    runs: tuple[RunRow, ...]
+    nodes: Mapping[str, NodeRow]
+    by_gpu: Mapping[str, tuple[int, ...]]
+    cap: CapNow | None = None
+
+    @classmethod
+    def of(
+        cls,
+        monotonic_s: float,
+        runs: tuple[RunRow, ...],
+        nodes: Iterable[NodeRow],
+        *,
+        epoch: int | None,
+        frozen: str,
+        cap: CapNow | None = None,
+    ) -> "Snapshot":
+        """Take what a turn has read."""
+        places: dict[str, list[int]] = {}
+        for place, row in enumerate(runs):
+            for gpu in {*row.gpus, *row.released} - {""}:
+                places.setdefault(gpu, []).append(place)
+        return cls(
+            monotonic_s=monotonic_s,
+            epoch=epoch,
+            frozen=frozen,
+            runs=runs,
+            nodes={node.node: node for node in nodes},
+            by_gpu={gpu: tuple(each) for gpu, each in places.items()},
+            cap=cap,
+        )
+
+    def runs_on(self, node: NodeRow) -> tuple[RunRow, ...]:
+        """Give the runs that have to do with a node's GPUs, oldest first."""
+        places = {place for gpu in node.devices for place in self.by_gpu.get(gpu, ())}
+        return tuple(self.runs[place] for place in sorted(places))
+
+
+def heard(node: NodeRow, now: datetime) -> bool:
+    """Say whether a node was heard lately, by the rhythm it has itself."""
+    return now - node.last_seen_at <= _lately(node)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpusRead:
+    """Which GPUs are read: told by nodes, or by the sampler of this daemon; never by a run.
+
+    Attributes:
+        known: GPUs that were ever read, until their node has not seen them for a day or is retired.
+        lately: those of them whose power was read lately.
+    """
+
+    known: frozenset[str] = frozenset()
+    lately: frozenset[str] = frozenset()
+
+    @property
+    def site(self) -> tuple[int, int]:
+        """Count (GPUs whose power was read lately, GPUs that were ever read)."""
+        return len(self.lately), len(self.known)
+
+    def of(self, row: RunRow) -> tuple[int, int]:
+        """Count (GPUs read lately, GPUs) of a run's ranks; the site's if it named none.
+
+        What others name, or nodes of others tell, is no reason to hold a run.
+        """
+        used = row.gpus_used
+        return (len(used & self.lately), len(used)) if used else self.site
+
+    def unread(self, row: RunRow) -> list[str]:
+        """Name the GPUs that a run's ranks use and nobody ever read."""
+        return sorted(row.gpus_used - self.known)
+
+
+def gpus_read(nodes: Iterable[NodeRow], now: datetime) -> GpusRead:
+    """Say which GPUs the nodes read."""
+    known: set[str] = set()
+    lately: set[str] = set()
+    for node in nodes:
+        gpus = {name for name in node.devices if is_gpu(name)}
+        known |= gpus
+        if heard(node, now):
+            lately |= gpus & _read_lately(node)
+    return GpusRead(known=frozenset(known), lately=frozenset(lately))
+
+
+def own_gpus_read(newest: Sample) -> GpusRead:
+    """Say the same where this daemon reads the GPUs of its own machine."""
+    lately = frozenset(each.gpu_uuid for each in newest.readings if is_gpu(each.gpu_uuid))
+    return GpusRead(known=frozenset(filter(is_gpu, newest.devices)), lately=lately)
+
+
+def limits_w(nodes: Iterable[NodeRow], own: Iterable[PowerReading]) -> dict[str, float]:
+    """Give the highest power limit of every GPU that told it, however long ago.
+
+    Not the one that is enforced: a cap may have ended since, and it may draw more again.
+    """
+    found = {
+        name: float(facts["highest_limit_w"])
+        for node in nodes
+        for name, facts in node.devices.items()
+        if is_gpu(name) and facts.get("highest_limit_w")
+    }
+    own_w = {each.gpu_uuid: each.highest_limit_w for each in own if is_gpu(each.gpu_uuid)}
+    return found | {name: limit_w for name, limit_w in own_w.items() if limit_w}
+
+
+def controls(nodes: Iterable[NodeRow], now: datetime) -> dict[str, GpuControl]:
+    """Give what the actuators of the nodes that are heard said of their GPUs."""
+    found: dict[str, GpuControl] = {}
+    for node in nodes:
+        applied = node.facts.get("applied")
+        if applied is None or not heard(node, now):
+            continue
+        try:
+            said = Applied.from_json(applied)
+        except InputInvalid:
+            continue  # an agent of another version: nothing is known of its clocks
+        found |= {each.gpu_uuid: each for each in said.gpus if each.gpu_uuid in node.devices}
+    return found
+
+
+def sample(nodes: Iterable[NodeRow], now: datetime) -> Sample:
+    """Put the newest readings of all nodes together, as if one sampler had read them."""
+    readings: list[PowerReading] = []
+    missing: list[str] = []
+    silent: list[str] = []
+    troubles: list[tuple[str, str]] = []
+    for node in nodes:
+        fresh = heard(node, now)
+        if not fresh:
+            silent.append(node.node)
+        try:
+            told = _readings(node) if fresh else []
+        except Exception as error:
+            # The last resort behind the door's ranges: what one node told stops no other's reading.
+            troubles.append((node.node, f"what it tells cannot be read ({cause(error)})"))
+            told = []
+        readings += told
+        missing += node.devices.keys() - {each.gpu_uuid for each in told}
+        strange = node.facts.get(STRANGE)
+        if strange:
+            troubles.append((node.node, str(strange)))
+    trouble = ""
+    if silent:
+        trouble = (
+            f"{len(silent)} nodes are not heard ({', '.join(silent[:5])}); look at `systemctl "
+            "status wattmesh-agent` there"
+        )
+    return Sample(
+        readings=tuple(readings),
+        missing=tuple(missing),
+        trouble=trouble,
+        troubles=tuple(troubles),
+    )
+
+
+def _readings(node: NodeRow) -> list[PowerReading]:
+    """Give what one node read lately."""
+    lately = _read_lately(node)
+    return [_reading(name, facts) for name, facts in node.devices.items() if name in lately]
+
+
+def holders(rows: Sequence[RunRow], now: datetime, *, seen: bool) -> tuple[Holder, ...]:
+    """Give who may own the processes on GPUs.
+
+    Args:
+        rows: every run.
+        now: the wall clock.
+        seen: the nodes look at their processes themselves: then a run that fell silent, or has
+            just ended, still owns its processes, for as long as they live.
+    """
+    return tuple(holder(row) for row in rows if now - row.last_seen_at < _held(row, seen=seen))
+
+
+def holder(row: RunRow) -> Holder:
+    """Give a run as an owner of GPUs."""
+    ranks = set(row.ranks)
+    unused = [gpu for rank, gpu in enumerate(row.gpus) if gpu and rank not in ranks]
+    gives_back = row.catalogue is not None and row.catalogue.release is Release.RELEASED
+    return Holder(
+        run=row.run,
+        incarnation=row.incarnation,
+        gpus=tuple(filter(None, row.gpus)),
+        released=(*row.released, *(unused if gives_back else ())),
+        standing=Standing(row.state),
+        owner_uid=row.owner_uid,
+        job=row.scheduler_key,
+        host=row.host,
+        pid=row.pid,
+        registered_at=row.incarnation_at,
+        ended_at=row.finished_at,
+    )
+
+
+def _held(row: RunRow, *, seen: bool) -> timedelta:
+    """How long a run that fell silent keeps what it had."""
+    if row.state == "finished":
+        return LOST_HELD if seen else timedelta()
+    return SILENT_HELD if seen else LOST_HELD
+
+
+def _lately(node: NodeRow) -> timedelta:
+    """How old a word of this node may be."""
+    told = node.facts.get("deliver_s", DELIVER_S)
+    every_s = float(told) if isinstance(told, int | float) and 0 < told <= 300 else DELIVER_S
+    return max(SOONEST, timedelta(seconds=MISSED * every_s))
+
+
+def _read_lately(node: NodeRow) -> set[str]:
+    """Name the devices whose reading is of the time that their node was last heard."""
+    # All by the node's word, for its clock may differ from ours; the time of a silent one is ours.
+    told = {name: _at(each) for name, each in node.devices.items() if not each.get("silent")}
+    newest, lately = max(told.values(), default=None), _lately(node)
+    return {name for name, at in told.items() if newest and newest - at <= lately}
+
+
+def _at(facts: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(str(facts["at"]))
+
+
+def _reading(name: str, facts: Mapping[str, Any]) -> PowerReading:
+    """Make a reading of what a node told; what it did not tell is not known."""
+    return PowerReading(
+        gpu_uuid=name,
+        at=_at(facts),
+        monotonic_s=0.0,
+        power_w=_number(facts.get("power_w")),
+        energy_mj=None,
+        clock_mhz=_whole(facts.get("clock_mhz")),
+        power_limit_w=_number(facts.get("power_limit_w")),
+        source=str(facts.get("source", "")),
+        quality=_member(Quality, facts.get("quality"), Quality.ESTIMATED),
+        component=_member(Component, facts.get("component"), Component.GPU),
+        temperature_c=_number(facts.get("temperature_c")),
+        utilization=_number(facts.get("utilization")),
+        shared=str(facts.get("shared", "")),
+    )
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _member(kind: Any, value: object, default: Any) -> Any:
+    return kind(value) if value in set(kind) else default

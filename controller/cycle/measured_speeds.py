@@ -1,0 +1,104 @@
+"""How fast each run trains at each of its points, as the journal remembers it.
+
+Nothing is taken from the hook's own mean of its last steps: that may have no checkpoint in it. What
+counts is tokens over time between two looks at a run that stays where it is, boundaries, pauses and
+all (`wattmesh.policies.speed.watch`).
+
+Invariant: what was measured holds for the machines that it was measured on: a launch that we did
+not order, or on another host, begins anew.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+
+from wattmesh.controller.cycle.isolation import Isolation
+from wattmesh.controller.journal.database.values import to_text
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs.run_store import RunRow
+from wattmesh.policies.case import in_flight_s
+from wattmesh.policies.decision import Observation, RunView
+from wattmesh.policies.speed import MeasuredSpeed, Stay, Watched, watch
+
+BETWEEN = ("ordered", "announced")
+"""States of a switch in which the run still trains where it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paces:
+    """What was measured of a run. `attempt`, `host`: of the launch that it was measured of."""
+
+    attempt: int = 0
+    host: str = ""
+    watched: Watched = field(default_factory=Watched)
+
+
+def read(row: RunRow) -> Paces:
+    """Read what holds for the launch that is running now."""
+    kept = _parsed(row.speeds)
+    if kept.attempt == row.attempt and kept.host == row.host:
+        return kept
+    # A launch that we ordered, on the same host, has the same machines; its stretch begins anew.
+    ours = row.attempt == kept.attempt + 1 and row.outage_from is None
+    same = ours and kept.host == row.host
+    watched = replace(kept.watched, stay=None) if same else Watched()
+    return Paces(attempt=row.attempt, host=row.host, watched=watched)
+
+
+def note_speeds(
+    journal: Journal, seen: Observation, *, epoch: int, isolation: Isolation | None = None
+) -> None:
+    """Look at every live run, and remember what is new.
+
+    Raises:
+        Fenced: another daemon leads by now; nothing was written.
+    """
+    isolation = isolation or Isolation()
+    live = {each.run: each for each in seen.runs if each.live and not each.unreadable}
+    for row in journal.runs.live(seen.now):
+        if row.run not in live:
+            continue
+        with isolation.alone(row.run, "measuring its speed"):
+            before = read(row)
+            after = replace(before, watched=_watched(before.watched, live[row.run], seen))
+            if after != _parsed(row.speeds):
+                journal.runs.note_speeds(row.run, to_text(asdict(after)), epoch=epoch)
+
+
+def _watched(before: Watched, run: RunView, seen: Observation) -> Watched:
+    """Look at one run: it is measured while it trains at a point, at its pace."""
+    catalogue, current, switch = run.catalogue, run.current, run.open_switch
+    if (
+        catalogue is None
+        or current is None
+        or not run.tokens_per_s
+        or (switch is not None and switch.state not in BETWEEN)
+        or in_flight_s(seen, run, catalogue) > 0.0
+    ):
+        return before if before.stay is None else replace(before, stay=None)
+    return watch(
+        before,
+        point=current.id,
+        at_s=seen.now.timestamp(),
+        tokens=float(run.tokens),
+        step=run.step,
+        least_steps=run.boundary_every,
+        margin=seen.policy.guard_margin,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> Paces:
+    """Read what was remembered."""
+    if not text:
+        return Paces()
+    data = json.loads(text)
+    watched = data["watched"]
+    return Paces(
+        attempt=data["attempt"],
+        host=data["host"],
+        watched=Watched(
+            speeds=tuple(MeasuredSpeed(**each) for each in watched["speeds"]),
+            stay=Stay(**watched["stay"]) if watched["stay"] else None,
+        ),
+    )

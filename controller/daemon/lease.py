@@ -1,0 +1,111 @@
+"""Leadership: one daemon per journal acts, the others stand by and observe.
+
+Invariant: the epoch in the pulse is one that the journal gave to this holder; the journal itself
+refuses acts of any other epoch, so a daemon that does not yet know it lost cannot do harm.
+"""
+
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from wattmesh.controller.journal.leadership import Leadership
+from wattmesh.controller.journal.runs.liveness import Liveness
+from wattmesh.controller.process.life import boot_id
+from wattmesh.controller.pulse import Pulse
+from wattmesh.errors import JournalUnavailable
+
+log = logging.getLogger(__name__)
+
+
+def holder_name(api_socket: Path) -> str:
+    """Name this daemon across restarts.
+
+    The socket's lock file lets one process per path live, so whoever restarts under the same name
+    knows that its predecessor is dead and may go on at once. The boot tells cloned machines apart.
+    """
+    return f"{socket.gethostname()} ({api_socket}, boot {boot_id()[:8] or 'unknown'})"
+
+
+class Lease:
+    """Holds, or waits for, the lease on the journal."""
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        pulse: Pulse,
+        holder: str,
+        ttl_s: float,
+        on_recovery: Callable[[str], None],
+        *,
+        liveness: Liveness,
+    ) -> None:
+        """Take the lease row; nothing is asked before the first turn.
+
+        Args:
+            leadership: the lease row in the journal.
+            pulse: where the epoch, and whether the journal answers, is kept.
+            holder: this daemon's name across restarts.
+            ttl_s: how long the lease outlives its holder.
+            on_recovery: told in a sentence when the journal answers again.
+            liveness: told when this daemon begins to hear the runs, and when another does.
+        """
+        self._leadership = leadership
+        self._pulse = pulse
+        self._holder = holder
+        self._ttl_s = ttl_s
+        self._on_recovery = on_recovery
+        self._liveness = liveness
+
+    def turn(self) -> None:
+        """Renew the lease, or try to get it.
+
+        Raises:
+            JournalUnavailable: nobody can get it meanwhile; the epoch stands.
+        """
+        pulse = self._pulse
+        try:
+            if pulse.epoch is not None and not self._renew(pulse.epoch):
+                log.warning("lost the lease: another daemon leads; standing by")
+                pulse.epoch = None
+                self._liveness.stand_by()
+            if pulse.epoch is None:
+                self._acquire()
+        except JournalUnavailable as error:
+            pulse.journal_failed(str(error))
+            raise
+        ended = pulse.journal_answered()
+        if ended:
+            log.warning("%s", ended)
+            self._on_recovery(ended)
+
+    def release(self) -> None:
+        """Let the next daemon lead at once; a journal that is gone lets the lease run out."""
+        epoch, self._pulse.epoch = self._pulse.epoch, None
+        if epoch is None:
+            return
+        try:
+            self._leadership.release(self._holder, epoch)
+        except JournalUnavailable as error:
+            log.warning("the lease was not released and runs out by itself: %s", error)
+
+    def _renew(self, epoch: int) -> bool:
+        """Prolong the lease."""
+        return self._leadership.renew(self._holder, epoch, self._ttl_s)
+
+    def _acquire(self) -> None:
+        """Try to lead; remember who does."""
+        before = self._leadership.current()
+        epoch = self._leadership.acquire(self._holder, self._ttl_s)
+        if epoch is not None:
+            log.info("leading in epoch %d", epoch)
+            self._liveness.lead(self._pulse.clock.now(), before.expires_at if before else None)
+            self._pulse.leader = self._holder
+            self._pulse.journal = self._leadership.journal
+            self._pulse.epoch = epoch
+            return
+        row = self._leadership.current()
+        leader = row.holder if row else ""
+        if leader != self._pulse.leader:
+            log.info("standing by: %s leads", leader)
+        self._pulse.leader = leader

@@ -1,0 +1,318 @@
+"""What each loop and job does in one turn: the cycle, the sampler, the polls, the housekeeping.
+
+Each duty takes its clocks from the pulse and leaves its newest facts there. Invariant: a duty may
+be killed at any instruction and done again by the next process; what matters is in the journal.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+
+from wattmesh.controller.accounting.closing_runs import close_runs
+from wattmesh.controller.cycle.cap_held import CapNow
+from wattmesh.controller.cycle.cycle import Cycle
+from wattmesh.controller.cycle.fleet import SILENT_HELD, Snapshot, holders
+from wattmesh.controller.cycle.fleet import sample as fleet_sample
+from wattmesh.controller.journal.carbon.forecasts import ISSUES_KEPT
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.process.change_signal import ChangeSignal
+from wattmesh.controller.pulse import Coverage, Pulse, Sampled, Turned
+from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
+from wattmesh.controller.signals.poller import Poller
+from wattmesh.controller.status.status import status
+from wattmesh.errors import JournalUnavailable, RateLimited, SourceRefused, SourceUnavailable
+from wattmesh.telemetry.energy.attribution import Claim, attribute
+from wattmesh.telemetry.energy.ledger import SlotGrid
+from wattmesh.telemetry.energy.node_claims import NodeClaims
+from wattmesh.telemetry.energy.sampler import Sample, Sampler
+
+log = logging.getLogger(__name__)
+
+SCREEN_S = 30.0
+REFUSED_AGAIN_S = 900.0
+"""A provider that refuses will do so until a person mends something; it is asked this often."""
+
+
+class CycleDuty:
+    """One turn of the control cycle, and what follows from it inside the daemon."""
+
+    def __init__(
+        self,
+        cycle: Cycle,
+        journal: Journal,
+        pulse: Pulse,
+        changes: ChangeSignal,
+        on_clock_step: Callable[[], None],
+    ) -> None:
+        """Take the cycle and where its facts go; `on_clock_step` mends what waits on wall time."""
+        self._cycle = cycle
+        self._journal = journal
+        self._pulse = pulse
+        self._bell = changes
+        self._on_clock_step = on_clock_step
+        self._screened: tuple[str, ...] = ()
+
+    def turn(self) -> None:
+        """Run the cycle; note clock steps, outages, claims; wake runs that wait for an order."""
+        pulse = self._pulse
+        self._follow_clock()
+        try:
+            report = self._cycle.run(pulse.clock.now())
+            if report.observation is not None:
+                self._keep_signs()
+                self._take_snapshot(report.cap)
+        finally:
+            # Whatever it did or failed at: what waiting runs know is now one cycle old.
+            self._bell.ring()
+        pulse.turned = Turned(monotonic_s=pulse.clock.monotonic(), report=report)
+        if report.observation is None:
+            return
+        self._keep_screen(tuple(each.run for each in report.observation.runs))
+
+    def _keep_signs(self) -> None:
+        """Write down now and then which runs live; only who hears them knows.
+
+        Raises:
+            JournalUnavailable: they are written later.
+        """
+        if self._pulse.epoch is not None:
+            self._journal.signs.keep(self._pulse.clock.now())
+
+    def _take_snapshot(self, cap: CapNow | None) -> None:
+        """Keep what agents and the sampler ask for between two turns.
+
+        Raises:
+            JournalUnavailable: what was kept stands as it is.
+        """
+        pulse = self._pulse
+        now, epoch = pulse.clock.now(), pulse.epoch
+        pulse.snapshot = Snapshot.of(
+            pulse.clock.monotonic(),
+            self._journal.runs.recent(now, now - SILENT_HELD),
+            pulse.nodes,
+            epoch=epoch,
+            frozen=self._journal.runs.frozen_all(),
+            cap=cap,
+        )
+        pulse.claims = attribute(holders(pulse.snapshot.runs, now, seen=False))
+
+    def _keep_screen(self, runs: tuple[str, ...]) -> None:
+        """Keep a screen that is not old, for the hour in which the journal does not answer."""
+        known, now = self._pulse.newest_status, self._pulse.clock.now()
+        old = known is None or abs((now - known.at).total_seconds()) >= SCREEN_S
+        if old or runs != self._screened:
+            self._pulse.newest_status = status(self._journal, self._pulse)
+            self._screened = runs
+
+    def _follow_clock(self) -> None:
+        """Let everything follow what the wall clock was stepped by; remember it as an event."""
+        runs, trusted = self._journal.runs, self._pulse.trusted
+        leads = self._pulse.epoch is not None  # else another daemon's runs are its own matter
+        for step in trusted.take_steps():
+            log.warning("%s", step.sentence)
+            runs.liveness.shift(step.step_s)
+            if leads:
+                runs.doubtful.follow(step.step_s)
+            self._on_clock_step()
+            remember(self._journal, self._pulse, "clock_step", step.sentence)
+        try:
+            runs.doubtful.settle(trusted=not leads or trusted.held_s() == 0)
+        except JournalUnavailable as error:
+            log.warning("the dates of runs that began under a wrong clock stand: %s", error)
+
+
+def remember(journal: Journal, pulse: Pulse, kind: str, detail: str) -> None:
+    """Write an event row; an event is not worth failing for."""
+    try:
+        journal.events.add(kind, detail, pulse.clock.now())
+    except JournalUnavailable as error:
+        log.warning("the event %r was not written: %s", kind, error)
+
+
+class SampleDuty:
+    """Read all GPUs, and book what they drew every `flush_s`."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        pulse: Pulse,
+        flush_s: float,
+        slots: Callable[[datetime], SlotGrid],
+        node: NodeClaims | None = None,
+    ) -> None:
+        """Take the sampler, and who knows slots and owners.
+
+        Args:
+            sampler: its power source, and where rows go.
+            pulse: what the daemon knows.
+            flush_s: how often rows are booked.
+            slots: gives the slots of the ledger at a moment; a reload may name another signal.
+            node: says whose each GPU is; default: whoever registered it.
+        """
+        self._sampler = sampler
+        self._slots = slots
+        self._pulse = pulse
+        self._flush_s = flush_s
+        self._node = node
+        self._flushed_s = pulse.clock.monotonic()
+        self._cover = _Cover(pulse)
+
+    def turn(self) -> None:
+        """Read once; book when it is time.
+
+        Raises:
+            JournalUnavailable: nothing could be booked; it waits and is booked later.
+        """
+        pulse = self._pulse
+        monotonic_s = pulse.clock.monotonic()
+        now, due = pulse.clock.now(), monotonic_s - self._flushed_s >= self._flush_s
+        if due or pulse.sampled is None:  # it may ask the journal: not at every sample
+            self._sampler.regrid(self._slots(now))
+        sample = self._sampler.step(now, monotonic_s, self._claims())
+        pulse.sampled = Sampled(monotonic_s=monotonic_s, sample=sample)
+        pulse.exporter.observe(sample, self._sampler.totals())
+        self._cover.add(monotonic_s, sample)
+        if due:
+            # Set first: while the journal is gone it is asked once per flush_s, not per sample.
+            self._flushed_s = monotonic_s
+            self._sampler.flush()
+
+    def close(self) -> None:
+        """Book what waits, and let the source go."""
+        try:
+            self._sampler.flush()
+        except JournalUnavailable as error:
+            log.warning("the newest energy is left to the hardware counters: %s", error)
+        self._sampler.close()
+        if self._node is not None:
+            self._node.close()
+
+    def _claims(self) -> Mapping[str, Claim] | None:
+        """Say whose each device is; None while the journal has not been read yet."""
+        pulse, snapshot = self._pulse, self._pulse.snapshot
+        if self._node is None or snapshot is None:
+            return pulse.claims
+        known = holders(snapshot.runs, pulse.clock.now(), seen=True)
+        return self._node.claims(known, pulse.sampled.sample.devices if pulse.sampled else ())
+
+
+class FleetDuty:
+    """Put together what the nodes' agents have read, where this daemon reads nothing itself."""
+
+    def __init__(self, pulse: Pulse) -> None:
+        """Take the pulse."""
+        self._pulse = pulse
+        self._cover = _Cover(pulse)
+
+    def turn(self) -> None:
+        """Take the nodes as the newest cycle saw them."""
+        pulse = self._pulse
+        monotonic_s = pulse.clock.monotonic()
+        newest = fleet_sample(pulse.nodes, pulse.clock.now())
+        pulse.sampled = Sampled(monotonic_s=monotonic_s, sample=newest)
+        self._cover.add(monotonic_s, newest)
+
+    def close(self) -> None:
+        """Have nothing to close."""
+
+
+class _Cover:
+    """Counts device-seconds, and those that nobody observed."""
+
+    def __init__(self, pulse: Pulse) -> None:
+        """Begin with the first sample."""
+        self._pulse = pulse
+        self._stepped_s: float | None = None
+
+    def add(self, monotonic_s: float, newest: Sample) -> None:
+        """Count the time since the sample before."""
+        before, self._stepped_s = self._stepped_s, monotonic_s
+        if before is None:
+            return
+        passed_s, coverage = monotonic_s - before, self._pulse.coverage
+        missing = len(newest.missing)
+        self._pulse.coverage = Coverage(
+            device_s=coverage.device_s + passed_s * (len(newest.readings) + missing),
+            unobserved_s=coverage.unobserved_s + passed_s * missing,
+        )
+
+
+class PollDuty:
+    """Ask one grid signal's provider for what is new, and forecast from what is known."""
+
+    def __init__(
+        self,
+        poller: Poller,
+        forecaster: Forecaster | NoForecaster,
+        pulse: Pulse,
+        wake: Callable[[], None],
+    ) -> None:
+        """Take who asks and who forecasts; `wake` makes the next control cycle due."""
+        self._poller = poller
+        self._forecaster = forecaster
+        self._pulse = pulse
+        self._wake = wake
+        self._not_before_s = 0.0
+
+    def turn(self) -> None:
+        """Poll, store what is new, remember how it went; then forecast, whatever the poll did.
+
+        A provider that refuses, or asks for patience, is left alone until then.
+
+        Raises:
+            SourceUnavailable: the provider did not answer; stored points stand.
+            SourceRefused: a person must mend something; stored points stand.
+            JournalUnavailable: nothing could be stored; the next poll asks again.
+        """
+        now, monotonic_s = self._pulse.clock.now(), self._pulse.clock.monotonic()
+        failure, new = None, 0
+        if monotonic_s >= self._not_before_s:
+            polled = self._poller.poll(now)
+            failure, new = polled.failure, polled.new
+            for sentence in polled.refused[:3]:
+                log.warning("%s: %s", self._poller.provider.signal, sentence)
+            self._not_before_s = monotonic_s + patience_s(failure)
+        new += self._forecaster.turn(now)
+        if new:
+            self._wake()
+        if failure is not None:
+            raise failure
+
+
+def patience_s(failure: SourceUnavailable | SourceRefused | None) -> float:
+    """Give how long a provider is left alone after this."""
+    if isinstance(failure, SourceRefused):
+        return REFUSED_AGAIN_S
+    if isinstance(failure, RateLimited):
+        return failure.retry_after_s or 0.0
+    return 0.0
+
+
+class Housekeeping:
+    """Keep the journal small: roll old slots up, let old detail go."""
+
+    def __init__(self, journal: Journal, pulse: Pulse) -> None:
+        """Take the journal."""
+        self._journal = journal
+        self._pulse = pulse
+
+    def turn(self) -> None:
+        """Roll up and prune what is older than the settings keep; nothing while time is in doubt.
+
+        Only the leader does: another daemon's clock may be wrong, and its settings others.
+        """
+        doubt = self._pulse.trusted.doubt()
+        if doubt or self._pulse.epoch is None:
+            log.info("no slot is rolled up and no row deleted: %s", doubt or "another daemon leads")
+            return
+        days = self._pulse.settings.journal.retention_days
+        before = self._pulse.clock.now() - timedelta(days=days)
+        timezone = self._pulse.settings.site.timezone
+        close_runs(self._journal, before, self._pulse.clock.now())
+        rolled = self._journal.retention.roll_up(before, timezone)
+        pruned = self._journal.retention.prune(before)
+        # After the decisions: an issue goes once no decision is left that rested on it.
+        pruned += self._journal.forecasts.prune(self._pulse.clock.now() - ISSUES_KEPT)
+        if rolled or pruned:
+            sentence = f"Rolled up {rolled} ledger slots and let {pruned} old rows go."
+            remember(self._journal, self._pulse, "retention", sentence)

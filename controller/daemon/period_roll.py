@@ -1,0 +1,138 @@
+"""What happens at the borders of periods: plans are frozen, ended periods told, months closed.
+
+Invariant: everything is done once, however often this is run, and nothing is missed because nobody
+ran at a border. Only the leader writes; every daemon looks, so that each one's status tells alerts.
+While the wall clock is in doubt nothing is frozen, told as ended or closed.
+"""
+
+import logging
+
+from wattmesh.controller import marks
+from wattmesh.controller.accounting.budget_plans import Plans, runs_of
+from wattmesh.controller.accounting.periods import Period, period_before
+from wattmesh.controller.accounting.report.closing import close
+from wattmesh.controller.accounting.report.reported import (
+    accounting_signal,
+    bounds_of,
+    plans_of,
+    reported,
+)
+from wattmesh.controller.accounting.spending import PeriodLine, spending
+from wattmesh.controller.accounting.unclaimed import unclaimed_spent
+from wattmesh.controller.daemon.loop_bodies import remember
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.pulse import Pulse
+from wattmesh.telemetry.readings import flags_of
+
+log = logging.getLogger(__name__)
+
+UG_PER_G = 1e6
+MOST_EVENTS = 10_000
+
+
+class PeriodRoll:
+    """One look at all periods."""
+
+    def __init__(self, journal: Journal, pulse: Pulse) -> None:
+        """Take the journal."""
+        self._journal = journal
+        self._pulse = pulse
+        self._looked = False
+
+    def turn(self) -> None:
+        """Freeze plans that lack, look at the budgets, tell of ended periods, close months.
+
+        Raises:
+            JournalUnavailable: the next turn does what this one could not.
+        """
+        pulse, now = self._pulse, self._pulse.clock.now()
+        settings, leads = pulse.settings, pulse.epoch is not None
+        if pulse.trusted.held_s() > 0:
+            return  # which periods run now is not known: what was last told of budgets stands
+        doubt = pulse.trusted.doubt()
+        if leads and not doubt:
+            self._freeze(plans_of(self._journal, settings, pulse.signals))
+        before = {each.name: each.urgency for each in pulse.budgets}
+        pulse.budgets = spending(
+            self._journal,
+            settings.budget,
+            settings.site.timezone,
+            now,
+            signal=accounting_signal(pulse.signals),
+            bounds=bounds_of(pulse),
+        )
+        if not leads:
+            return
+        for line in pulse.budgets:
+            self._tell(line, before.get(line.name, ""))
+        pulse.sealed_ahead = self._journal.budgets.closed_after(now)
+        if doubt:
+            return
+        for name, budget in settings.budget.items():
+            period = period_before(now, budget.period, settings.site.timezone)
+            self._ended(name, budget.grams, period)
+        for sentence in close(self._journal, reported(settings, pulse.signals), now):
+            log.info("%s", sentence)
+            remember(self._journal, pulse, "closed", sentence)
+
+    def _freeze(self, plans: Plans) -> None:
+        """Keep plans that lack."""
+        # In its first minute a daemon may still be fetching the history that plans rest on.
+        patient, self._looked = not self._looked, True
+        for row in plans.due(self._pulse.clock.now(), patient=patient):
+            self._journal.budgets.add(row)
+            sentence = (
+                f"Budget {row.name}: planned {row.period} with a limit of "
+                f"{row.curve.limit_ug / UG_PER_G:.1f} g; {row.why}."
+            )
+            remember(self._journal, self._pulse, "plan", sentence)
+
+    def _tell(self, line: PeriodLine, before: str) -> None:
+        """Write an event when a budget's alert begins, changes or ends."""
+        if line.urgency == before:
+            return
+        alert = marks.sentence(line.alert, line.flags)
+        sentence = f"{alert}." if line.urgency else f"Budget {line.name} is on course again."
+        log.warning("%s", sentence)
+        remember(self._journal, self._pulse, "budget", sentence)
+
+    def _ended(self, name: str, limit_g: float, period: Period) -> None:
+        """Write the event of one ended period, once."""
+        head = f"{period.name} of budget {name} ended:"
+        known = self._journal.events.list(limit=MOST_EVENTS, since=period.end)
+        if any(each.kind == "period" and each.detail.startswith(head) for each in known):
+            return
+        every = self._journal.runs.all(self._pulse.clock.now())
+        runs = runs_of(every, name, period.start)
+        rows = [
+            row
+            for run in ([None] if runs is None else runs)
+            for row in self._journal.ledger.between(period.start, period.end, run)
+            if row.scenario == "actual"
+        ]
+        signal = accounting_signal(self._pulse.signals)
+        by_signal: dict[str, int] = {}
+        for row in rows:
+            by_signal[row.signal] = by_signal.get(row.signal, 0) + row.carbon_ug
+        spent_g = by_signal.pop(signal, 0) / UG_PER_G
+        beyond = [
+            each
+            for run in runs or ()
+            for each in unclaimed_spent(self._journal, run, period.start, period.end).get(
+                signal, ()
+            )
+        ]
+        upper_ug = sum(row.upper_ug for row in rows if row.signal == signal)
+        upper_g = (upper_ug + sum(each.upper_ug for each in beyond)) / UG_PER_G
+        unpriced_j = sum(row.energy_mj for row in rows if row.quality == "unpriced") / 1000
+        tail = f", {unpriced_j:.0f} J without a price yet" if unpriced_j else ""
+        tail += f", at most {upper_g:.1f} g more unobserved" if upper_g else ""
+        for other, carbon_ug in sorted(by_signal.items()):
+            tail += f", and {carbon_ug / UG_PER_G:.1f} g in {other}" if carbon_ug else ""
+        flags = flags_of(*(word for row in rows for word in row.qualities))
+        sentence = (
+            f"{head} {spent_g:.1f} g of {limit_g:.1f} g ({spent_g / limit_g:.0%}), "
+            f"{self._pulse.settings.site.timezone}{tail}."
+        )
+        sentence = marks.sentence(sentence, flags)
+        remember(self._journal, self._pulse, "period", sentence)

@@ -1,0 +1,48 @@
+"""Where power readings come from, as the settings say: one source, or a chain of several.
+
+Without the journal, so that an agent can use it. Invariant: what is not named is not imported; a
+machine without GPUs never loads NVML's binding.
+"""
+
+import platform
+
+from wattmesh.controller.settings.model import PowerSection, Settings
+from wattmesh.telemetry.readings import PowerSource
+from wattmesh.telemetry.sources.chain import Chain
+from wattmesh.telemetry.sources.rapl import RaplSource
+from wattmesh.telemetry.sources.static_power import StaticPower
+
+
+def power_source(settings: Settings) -> PowerSource | None:
+    """Open the source, best first where there are several; None when power is not read here.
+
+    A driver, server or counter that does not answer yet is no error: readings say so.
+    """
+    power = settings.power
+    sources = _sources(power, settings.agent.node or platform.node())
+    if len(sources) > 1:
+        return Chain(sources)
+    return sources[0] if sources else None
+
+
+def _sources(power: PowerSection, host: str) -> list[PowerSource]:
+    """List what the settings name; agents read for themselves."""
+    sources: list[PowerSource] = []
+    if power.source == "nvml":
+        # Loads NVML's binding, which most controllers need not.
+        from wattmesh.telemetry.sources.nvml_source import NvmlSource  # noqa: PLC0415
+
+        sources.append(NvmlSource(power.library))
+        if power.rapl:
+            sources.append(RaplSource(host=host))
+    if power.source not in {"nvml", "none"}:
+        return sources
+    if power.prometheus is not None:
+        # Loads requests, which only this source needs.
+        from wattmesh.telemetry.sources.prometheus import PrometheusSource  # noqa: PLC0415
+
+        server = power.prometheus
+        sources.append(PrometheusSource(server.url, server.exporter, server.selector))
+    if power.static is not None:
+        sources.append(StaticPower(power.static.gpu_uuids, power.static.gpu_power_w))
+    return sources

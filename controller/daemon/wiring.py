@@ -1,0 +1,451 @@
+"""Build a whole daemon from its settings, start its parts in order, stop them in reverse.
+
+Invariant: every part is made here and nowhere else; what a reload may change is read from the pulse
+each time, so a reload is one assignment.
+"""
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from math import inf
+from pathlib import Path
+
+from wattmesh.controller.accounting.accounts import Accounts
+from wattmesh.controller.accounting.own_budgets import own_budgets
+from wattmesh.controller.api.agents_server import agents_server
+from wattmesh.controller.api.request_context import RequestContext
+from wattmesh.controller.api.server import ApiServer
+from wattmesh.controller.api.transport.sockets import Listening, listen
+from wattmesh.controller.cycle import fleet
+from wattmesh.controller.cycle.clocks import back_s
+from wattmesh.controller.cycle.cycle import Cycle, CycleSettings
+from wattmesh.controller.daemon.lease import Lease, holder_name
+from wattmesh.controller.daemon.loop_bodies import (
+    CycleDuty,
+    FleetDuty,
+    Housekeeping,
+    PollDuty,
+    SampleDuty,
+    remember,
+)
+from wattmesh.controller.daemon.period_roll import PeriodRoll
+from wattmesh.controller.daemon.power import power_source
+from wattmesh.controller.journal.database.failures import Locked
+from wattmesh.controller.journal.database.schema import bring_up_to_date
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs.run_store import RunPlan
+from wattmesh.controller.metrics.metrics import MetricsServer
+from wattmesh.controller.planner.worker import PlanWorker
+from wattmesh.controller.process import kernel_clock
+from wattmesh.controller.process.change_signal import ChangeSignal
+from wattmesh.controller.process.life import boot_id
+from wattmesh.controller.process.loops import Clock, Loop, LoopState
+from wattmesh.controller.process.scheduler import Jobs
+from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.settings.checks import listen_address, uid_of
+from wattmesh.controller.settings.journal_address import journal_url
+from wattmesh.controller.settings.model import Settings
+from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
+from wattmesh.controller.signals.grid import grid
+from wattmesh.controller.signals.poller import Poller
+from wattmesh.controller.signals.slot_prices import Tariff
+from wattmesh.errors import FixInput, JournalUnavailable, WattmeshError
+from wattmesh.policies.ladder import DAY_S
+from wattmesh.reconfig import catalogue_file
+from wattmesh.telemetry.carbon import Provider
+from wattmesh.telemetry.desired import GpuControl
+from wattmesh.telemetry.energy.exporter import DeviceExporter
+from wattmesh.telemetry.energy.ledger import SlotGrid
+from wattmesh.telemetry.energy.node_claims import NodeClaims, compute_pids
+from wattmesh.telemetry.energy.sampler import Sampler
+from wattmesh.telemetry.readings import PowerSource
+
+log = logging.getLogger(__name__)
+
+LOOP_STOP_S = 8.0
+HOLD_S, HOLD_SAMPLES = 5.0, 2.5
+"""A device without a counter is integrated over a gap of this long, or of so many samples."""
+FIXED = (
+    "journal.url",
+    "journal.password_file",
+    "api",
+    "metrics",
+    "power",
+    "loops.lease_s",
+    "site.timezone",
+)
+"""Keys that a running daemon cannot change; a reload says so."""
+
+
+def run_plans(settings: Settings) -> dict[str, RunPlan]:
+    """Read what the settings say of each run; a catalogue that went bad since is left out."""
+    plans: dict[str, RunPlan] = {}
+    for name, section in settings.runs.items():
+        catalogue = None
+        if section.catalogue is not None:
+            try:
+                catalogue = catalogue_file.load(section.catalogue)
+            except WattmeshError as error:
+                log.warning("run %s: %s", name, error)
+        plans[name] = RunPlan(
+            catalogue=catalogue,
+            baseline=section.baseline,
+            deadline=section.deadline,
+            deadline_after_s=section.deadline_after_s,
+            named=True,
+            owner_uid=uid_of(section.owner) if section.owner else None,
+        )
+    return plans
+
+
+class Parts:
+    """Every part of one daemon."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        path: Path,
+        clock: Clock | None = None,
+        power: PowerSource | None = None,
+    ) -> None:
+        """Open what the settings name: the socket first, for it tells whether we may run at all.
+
+        Args:
+            settings: what to build.
+            path: the file they came from.
+            clock: another clock than this machine's (a simulation); then nobody plans, for plans
+                take real time and would come hours late.
+            power: another source than the settings name (a simulation).
+
+        Raises:
+            WattmeshError: something is not as it must be; nothing is left open.
+        """
+        self._power = power
+        self._planner = None if clock else PlanWorker(wake=self._look_again)
+        self.pulse = Pulse(
+            clock=clock or Clock(synchronised=kernel_clock.synchronised),
+            settings=settings,
+            started_s=time.monotonic(),
+            settings_path=str(path),
+            exporter=DeviceExporter(socket.gethostname(), hold_s=_hold_s(settings)),
+        )
+        self._listening = listen(
+            settings.api.socket, settings.api.group or settings.api.operators_group
+        )
+        try:
+            self.journal = _open_journal(settings, self.pulse)
+        except BaseException:
+            self._listening.close()
+            raise
+        self._build(self._listening)
+
+    def _build(self, listening: Listening) -> None:
+        """Make the parts and hand them to each other."""
+        pulse, settings = self.pulse, self.pulse.settings
+        pulse.trusted.await_journal()
+        self._books: tuple[tuple[Tariff | None, SlotGrid, int], Accounts] | None = None
+        self._plans = run_plans(settings)
+        self._grid = grid(settings, pulse.clock.now())
+        pulse.signals = self._grid.signals
+        self.changes = ChangeSignal()
+        lease_s = settings.loops.lease_s
+        holder = holder_name(settings.api.socket)
+        self._lease = Lease(
+            self.journal.leadership,
+            pulse,
+            holder,
+            lease_s,
+            lambda said: remember(self.journal, pulse, "journal_outage", said),
+            liveness=self.journal.runs.liveness,
+        )
+        self.journal.runs.liveness.pace(settings.loops.live_s)
+        if self._planner is not None:
+            pulse.planning = self._planner.planning
+        cycle = Cycle(
+            self.journal,
+            self._cycle_settings,
+            lambda: pulse.epoch,
+            self._planner,
+            pulse.isolation,
+        )
+        duty = CycleDuty(cycle, self.journal, pulse, self.changes, self._follow_wall_clock)
+        self._sampling = self._sampler()
+        clock = pulse.clock
+        self.leases = Loop("leases", lease_s / 3, self._lead, clock)
+        self.cycle = Loop("cycle", settings.loops.cycle_s, duty.turn, clock)
+        self.sampler = Loop("sampler", settings.loops.sample_s, self._sample, clock)
+        self.accounts = Loop("accounts", self._accounts_every_s(), self._price, clock)
+        self.loops = (self.leases, self.sampler, self.cycle, self.accounts)
+        for loop in self.loops:
+            pulse.loops[loop.state.name] = _reader(loop)
+        self.jobs = Jobs()
+        context = RequestContext(
+            journal=self.journal,
+            pulse=pulse,
+            changes=self.changes,
+            plan_for=lambda name: self._plans.get(name, RunPlan()),
+            wake=self.cycle.wake,
+            grid=lambda: self._grid.slots,
+        )
+        self.api = ApiServer(context, listening)
+        self.agents = agents_server(context, settings.api)
+        self.metrics = MetricsServer(
+            listen_address(settings.metrics.listen), self.journal, pulse, self.jobs
+        )
+
+    @property
+    def accounting_source(self) -> Provider:
+        """The source that grams are booked with.
+
+        Raises:
+            FixInput: the settings name none.
+        """
+        if self._grid.accounting is None:
+            raise FixInput("no signal is set; add [carbon.accounting] to the settings")
+        return self._grid.accounting
+
+    def start(self) -> None:
+        """Start everything; when it returns, requests are answered.
+
+        Raises:
+            WattmeshError: a part did not start.
+        """
+        self._housekeeping()
+        if self.pulse.outage is None:
+            self.leases.turn()
+            with suppress(JournalUnavailable):  # read again by every cycle
+                self.pulse.tokens = self.journal.tokens.valid(self.pulse.clock.now())
+        self.api.start()
+        if self.agents is not None:
+            self.agents.start()
+        self.metrics.start()
+        for loop in self.loops:
+            loop.start()
+        self._schedule()
+        self.jobs.start()
+
+    def stop(self) -> None:
+        """Stop everything, newest work first; what cannot end in time is left to the process."""
+        self.jobs.stop()
+        self.changes.close()
+        for loop in (self.cycle, self.accounts, self.sampler, self.leases):
+            if not loop.stop(LOOP_STOP_S):
+                log.warning("the %s loop did not end in %.0f s", loop.state.name, LOOP_STOP_S)
+        if self._planner is not None:
+            self._planner.stop()
+        if self._sampling is not None:
+            self._sampling.close()
+        if self.agents is not None:
+            self.agents.stop()
+        if not self.api.stop():
+            log.warning("the HTTP server did not end in time")
+        self.metrics.stop()
+        self._keep_signs()
+        self._keep_time()
+        self._lease.release()
+        self.journal.close()
+
+    def reload(self, settings: Settings) -> str:
+        """Take new settings; give one sentence on what changed, and what needs a restart."""
+        old = self.pulse.settings
+        fixed = [key for key in FIXED if _value(old, key) != _value(settings, key)]
+        new_grid = grid(settings, self.pulse.clock.now())
+        self._plans = run_plans(settings)
+        self.pulse.settings = settings
+        if settings.carbon != old.carbon:
+            self._grid = new_grid
+            self.pulse.signals = new_grid.signals
+            self._schedule()
+        self.cycle.pace(settings.loops.cycle_s)
+        self.journal.runs.liveness.pace(settings.loops.live_s)
+        self.sampler.pace(settings.loops.sample_s)
+        self.accounts.pace(self._accounts_every_s())
+        tail = f"; {', '.join(fixed)} changed too and need a restart" if fixed else ""
+        sentence = f"Reloaded {self.pulse.settings_path}: mode {settings.mode.value}{tail}."
+        remember(self.journal, self.pulse, "reload", sentence)
+        return sentence
+
+    def _cycle_settings(self) -> CycleSettings:
+        """Give the cycle its settings as they stand now."""
+        settings, trusted = self.pulse.settings, self.pulse.trusted
+        timeout_s = settings.policy.switch_timeout_s
+        controls = self._nodes()
+        return CycleSettings(
+            gpus=self.pulse.gpus,
+            controls=controls,
+            nodes=self.pulse.nodes,
+            mode=settings.mode,
+            policy=settings.policy.limits(),
+            facts=self.pulse.signals.decision,
+            # Ages of open switches are wall time: a year stepped over is no year that passed.
+            switch_timeout_s=inf if trusted.held_s() > 0 else timeout_s,
+            cycle_s=settings.loops.cycle_s,
+            lost_s=inf if trusted.doubt() else settings.journal.lost_days * DAY_S,
+            stepped_s=trusted.stepped_s(),
+            budgets=own_budgets(self.pulse),
+            clock_lag_s=back_s(settings.actuator.step_share, settings.actuator.write_every_s),
+        )
+
+    def _keep_signs(self) -> None:
+        """Write down who lived until now, for the next daemon."""
+        if self.pulse.epoch is None:
+            return
+        try:
+            self.journal.signs.keep(self.pulse.clock.now(), everything=True)
+        except JournalUnavailable as error:
+            log.warning("the newest heartbeats were not written down: %s", error)
+
+    def _keep_time(self) -> None:
+        """Write down what time it is, for the next daemon on this machine."""
+        try:
+            self.pulse.trusted.keep(self.journal.clock_marks, ends=True)
+        except JournalUnavailable as error:
+            log.warning("what time it is was not written down: %s", error)
+
+    def _look_again(self) -> None:
+        """Make the next cycle due: a plan is new."""
+        self.cycle.wake()
+
+    def _nodes(self) -> dict[str, GpuControl]:
+        """Read how the nodes are: which GPUs they read, and what holds their clocks.
+
+        Raises:
+            JournalUnavailable: nobody knows; the cycle holds.
+        """
+        pulse, now = self.pulse, self.pulse.clock.now()
+        if pulse.settings.power.source != "agents":
+            pulse.gpus = fleet.own_gpus_read(pulse.sampled.sample) if pulse.sampled else None
+            return {}
+        pulse.nodes = self.journal.nodes.all()
+        pulse.tokens = self.journal.tokens.valid(now)
+        pulse.gpus = fleet.gpus_read(pulse.nodes, now)
+        return fleet.controls(pulse.nodes, now)
+
+    def _sampler(self) -> SampleDuty | FleetDuty | None:
+        """Make the sampler; None when power is not read."""
+        settings = self.pulse.settings
+        if settings.power.source == "agents":
+            return FleetDuty(self.pulse)
+        source = self._power or power_source(settings)
+        if source is None:
+            return None
+        slots = self._grid.slots
+        hold_s = _hold_s(settings)
+        sampler = Sampler(source, self.journal.ledger, slots, boot_id=boot_id(), hold_s=hold_s)
+        flush_s = min(settings.loops.cycle_s, slots.interval_s)
+        pids = compute_pids(source)
+        node = NodeClaims(pids, socket.gethostname()) if pids else None
+        newest = partial(self.journal.ledger_slots.known, lambda: self._grid.slots)
+        return SampleDuty(sampler, self.pulse, flush_s, newest, node)
+
+    def _sample(self) -> None:
+        """Take one sample, if power is read at all."""
+        if self._sampling is not None:
+            self._sampling.turn()
+
+    def _accounts_every_s(self) -> float:
+        """How often grams are booked: ten times a slot, at most every minute."""
+        tenth_s = self._grid.slots.interval_s / 10
+        return min(60.0, max(self.pulse.settings.loops.cycle_s, tenth_s))
+
+    def _price(self) -> None:
+        """Bring both ledgers of grams up to now; only the leader writes them.
+
+        After a step of the wall clock they wait: what is booked up to a wrong date is reckoned once
+        and not again when that date comes.
+        """
+        facts, trusted = self.pulse.signals.accounting, self.pulse.trusted
+        if trusted.held_s() > 0:
+            return
+        if facts is not None and self.pulse.epoch is not None:
+            site = self.pulse.settings.site
+            books = (self._grid.tariff, self._grid.slots, site.pue_milli())
+            if self._books is None or self._books[0] != books:
+                # Kept between turns: it remembers what is priced already.
+                tariff, slots, pue_milli = books
+                accounts = Accounts(
+                    self.journal, facts.signal, slots, pue_milli, tariff, limits=self._limits_w
+                )
+                self._books = (books, accounts)
+            self._books[1].price(self.pulse.clock.now(), settling=not trusted.doubt())
+
+    def _limits_w(self) -> dict[str, float]:
+        """Give the power limits of the boards that are or were read."""
+        own = self.pulse.sampled.sample.readings if self.pulse.sampled else ()
+        return fleet.limits_w(self.pulse.nodes, own)
+
+    def _lead(self) -> None:
+        """Hold or seek the lease, and write down what time it is.
+
+        Raises:
+            JournalUnavailable: the next turn does it.
+        """
+        self._lease.turn()
+        self.pulse.trusted.keep(self.journal.clock_marks)
+
+    def _follow_wall_clock(self) -> None:
+        """Make jobs due by the wall clock as it reads now: it was stepped."""
+        self._schedule()
+        self._housekeeping()
+
+    def _housekeeping(self) -> None:
+        """Let the journal be tidied once a day, and ended budget periods be closed."""
+        duty = Housekeeping(self.journal, self.pulse)
+        self.jobs.daily("retention", 3, duty.turn)
+        # Hourly and level-triggered: a border that passed while nobody ran is not missed.
+        self.jobs.every("periods", 3600.0, PeriodRoll(self.journal, self.pulse).turn)
+
+    def _schedule(self) -> None:
+        """Poll each signal at its provider's rhythm."""
+        self.jobs.forget("carbon ")
+        self.pulse.breakers = {
+            str(each.signal): partial(getattr, each, "breaker_state", "")
+            for each in self._grid.providers
+        }
+        for source in self._grid.providers:
+            ahead = str(source.signal) in self._grid.ahead
+            poller = Poller(source, self.journal, ahead=ahead)
+            forecaster = (
+                Forecaster(self.journal, source.signal, source.series) if ahead else NoForecaster()
+            )
+            duty = PollDuty(poller, forecaster, self.pulse, self.cycle.wake)
+            self.jobs.every(f"carbon {source.signal}", source.series.cadence_s, duty.turn)
+
+
+def _open_journal(settings: Settings, pulse: Pulse) -> Journal:
+    """Bring the schema up to date where we may, and open it; what others have is waited for.
+
+    So is a server that is away. The daemon is then as it is when that happens a second later: it
+    holds, and says so.
+    """
+    url = journal_url(settings)
+    prepare = partial(bring_up_to_date, url)
+    try:
+        prepare()
+        return Journal.open(url, daemon=True)
+    except JournalUnavailable as error:
+        if url.startswith("sqlite") and not isinstance(error, Locked):
+            raise JournalUnavailable(f"{error}; the daemon was not started") from error
+        pulse.journal_failed(str(error))
+        return Journal.later(url, prepare, str(error))
+
+
+def _hold_s(settings: Settings) -> float:
+    """Give the longest time that a reading speaks for."""
+    return max(HOLD_S, HOLD_SAMPLES * settings.loops.sample_s)
+
+
+def _reader(loop: Loop) -> Callable[[], LoopState]:
+    """Read a loop's state live."""
+    return lambda: loop.state
+
+
+def _value(settings: Settings, key: str) -> object:
+    """Give the value at a dotted key."""
+    value: object = settings
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value

@@ -1,0 +1,315 @@
+"""Forecasts, each kept whole as it was issued, and how well each source has forecast so far.
+
+Invariant: an issue is one row and is never changed, so that no reader can mix two issues; a
+decision keeps the id of the one it rested on, and that row outlives the decision.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, insert, select
+
+from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.tables import CARBON_FORECASTS, CARBON_SKILL, DECISIONS
+from wattmesh.controller.journal.database.values import MICROSECOND, from_us, to_text, to_us, upsert
+from wattmesh.policies.decision import IntensitySlot, Rung, UsualDay
+from wattmesh.telemetry.carbon import CarbonPoint, Signal
+
+ISSUES_KEPT = timedelta(days=4)
+"""Longer than any forecast reaches: until then an issue is compared with what came."""
+
+AHEAD = timedelta(hours=1)
+"""A clock may be ahead of another by so much."""
+
+BLEND, PROFILE = "blend", "profile"
+"""Sources beside the provider: its forecast blended with ours, and ours of its history alone."""
+
+MILLI = 1000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """One issue of a forecast.
+
+    Attributes:
+        id: of its row; 0 before it is stored.
+        rung: ISSUED when the provider's own forecast is in it, PROFILE when made of history alone.
+        source: who made it: the provider's name, or ours.
+        issued_at: when the provider said so, or when ours was made.
+        model: what made it, for people.
+        slots: oldest first, without gaps.
+        parts: of ours, what each source alone said, as JSON text; "" of a provider's.
+    """
+
+    signal: Signal
+    rung: Rung
+    source: str
+    issued_at: datetime
+    fetched_at: datetime
+    slots: tuple[IntensitySlot, ...]
+    model: str = ""
+    parts: str = ""
+    id: int = 0
+
+
+class ForecastStore:
+    """The tables of forecasts and of their skill."""
+
+    def __init__(self, database: Database) -> None:
+        """Keep the database."""
+        self._database = database
+        self._read: dict[int, Forecast] = {}
+
+    def store(self, forecast: Forecast) -> bool:
+        """Append an issue; say whether it tells anything that the newest of its source does not."""
+        if not forecast.slots:
+            return False
+        values = _values(forecast)
+        table = CARBON_FORECASTS.c
+        newest = (
+            select(table.issued_at, table.slots)
+            .where(table.signal == values["signal"], table.source == forecast.source)
+            .order_by(table.id.desc())
+            .limit(1)
+        )
+        with self._database.writing() as connection:
+            held = connection.execute(newest).one_or_none()
+            if held is not None and (held.issued_at, held.slots) == (
+                values["issued_at"],
+                values["slots"],
+            ):
+                return False
+            connection.execute(insert(CARBON_FORECASTS), [values])
+        return True
+
+    def newest(self, signal: Signal, now: datetime | None = None) -> tuple[Forecast, ...]:
+        """Give the newest issue of every source that there is.
+
+        Args:
+            signal: of what.
+            now: the wall clock; what says that it is issued much later was dated by a wrong one,
+                and is never the newest. None: whatever they say.
+        """
+        with self._database.reading() as connection:
+            found = (
+                self._newest_of(connection, signal, source, now)
+                for source in (signal.provider, BLEND, PROFILE)
+            )
+            return tuple(each for each in found if each is not None)
+
+    def get(self, id_: int) -> Forecast | None:
+        """Give one issue; None when it is gone."""
+        query = select(CARBON_FORECASTS).where(CARBON_FORECASTS.c.id == id_)
+        with self._database.reading() as connection:
+            row = connection.execute(query).one_or_none()
+        return _forecast(row) if row else None
+
+    def signals(self, ids: Collection[int]) -> dict[int, str]:
+        """Name the signal of each of these issues that is still known."""
+        table = CARBON_FORECASTS.c
+        with self._database.reading() as connection:
+            rows = connection.execute(select(table.id, table.signal).where(table.id.in_(ids))).all()
+        return {row.id: row.signal for row in rows}
+
+    def made(self, signal: Signal, since: datetime) -> tuple[Forecast, ...]:
+        """List our own issues made since then, oldest first."""
+        table = CARBON_FORECASTS.c
+        query = (
+            select(CARBON_FORECASTS)
+            .where(table.signal == str(signal), table.source.in_((BLEND, PROFILE)))
+            .where(table.fetched_at >= to_us(since))
+            .order_by(table.id)
+        )
+        with self._database.reading() as connection:
+            return tuple(map(_forecast, connection.execute(query)))
+
+    def expected(self, signal: Signal, at: datetime) -> tuple[IntensitySlot, Forecast] | None:
+        """Give what the newest issue that reaches over `at` says of it, and the issue."""
+        table = CARBON_FORECASTS.c
+        moment = to_us(at)
+        query = (
+            select(CARBON_FORECASTS)
+            .where(table.signal == str(signal))
+            .where(table.first_at <= moment, table.last_at > moment)
+            .order_by(table.issued_at.desc(), table.id.desc())
+            .limit(1)
+        )
+        with self._database.reading() as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            return None
+        found = _forecast(row)
+        slot = next((each for each in found.slots if each.start <= at < each.end), None)
+        return (slot, found) if slot else None
+
+    def prune(self, before: datetime) -> int:
+        """Delete old issues that no decision rested on; count them."""
+        table = CARBON_FORECASTS.c
+        used = select(DECISIONS.c.forecast).where(DECISIONS.c.forecast.is_not(None))
+        with self._database.writing() as connection:
+            old = delete(CARBON_FORECASTS).where(table.last_at < to_us(before))
+            return connection.execute(old.where(table.id.not_in(used))).rowcount
+
+    def skill(self, signal: Signal) -> str:
+        """Give the skill of a signal's sources as it was written; "" before the first."""
+        query = select(CARBON_SKILL.c.skill).where(CARBON_SKILL.c.signal == str(signal))
+        with self._database.reading() as connection:
+            found: str | None = connection.execute(query).scalar()
+        return found or ""
+
+    def keep_skill(self, signal: Signal, skill: str, at: datetime) -> None:
+        """Write down the skill of a signal's sources."""
+        with self._database.writing() as connection:
+            upsert(
+                connection,
+                CARBON_SKILL,
+                [{"signal": str(signal), "skill": skill, "at": to_us(at)}],
+            )
+
+    def usual(self, signal: Signal) -> UsualDay | None:
+        """Give the usual day of a signal; None before there is one."""
+        query = select(CARBON_SKILL.c.usual).where(CARBON_SKILL.c.signal == str(signal))
+        with self._database.reading() as connection:
+            found: str | None = connection.execute(query).scalar()
+        if not found:
+            return None
+        told = json.loads(found)
+        return UsualDay(hours=tuple(told["hours"]), low=told["low"], high=told["high"])
+
+    def keep_usual(self, signal: Signal, usual: UsualDay) -> None:
+        """Write down the usual day of a signal."""
+        row = {"signal": str(signal), "usual": to_text(asdict(usual))}
+        with self._database.writing() as connection:
+            upsert(connection, CARBON_SKILL, [row])
+
+    def _newest_of(
+        self, connection: Connection, signal: Signal, source: str, now: datetime | None
+    ) -> Forecast | None:
+        """Read the newest issue of one source; a row that was read before is not read again."""
+        table = CARBON_FORECASTS.c
+        mine = [table.signal == str(signal), table.source == source]
+        if now is not None:
+            mine.append(table.issued_at <= to_us(now + AHEAD))
+        order = (table.issued_at.desc(), table.id.desc())
+        newest = select(table.id).where(*mine).order_by(*order).limit(1)
+        id_ = connection.execute(newest).scalar()
+        known = self._read.get(id_) if id_ is not None else None
+        if id_ is not None and known is None:
+            row = connection.execute(select(CARBON_FORECASTS).where(table.id == id_)).one()
+            known = _forecast(row)
+            others = {
+                key: each
+                for key, each in self._read.items()
+                if (each.signal, each.source) != (signal, source)
+            }
+            self._read = {**others, id_: known}
+        return known
+
+
+def issues(points: Sequence[CarbonPoint]) -> tuple[Forecast, ...]:
+    """Sort the forecast points of one answer into issues: one for each moment of issue.
+
+    Nobody issues later than we hear of it: one that says so would be the newest until that day.
+    """
+    by_issue: dict[tuple[Signal, datetime], list[CarbonPoint]] = {}
+    for point in points:
+        issued_at = min(point.issued_at, point.fetched_at)
+        by_issue.setdefault((point.signal, issued_at), []).append(point)
+    return tuple(
+        Forecast(
+            signal=signal,
+            rung=Rung.ISSUED,
+            source=signal.provider,
+            issued_at=issued_at,
+            fetched_at=max(each.fetched_at for each in found),
+            model=found[0].model,
+            slots=unbroken(
+                [
+                    IntensitySlot(
+                        start=each.start,
+                        end=each.end,
+                        g_per_kwh=each.g_per_kwh,
+                        low_g_per_kwh=each.low_g_per_kwh,
+                        high_g_per_kwh=each.high_g_per_kwh,
+                    )
+                    for each in sorted(found, key=lambda each: each.start)
+                ]
+            ),
+        )
+        for (signal, issued_at), found in sorted(by_issue.items(), key=lambda item: item[0][1])
+    )
+
+
+def unbroken(slots: Sequence[IntensitySlot]) -> tuple[IntensitySlot, ...]:
+    """Cut at the first gap: what lies behind one is no forecast from now on."""
+    kept = list(slots[:1])
+    for slot in slots[1:]:
+        if slot.start != kept[-1].end:
+            break
+        kept.append(slot)
+    return tuple(kept)
+
+
+def _values(forecast: Forecast) -> dict[str, Any]:
+    """Give the row of an issue: each slot is its end after the issue's start, and its values."""
+    first = forecast.slots[0].start
+    return {
+        "signal": str(forecast.signal),
+        "rung": forecast.rung.value,
+        "source": forecast.source,
+        "issued_at": to_us(forecast.issued_at),
+        "fetched_at": to_us(forecast.fetched_at),
+        "model": forecast.model,
+        "parts": forecast.parts,
+        "first_at": to_us(first),
+        "last_at": to_us(forecast.slots[-1].end),
+        "slots": to_text(
+            [
+                [
+                    (each.end - first) // MICROSECOND,
+                    *map(_milli, (each.g_per_kwh, each.low_g_per_kwh, each.high_g_per_kwh)),
+                ]
+                for each in forecast.slots
+            ]
+        ),
+    }
+
+
+def _milli(value: float | None) -> int | None:
+    return None if value is None else round(value * MILLI)
+
+
+def _grams(value: int | None) -> float | None:
+    return None if value is None else value / MILLI
+
+
+def _forecast(row: Row[Any]) -> Forecast:
+    """Read one issue."""
+    start = first = from_us(row.first_at)
+    slots = []
+    for until, value, low, high in json.loads(row.slots):
+        end = first + until * MICROSECOND
+        slots.append(
+            IntensitySlot(
+                start=start,
+                end=end,
+                g_per_kwh=value / MILLI,
+                low_g_per_kwh=_grams(low),
+                high_g_per_kwh=_grams(high),
+            )
+        )
+        start = end
+    return Forecast(
+        signal=Signal.parse(row.signal),
+        rung=Rung(row.rung),
+        source=row.source,
+        issued_at=from_us(row.issued_at),
+        fetched_at=from_us(row.fetched_at),
+        model=row.model,
+        parts=row.parts,
+        slots=tuple(slots),
+        id=row.id,
+    )

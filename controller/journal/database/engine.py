@@ -1,0 +1,322 @@
+"""The database behind the journal: SQLite with its safest settings, or PostgreSQL by URL.
+
+Invariant: a transaction that `writing` left without an error is on disk, in the file that stands
+at the journal's path (SQLite: WAL with synchronous FULL; PostgreSQL: synchronous_commit on,
+whatever the server's default). Every failure of the database surfaces as `JournalUnavailable`, in
+one sentence with the next step, and no server is waited for without an end; what it cannot hold (a
+text too long, a number out of range, a row that may not stand twice) is the caller's fault and no
+outage: `InputInvalid`.
+"""
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import DataError, DisconnectionError, IntegrityError, SQLAlchemyError
+
+from wattmesh.controller.journal.database.failures import unavailable
+from wattmesh.controller.journal.database.sqlite_url import sqlite_path
+from wattmesh.errors import FixInput, InputInvalid, JournalUnavailable
+from wattmesh.reconfig.ranges import clean
+
+BUSY_TIMEOUT_S = 5.0
+"""How long a statement waits for a lock that somebody else holds."""
+
+WAL_RETRY_S = 0.02
+CONNECT_TIMEOUT_S = 5
+STATEMENT_TIMEOUT_S = 30
+"""No statement of ours takes a second; one that does not end has met a server that hangs."""
+ANSWER_LIMIT_S = STATEMENT_TIMEOUT_S + 5.0
+"""By then the server itself has ended what took too long: one that says nothing hangs."""
+
+
+class Database:
+    """One journal database: short transactions, clear errors."""
+
+    def __init__(self, url: str) -> None:
+        """Prepare the engine; nothing is opened before the first transaction.
+
+        Raises:
+            InputInvalid: the URL is neither SQLite nor PostgreSQL, or the file is on a network.
+        """
+        sqlite_path(url)
+        self.url = make_url(url)
+        self.name = self.url.render_as_string(hide_password=True)
+        self._check: Callable[[Connection], None] | None = None
+        self._away = ""
+        self._trying = threading.Lock()
+        self._trying_since_s: float | None = None
+        self._unanswered_s: Callable[[], float] = lambda: 0.0
+        self.engine = _engine(url)
+        if not self.is_sqlite:
+            self._unanswered_s = _end_waits(self.engine)
+        event.listen(self.engine, "handle_error", _callers_fault)
+        options: dict[str, Any] = {"reading": True}
+        if not self.is_sqlite:
+            # Sums over several tables must not see a roll-up between two of them.
+            options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        self._reader = self.engine.execution_options(**options)
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether the database is a file of ours."""
+        return self.engine.dialect.name == "sqlite"
+
+    def admit_by(self, check: Callable[[Connection], None], away: str) -> None:
+        """Let nobody in before `check`, made once when the database answers, has found it right.
+
+        Args:
+            check: raises FixInput where the database is not as it must be.
+            away: why it does not answer yet; told to whoever asks while another one tries.
+        """
+        self._check, self._away = check, away
+
+    def unanswered_s(self) -> float:
+        """Give how long the oldest question to the server, or who waits to be let in, has waited.
+
+        Of a file that is open: 0.
+        """
+        since_s = self._trying_since_s
+        trying_s = 0.0 if since_s is None else time.monotonic() - since_s
+        return max(trying_s, self._unanswered_s())
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Give a connection for reading one consistent state.
+
+        Raises:
+            JournalUnavailable: the database does not answer.
+        """
+        with self._guarded(), self._reader.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Give a connection whose work is committed at the end, or undone by an error.
+
+        Raises:
+            JournalUnavailable: the database does not answer or is full; nothing was written.
+        """
+        with self._guarded(), self.engine.begin() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.engine.dispose()
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Turn the driver's errors into ours."""
+        try:
+            self._still_there()
+            self._admit()
+            yield
+        except SQLAlchemyError as error:
+            raise self._unavailable(error) from error
+
+    def _admit(self) -> None:
+        """Make the check that waits for a database that answers; one caller tries at a time.
+
+        Raises:
+            JournalUnavailable: it does not answer, is not as it must be, or somebody tries now.
+        """
+        check = self._check
+        if check is None:
+            return
+        if not self._trying.acquire(blocking=False):
+            raise JournalUnavailable(self._away)
+        try:
+            self._trying_since_s = time.monotonic()
+            with self._reader.connect() as connection:
+                check(connection)
+            self._check = None
+        except SQLAlchemyError as error:
+            self._away = str(made := self._unavailable(error))
+            raise made from error
+        except (FixInput, JournalUnavailable) as error:
+            self._away = str(error)
+            raise JournalUnavailable(self._away) from error
+        finally:
+            self._trying_since_s = None
+            self._trying.release()
+
+    def _unavailable(self, error: SQLAlchemyError) -> JournalUnavailable:
+        return unavailable(error, f"the journal {self.name}", BUSY_TIMEOUT_S)
+
+    def _still_there(self) -> None:
+        """Refuse to create an empty database in the place of one that was taken away."""
+        path = self.url.database
+        if not self.is_sqlite or not path or path == ":memory:":
+            return
+        if not Path(path).exists():
+            self.engine.dispose()
+            raise JournalUnavailable(
+                f"the journal {path} is gone; put the file (and its -wal) back, or restart "
+                "wattmesh to begin a new one"
+            )
+
+
+_POOL: dict[str, Any] = {"pool_size": 4, "max_overflow": 8, "pool_timeout": BUSY_TIMEOUT_S}
+
+
+def _engine(url: str) -> Engine:
+    """Make the engine for a URL."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        _refuse_network(Path(parsed.database or "."))
+        engine = create_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_S}, **_POOL)
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "checkout", _check_file)
+        event.listen(engine, "begin", _begin_immediate)
+        return engine
+    if parsed.get_backend_name() == "postgresql":
+        return create_engine(
+            parsed, pool_pre_ping=True, connect_args=_postgresql_arguments(), **_POOL
+        )
+    raise InputInvalid(
+        f"journal.url: {parsed.get_backend_name()!r} is not supported; use sqlite:////path or "
+        "postgresql+psycopg://user@host/name"
+    )
+
+
+def _end_waits(engine: Engine) -> Callable[[], float]:
+    """Let no connection wait for ever; give who tells how long the oldest question has waited."""
+    # Only here: where the journal is a file, PostgreSQL's driver is not loaded.
+    from wattmesh.controller.journal.database.patience import PatientConnection, Unanswered  # noqa: PLC0415
+
+    unanswered = Unanswered()
+
+    def connect(_dialect: object, _record: object, words: Any, named: Any) -> PatientConnection:
+        return PatientConnection.opened(unanswered, ANSWER_LIMIT_S, *words, **named)
+
+    event.listen(engine, "do_connect", connect)
+    return unanswered.longest_s
+
+
+def _postgresql_arguments() -> dict[str, Any]:
+    """Give what a connection is opened with: nothing waits for ever, and a commit is on disk."""
+    settings = {
+        "lock_timeout": f"{BUSY_TIMEOUT_S:.0f}s",
+        "statement_timeout": f"{STATEMENT_TIMEOUT_S}s",
+        "idle_in_transaction_session_timeout": f"{STATEMENT_TIMEOUT_S}s",
+        "synchronous_commit": "on",
+    }
+    return {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "tcp_user_timeout": STATEMENT_TIMEOUT_S * 1000,
+        "application_name": "wattmesh",
+        "options": " ".join(f"-c {name}={value}" for name, value in settings.items()),
+    }
+
+
+def _callers_fault(context: ExceptionContext) -> None:
+    """Tell what the database cannot hold from what it cannot do.
+
+    Raises:
+        InputInvalid: it answers, and does not take the value; nothing was written.
+    """
+    cause = context.original_exception
+    if isinstance(context.sqlalchemy_exception, DataError | IntegrityError) or isinstance(
+        cause, OverflowError | UnicodeError
+    ):
+        said = clean(str(cause).strip().partition("\n")[0])
+        raise InputInvalid(
+            f"the journal cannot hold what was sent ({said}); send values within the ranges that "
+            "/v1/openapi.json lists"
+        ) from cause
+
+
+def _prepare_sqlite(connection: Any, record: Any) -> None:
+    """Set the pragmas; take transactions into our own hands; remember which file this is."""
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    record.info["path"] = cursor.execute("PRAGMA database_list").fetchone()[2]
+    record.info["file"] = _identity(record.info["path"])
+    _write_ahead(cursor)
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _write_ahead(cursor: sqlite3.Cursor) -> None:
+    """Turn WAL on; the one statement that meets a lock without waiting, so we wait for it.
+
+    SQLite reads the mode before it locks the file to change it, and calls no busy handler for a
+    lock wanted within a transaction (sqlite.org/c3ref/busy_handler.html).
+    """
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(WAL_RETRY_S)
+        else:
+            return
+
+
+def _check_file(_connection: object, record: Any, _proxy: object) -> None:
+    """Let go of a connection whose file was replaced: its commits would go to the old one.
+
+    Raises:
+        DisconnectionError: the pool opens a new connection instead.
+    """
+    if record.info["file"] != _identity(record.info["path"]):
+        raise DisconnectionError("another file stands at the journal's path")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Give (device, inode) of the file at `path`; None when there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _begin_immediate(connection: Connection) -> None:
+    """A writer takes the lock at once: one that reads first might not get it later."""
+    reading = connection.get_execution_options().get("reading", False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "lustre", "gpfs", "ceph", "glusterfs", "fuse.", "9p")
+"""Where SQLite's locks and WAL cannot be relied on (sqlite.org/wal.html, "network filesystem")."""
+
+
+def _refuse_network(path: Path) -> None:
+    """Refuse a journal file on a file system that other machines share.
+
+    Raises:
+        InputInvalid: it is on one; the message names the two ways out.
+    """
+    kind = file_system(path.absolute().parent)
+    if kind.startswith(NETWORK_FILE_SYSTEMS):
+        raise InputInvalid(
+            f"journal.url: {path} lies on a {kind} file system, where SQLite is not safe; use a "
+            "local disk, or PostgreSQL"
+        )
+
+
+def file_system(folder: Path) -> str:
+    """Name the file system that holds `folder` (Linux); "" when it cannot be told."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        mount = left.split()[4].replace("\\040", " ")
+        inside = folder == Path(mount) or Path(mount) in folder.parents
+        if inside and len(mount) >= len(best):
+            best, kind = mount, right.split()[0]
+    return kind

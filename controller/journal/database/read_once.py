@@ -1,0 +1,130 @@
+"""A device's time is booked by one reader: what a node delivers of time that another booked is cut.
+
+A node that was renamed while its old agent still runs, an agent beside a daemon that reads itself:
+two read one board, and the journal takes one of them (node_devices.py). The other keeps what it
+read, and delivers it once the device is its own. Invariant: of no moment of a device are joules
+added that another reader has booked already, or has booked as unobserved.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from sqlalchemy import Connection, select, union_all
+
+from wattmesh.controller.journal.database.tables import COUNTERS, COVERAGE, NODE_COUNTERS
+from wattmesh.controller.journal.database.values import from_us, to_us
+from wattmesh.telemetry.energy.delivery import Batch
+from wattmesh.telemetry.energy.ledger import EnergyRow, Span, share
+from wattmesh.telemetry.energy.unobserved import MILLISECOND, without
+
+Spans = Mapping[str, Sequence[tuple[int, int]]]
+"""By device, in microseconds since 1970, half-open."""
+
+
+def once(
+    connection: Connection, node: str, batch: Batch, rows: Sequence[EnergyRow]
+) -> list[EnergyRow]:
+    """Give a node's changes without what others have booked of the same time.
+
+    Args:
+        connection: of the transaction that adds them.
+        node: whose they are.
+        batch: that they came with.
+        rows: its changes, laid over our slots.
+    """
+    covered = _covered(connection, {row.gpu_uuid for row in rows})
+    since_us = {each.gpu_uuid: each.since_us for each in batch.baselines}
+    doubtful = {
+        row.gpu_uuid
+        for row in rows
+        for begin_us, until_us in covered.get(row.gpu_uuid, ())
+        if begin_us != since_us.get(row.gpu_uuid)
+        and begin_us < to_us(row.slot_end)
+        and until_us > to_us(row.slot_start)
+    }
+    if not doubtful:
+        return list(rows)
+    theirs = _theirs(connection, node, doubtful, covered)
+    delivered = _delivered(connection, node, doubtful)
+    found = list[EnergyRow]()
+    for row in rows:
+        gpu = row.gpu_uuid
+        if gpu in theirs:
+            begun = from_us(max(since_us.get(gpu, 0), delivered.get(gpu, 0)))
+            found += _outside(row, _window(row, begun, batch.at), theirs[gpu])
+        else:
+            found.append(row)
+    return found
+
+
+def _covered(connection: Connection, devices: Iterable[str]) -> Spans:
+    """Give the time of devices that anybody booked."""
+    found = defaultdict[str, list[tuple[int, int]]](list)
+    query = select(COVERAGE).where(COVERAGE.c.gpu_uuid.in_(sorted(devices)))
+    for row in connection.execute(query.order_by(COVERAGE.c.from_at)):
+        found[row.gpu_uuid].append((row.from_at, row.until_at))
+    return found
+
+
+def _theirs(
+    connection: Connection, node: str, devices: Iterable[str], covered: Spans
+) -> Mapping[str, Sequence[Span]]:
+    """Give the time of devices that other nodes, or our own sampler, booked.
+
+    By their newest counters, which stay when a node is retired; of one that does not say since
+    when, as long as there is coverage.
+    """
+    names, own, nodes = sorted(devices), COUNTERS.c, NODE_COUNTERS.c
+    query = union_all(
+        select(own.gpu_uuid, own.since_us, own.at).where(own.gpu_uuid.in_(names)),
+        select(nodes.gpu_uuid, nodes.since_us, nodes.at).where(
+            nodes.gpu_uuid.in_(names), nodes.node != node
+        ),
+    )
+    found = defaultdict[str, list[Span]](list)
+    for row in connection.execute(query):
+        since_us = row.since_us or covered[row.gpu_uuid][0][0]
+        if since_us < row.at:
+            found[row.gpu_uuid].append((from_us(since_us), from_us(row.at)))
+    return found
+
+
+def _delivered(connection: Connection, node: str, devices: Iterable[str]) -> Mapping[str, int]:
+    """Give up to when a node has delivered devices."""
+    table = NODE_COUNTERS.c
+    query = select(table.gpu_uuid, table.at).where(
+        table.node == node, table.gpu_uuid.in_(sorted(devices))
+    )
+    return {row.gpu_uuid: row.at for row in connection.execute(query)}
+
+
+def _window(row: EnergyRow, begun: datetime, until: datetime) -> Span:
+    """Give the time that a change is of: of its slot, what was not delivered before.
+
+    What was refused before comes late: then it is of any part of its slot.
+    """
+    window = (max(row.slot_start, begun), min(row.slot_end, until))
+    return window if window[0] < window[1] else (row.slot_start, row.slot_end)
+
+
+def _outside(row: EnergyRow, window: Span, theirs: Sequence[Span]) -> Sequence[EnergyRow]:
+    """Give the share of a change that lies in nobody else's time; none where there is none.
+
+    Where that is a part of it, the rest stays as the most that it may be.
+    """
+    mine_ms = sum((end - start) // MILLISECOND for start, end in without(window, theirs))
+    weights = ((window[1] - window[0]) // MILLISECOND - mine_ms, mine_ms)
+    if not weights[0]:
+        return (row,)
+    if not mine_ms:
+        return ()
+    theirs_mj, energy_mj = share(row.energy_mj or 0, weights)
+    cut = replace(
+        row,
+        energy_mj=None if row.energy_mj is None else energy_mj,
+        unobserved_ms=share(row.unobserved_ms, weights)[1],
+        upper_mj=row.upper_mj + theirs_mj,
+    )
+    return (cut,)

@@ -1,0 +1,370 @@
+"""The ledger slot by slot, summed over devices: what budgets and reports go through in time order.
+
+Invariant: it only reads; what it gives of a stretch of time adds up to what `LedgerStore.between`
+gives of it, days that were rolled up included where a method says so.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, case, func, select
+
+from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.tables import EMISSIONS, ENERGY
+from wattmesh.controller.journal.database.values import from_us, to_us, with_moments
+from wattmesh.controller.journal.energy.scenario_slots import (
+    OTHER_COMPONENTS,
+    ScenarioSlot,
+    scenario_slots,
+)
+from wattmesh.controller.journal.energy.spent import ACTUAL, SpentSlots
+from wattmesh.policies.accounting.budget import Spent
+from wattmesh.telemetry.energy.ledger import Span, together
+from wattmesh.telemetry.energy.unobserved import UNOBSERVED
+from wattmesh.telemetry.readings import Component, Quality, component_of, merged_quality
+
+_TIMES = ("slot_start", "slot_end")
+DAY_US = 86_400_000_000
+"""No slot is longer: where an index is searched from."""
+
+NOBODYS = ("idle", "unattributed")
+"""Lines of joules that no run is charged for."""
+
+_SUMMED = (
+    "slot_start",
+    "slot_end",
+    "run",
+    "line",
+    "pue_milli",
+    "signal",
+    "stand_in",
+    "model",
+    "quality",
+    "energy_quality",
+)
+"""What rows of one `SlotSum` have in common."""
+
+ROWS_AT_ONCE = 2000
+"""A month of many runs is streamed, so that the daemon stays small."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotSum:
+    """One slot of one run and line, all devices together; rows priced otherwise apart.
+
+    Attributes:
+        energy_mj: of rows that the accounts have seen. `unpriced_mj`: of these, without grams.
+        pue_milli, signal, stand_in, model: as its rows were priced.
+        quality: of the intensity. `energy_quality`: of the joules.
+    """
+
+    slot_start: datetime
+    slot_end: datetime
+    run: str
+    line: str
+    pue_milli: int
+    signal: str
+    stand_in: str
+    model: str
+    quality: str
+    energy_quality: str
+    energy_mj: int
+    carbon_ug: int
+    unpriced_mj: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPower:
+    """What all devices of one run drew in one slot.
+
+    Attributes:
+        upper_mj: the most they drew beyond that, unmeasured, or read and not booked to the run.
+        gpus: how many GPUs that is of, unread ones included. `quality`: of the joules.
+    """
+
+    energy_mj: int
+    upper_mj: int
+    gpus: int
+    quality: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NobodysSlot:
+    """What one GPU drew in one slot while nobody could be charged for it.
+
+    Attributes:
+        line: idle | unattributed.
+        signal: what its grams are accounted in. `carbon_ug`: None without a price; of `pue_milli`.
+        quality: of the intensity. `energy_quality`: of the joules.
+    """
+
+    gpu_uuid: str
+    slot_start: datetime
+    slot_end: datetime
+    line: str
+    signal: str
+    energy_mj: int
+    carbon_ug: int | None
+    pue_milli: int
+    quality: str
+    energy_quality: str
+
+
+class BySlot:
+    """Sums of slots."""
+
+    def __init__(self, database: Database) -> None:
+        """Keep the database."""
+        self._database = database
+        self._spent = SpentSlots(database)
+
+    def sums(self, start: datetime, end: datetime) -> Iterator[SlotSum]:
+        """Give the actual scenario slot by slot for slots that begin in [start, end).
+
+        What was rolled up is not in it: its slots are gone.
+        """
+        table = EMISSIONS.c
+        key = (*(table[name] for name in _SUMMED),)
+        query = (
+            select(*key, *_amounts())
+            .where(_actual(start, end))
+            .group_by(*key)
+            .order_by(table.slot_start, table.run, table.line)
+        )
+        with self._database.reading() as connection:
+            found = connection.execution_options(yield_per=ROWS_AT_ONCE).execute(query)
+            for row in found:
+                yield SlotSum(
+                    slot_start=from_us(row.slot_start),
+                    slot_end=from_us(row.slot_end),
+                    run=row.run,
+                    line=row.line,
+                    pue_milli=row.pue_milli,
+                    signal=row.signal,
+                    stand_in=row.stand_in,
+                    model=row.model,
+                    quality=row.quality,
+                    energy_quality=row.energy_quality,
+                    energy_mj=int(row.energy_mj),
+                    carbon_ug=int(row.carbon_ug),
+                    unpriced_mj=int(row.unpriced_mj),
+                )
+
+    def spent(
+        self, start: datetime, end: datetime, run: str | None = None
+    ) -> dict[str, tuple[Spent, ...]]:
+        """Give what was spent in [start, end), of one run or of all, by signal, in time order.
+
+        A rolled up day is one stretch. A slot that is not over ends at `end`.
+        """
+        return self._spent.read(start, end, run)
+
+    def nobodys(
+        self, gpus: Sequence[str], start: datetime, end: datetime
+    ) -> tuple[NobodysSlot, ...]:
+        """Give what was read of these GPUs and booked to nobody, in slots that [start, end) meets.
+
+        What GPUs drew that were given back is not among it: that is the cluster's.
+        """
+        table = EMISSIONS.c
+        query = (
+            select(*(table[each.name] for each in fields(NobodysSlot)))
+            .where(table.scenario == ACTUAL, table.run == "", table.line.in_(NOBODYS))
+            .where(table.slot_start.between(to_us(start) - DAY_US, to_us(end) - 1))
+            .where(table.slot_end > to_us(start))
+            .where(table.energy_mj > 0)
+        )
+        found: list[NobodysSlot] = []
+        with self._database.reading() as connection:
+            for first in range(0, len(gpus), 500):
+                some = query.where(table.gpu_uuid.in_(gpus[first : first + 500]))
+                rows = connection.execute(some)
+                found += [NobodysSlot(**with_moments(row, *_TIMES)) for row in rows]
+        return tuple(found)
+
+    def devices_read(
+        self, run: str, start: datetime | None = None, end: datetime | None = None
+    ) -> frozenset[str]:
+        """Name the devices whose joules were booked to a run, in slots that [start, end) meets."""
+        table = ENERGY.c
+        every = select(func.min(table.gpu_uuid).label("device")).cte(recursive=True)
+        following = select(func.min(table.gpu_uuid)).where(table.gpu_uuid > every.c.device)
+        every = every.union_all(
+            select(following.correlate(every).scalar_subquery()).where(every.c.device.is_not(None))
+        )
+        # One look into the primary key for each device; the rows of a run are many more.
+        booked = select(table.run).where(
+            table.gpu_uuid == every.c.device,
+            table.run == run,
+            table.line == "run",
+            table.energy_mj.is_not(None),
+        )
+        if start is not None:
+            booked = booked.where(table.slot_end > to_us(start))
+        if end is not None:
+            booked = booked.where(table.slot_start < to_us(end))
+        query = select(every.c.device).where(booked.correlate(every).exists())
+        with self._database.reading() as connection:
+            return frozenset(row.device for row in connection.execute(query))
+
+    def unobserved_s(self, start: datetime, end: datetime, run: str | None = None) -> float:
+        """Sum the time that nobody measured in single slots that begin in [start, end)."""
+        table = ENERGY.c
+        query = (
+            select(func.sum(table.unobserved_ms))
+            .where(table.unobserved_ms > 0)  # by the index of such rows: few are
+            .where(table.slot_start.between(to_us(start), to_us(end) - 1))
+        )
+        if run is not None:
+            query = query.where(table.run == run)
+        with self._database.reading() as connection:
+            return int(connection.execute(query).scalar() or 0) / 1000
+
+    def powers(self, run: str, start: datetime, end: datetime) -> dict[Span, SlotPower]:
+        """Give what a run drew in slots that begin in [start, end) and that no other overlaps."""
+        table = ENERGY.c
+        amounts = (table.gpu_uuid, table.energy_mj, table.upper_mj, table.quality)
+        query = (
+            select(*(table[name] for name in _TIMES), *amounts)
+            .where(table.run == run, table.slot_start.between(to_us(start), to_us(end) - 1))
+            .order_by(table.slot_start, table.slot_end)
+        )
+        found: dict[Span, SlotPower] = {}
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
+            shared = {
+                (int(row.slot_start), row.gpu_uuid): int(row.energy_mj)
+                for row in connection.execute(_not_of(run, start, end))
+            }
+        for (start_us, end_us), group in groupby(rows, key=lambda row: (*map(int, row[:2]),)):
+            parts = list(group)
+            gpus = {row.gpu_uuid for row in parts if component_of(row.gpu_uuid) is Component.GPU}
+            found[from_us(start_us), from_us(end_us)] = SlotPower(
+                energy_mj=sum(row.energy_mj or 0 for row in parts),
+                upper_mj=sum(row.upper_mj for row in parts)
+                + sum(shared.get((start_us, gpu), 0) for gpu in gpus),
+                gpus=len(gpus),
+                quality=merged_quality(row.quality for row in parts if row.energy_mj is not None),
+            )
+        apart = (part for part in together(found, lambda span: span) if len(part) == 1)
+        return {span: found[span] for (span,) in apart}
+
+    def scenarios(self, run: str) -> tuple[ScenarioSlot, ...]:
+        """Give a run's slots in every scenario, in time order."""
+        with self._database.reading() as connection:
+            return scenario_slots(connection, run)
+
+    def changed(self, slot_starts_us: Iterable[int]) -> None:
+        """Hear that rows of these slots were written by this process."""
+        self._spent.changed(slot_starts_us)
+
+    def watts(self, start: datetime, end: datetime) -> tuple[tuple[datetime, float], ...]:
+        """Give the mean watts of all devices together, slot by slot."""
+        table = ENERGY.c
+        query = (
+            select(table.slot_start, table.slot_end, func.sum(table.energy_mj).label("energy_mj"))
+            .where(table.slot_start.between(to_us(start), to_us(end) - 1))
+            .where(table.energy_mj.is_not(None))
+            .group_by(table.slot_start, table.slot_end)
+        )
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
+        return tuple(
+            (from_us(row.slot_start), int(row.energy_mj) * 1e3 / (row.slot_end - row.slot_start))
+            for row in rows
+        )
+
+    def gpu_s(self, start: datetime, end: datetime) -> dict[str, float]:
+        """Give GPU seconds per run in slots that begin in [start, end), up to `end`.
+
+        A slot that a GPU spent for several runs or lines is split evenly: no seconds are kept.
+        """
+        table = ENERGY.c
+        gpus = and_(*(table.gpu_uuid.not_like(each) for each in OTHER_COMPONENTS))
+        until = case((table.slot_end > to_us(end), to_us(end)), else_=table.slot_end)
+        rows = (
+            select(
+                table.run,
+                table.line,
+                (until - table.slot_start).label("length_us"),
+                func.count().over(partition_by=(table.gpu_uuid, table.slot_start)).label("shared"),
+            )
+            .where(table.slot_start.between(to_us(start), to_us(end) - 1), gpus)
+            .subquery()
+        )
+        query = (
+            select(rows.c.run, rows.c.shared, func.sum(rows.c.length_us).label("length_us"))
+            .where(rows.c.line.in_(("run", UNOBSERVED)), rows.c.run != "")
+            .group_by(rows.c.run, rows.c.shared)
+        )
+        found: dict[str, float] = {}
+        with self._database.reading() as connection:
+            for row in connection.execute(query):
+                found[row.run] = found.get(row.run, 0.0) + int(row.length_us) / row.shared / 1e6
+        return found
+
+    def provisional(self, start: datetime, end: datetime) -> int:
+        """Count rows of slots that begin in [start, end) whose grams are not final."""
+        query = (
+            select(func.count())
+            .select_from(EMISSIONS)
+            .where(EMISSIONS.c.slot_start.between(to_us(start), to_us(end) - 1))
+            .where(EMISSIONS.c.quality == str(Quality.PROVISIONAL))
+        )
+        with self._database.reading() as connection:
+            return int(connection.execute(query).scalar() or 0)
+
+    def newest_measured(self, settled: str) -> datetime | None:
+        """Give the end of the newest slot whose joules were read and whose grams were told.
+
+        Args:
+            settled: how the models of prices begin that were estimated for good, for want of any.
+        """
+        table = EMISSIONS.c
+        told = (Quality.MEASURED, Quality.ESTIMATED, Quality.STATIC)
+        query = (
+            select(table.slot_end)
+            .where(table.scenario == ACTUAL, table.energy_mj.is_not(None))
+            .where(table.quality.in_([str(each) for each in told]))
+            .where(table.model.not_like(f"{settled}%"))
+            .order_by(table.slot_start.desc())
+            .limit(1)
+        )
+        with self._database.reading() as connection:
+            return from_us(connection.execute(query).scalar())
+
+
+def _not_of(run: str, start: datetime, end: datetime) -> Select[Any]:
+    """Select what was read in a slot of devices that the run has a row of, and is not the run's."""
+    table, mine = ENERGY.c, ENERGY.alias()
+    same = and_(mine.c.gpu_uuid == table.gpu_uuid, mine.c.slot_start == table.slot_start)
+    own = select(mine.c.run).where(same, mine.c.run == run).correlate(ENERGY).exists()
+    read = func.sum(table.energy_mj + table.upper_mj).label("energy_mj")
+    return (
+        select(table.slot_start, table.gpu_uuid, read)
+        .where(table.slot_start.between(to_us(start), to_us(end) - 1), table.run != run)
+        .where(table.energy_mj > 0, own)
+        .group_by(table.slot_start, table.gpu_uuid)
+    )
+
+
+def _actual(start: datetime, end: datetime) -> ColumnElement[bool]:
+    """Name the rows of the actual scenario whose slot begins in [start, end)."""
+    return and_(
+        EMISSIONS.c.scenario == ACTUAL,
+        EMISSIONS.c.slot_start.between(to_us(start), to_us(end) - 1),
+    )
+
+
+def _amounts() -> tuple[Any, ...]:
+    """Sum joules, grams, and joules without grams."""
+    table = EMISSIONS.c
+    unpriced = case((table.carbon_ug.is_(None), table.energy_mj), else_=0)
+    return (
+        func.coalesce(func.sum(table.energy_mj), 0).label("energy_mj"),
+        func.coalesce(func.sum(table.carbon_ug), 0).label("carbon_ug"),
+        func.coalesce(func.sum(unpriced), 0).label("unpriced_mj"),
+    )

@@ -1,0 +1,242 @@
+"""Which time of each GPU its sampler has booked, and which launches held which GPUs.
+
+Invariant: coverage grows in the transaction that takes the counters in, so it never tells of time
+whose joules are not here; rows of unread time are written by the controller alone.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select
+
+from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.tables import (
+    CLOSED_RUNS,
+    COVERAGE,
+    EMISSIONS,
+    ENERGY,
+    INCARNATIONS,
+    RUNS,
+)
+from wattmesh.controller.journal.database.values import (
+    columns,
+    from_us,
+    to_us,
+    upsert,
+    with_moments,
+)
+from wattmesh.controller.journal.energy.scenario_slots import OTHER_COMPONENTS
+from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow, Span
+from wattmesh.telemetry.energy.unobserved import PATIENCE, UNOBSERVED, Holding
+from wattmesh.telemetry.readings import SPREAD
+
+RUN = "run"
+"""The ledger line of a run's own joules."""
+
+Key = tuple[str, str, datetime]
+"""GPU, run, slot start."""
+
+AHEAD_US = PATIENCE // timedelta(microseconds=1)
+"""Deliveries lag no further behind each other than this."""
+
+
+class CoverageStore:
+    """What was read and what was held."""
+
+    def __init__(self, database: Database, changed: Callable[[Iterable[int]], None]) -> None:
+        """Keep the database; `changed` hears of every slot that is written."""
+        self._database = database
+        self._changed = changed
+
+    def covered(self) -> dict[str, tuple[Span, ...]]:
+        """Give the time of each device that is booked: from a meter's first reading on, unbroken.
+
+        A meter that goes on from no other's counter begins a span of its own.
+        """
+        found = defaultdict[str, list[Span]](list)
+        with self._database.reading() as connection:
+            for row in connection.execute(select(COVERAGE).order_by(COVERAGE.c.from_at)):
+                found[row.gpu_uuid].append((from_us(row.from_at), from_us(row.until_at)))
+        return {gpu: tuple(spans) for gpu, spans in found.items()}
+
+    def holdings(
+        self, since: datetime, now: datetime, heard: Mapping[str, datetime | None]
+    ) -> list[Holding]:
+        """List who held which GPUs: launches heard since, and those with rows of unread time.
+
+        GPUs that a launch does without, because its run gave them back, are held by nobody (""). Of
+        a launch that named none, each rank uses one that is not known.
+
+        Args:
+            since: launches that ended before, and of which everything was read, are left out.
+            now: a launch that lives holds its GPUs up to now.
+            heard: when each run was last heard; None of one whose newest launch lives.
+        """
+        table = INCARNATIONS.c
+        unread = select(ENERGY.c.run).where(_UNREAD).distinct()
+        nobodys = select(ENERGY.c.incarnation).where(_UNREAD, ENERGY.c.run == "").distinct()
+        theirs = select(INCARNATIONS.c.run).where(table.incarnation.in_(nobodys))
+        query = (
+            select(INCARNATIONS, RUNS.c.incarnation.label("newest"), RUNS.c.world_size)
+            .join(RUNS, RUNS.c.run == table.run)
+            .where(
+                or_(
+                    table.last_seen_at >= to_us(since),
+                    table.run.in_(unread),
+                    table.run.in_(theirs),
+                )
+            )
+            .where(table.run.not_in(select(CLOSED_RUNS.c.run)))
+            .order_by(table.started_at)
+        )
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
+        found = []
+        for row in rows:
+            end = from_us(row.last_seen_at)
+            if row.incarnation == row.newest:
+                end = max(end, heard.get(row.run, end) or now)
+            if row.ended_at is not None:
+                end = from_us(row.ended_at)
+            for run, named in ((row.run, row.gpus), ("", row.released)):
+                gpus = json.loads(named)
+                unnamed = gpus.count("") if gpus else max(1, row.world_size)
+                found.append(
+                    Holding(
+                        run=run,
+                        incarnation=row.incarnation,
+                        gpus=tuple(sorted({*gpus} - {""})),
+                        start=from_us(row.started_at),
+                        end=end,
+                        unknown=unnamed if run else 0,
+                    )
+                )
+        return found
+
+    def unread(self, holdings: Collection[Holding]) -> dict[Key, EnergyRow]:
+        """Give the rows of unread time that are booked of these runs; of nobody, by launch."""
+        names = sorted({each.run for each in holdings})
+        launches = {each.incarnation for each in holdings}
+        found: dict[Key, EnergyRow] = {}
+        with self._database.reading() as connection:
+            for first in range(0, len(names), 200):
+                query = select(ENERGY).where(_UNREAD, ENERGY.c.run.in_(names[first : first + 200]))
+                for row in connection.execute(query):
+                    each = EnergyRow(**with_moments(row, *_TIMES))
+                    if not each.run and each.incarnation not in launches:
+                        continue
+                    found[each.gpu_uuid, each.run, each.slot_start] = each
+        return found
+
+    def book(self, rows: Iterable[EnergyRow], gone: Iterable[Key]) -> None:
+        """Replace rows of unread time, and delete those of time that was read after all."""
+        values = [
+            columns(row) | {name: to_us(getattr(row, name)) for name in _TIMES} for row in rows
+        ]
+        taken_back = tuple(gone)
+        with self._database.writing() as connection:
+            upsert(connection, ENERGY, values)
+            for gpu, run, start in taken_back:
+                for table in (ENERGY, EMISSIONS):
+                    connection.execute(delete(table).where(_same(table.c, gpu, run, start)))
+        starts = [to_us(start) for _, _, start in taken_back]
+        self._changed([*starts, *(value["slot_start"] for value in values)])
+
+    def largest_w(self, run: str) -> dict[Span, float]:
+        """Give by slot the largest mean draw, in watts, of any GPU that a run held all through it.
+
+        Only GPUs of which all of that slot was read by itself, and that had no other row in it.
+        """
+        table, other = ENERGY.c, ENERGY.alias()
+        alone = not_(
+            exists().where(
+                other.c.gpu_uuid == table.gpu_uuid,
+                other.c.slot_start == table.slot_start,
+                or_(other.c.run != table.run, other.c.line != table.line),
+            )
+        )
+        draw_w = func.max(table.energy_mj * 1e3 / (table.slot_end - table.slot_start))
+        query = (
+            select(table.slot_start, table.slot_end, draw_w.label("power_w"))
+            .join(COVERAGE, COVERAGE.c.gpu_uuid == table.gpu_uuid)
+            .where(table.run == run, table.line == RUN, table.unobserved_ms == 0, alone)
+            .where(table.quality.not_like(f"%{SPREAD}%"))
+            .where(and_(*(table.gpu_uuid.not_like(each) for each in OTHER_COMPONENTS)))
+            .where(table.slot_start >= COVERAGE.c.from_at, table.slot_end <= COVERAGE.c.until_at)
+            .group_by(table.slot_start, table.slot_end)
+        )
+        with self._database.reading() as connection:
+            return {
+                (from_us(row.slot_start), from_us(row.slot_end)): float(row.power_w)
+                for row in connection.execute(query)
+                if row.power_w is not None
+            }
+
+
+_UNREAD = and_(ENERGY.c.unobserved_ms > 0, ENERGY.c.line == UNOBSERVED)
+"""Rows of unread time, by the index of rows with unobserved time."""
+
+_TIMES = ("slot_start", "slot_end")
+
+
+def _same(table: Any, gpu: str, run: str, start: datetime) -> Any:
+    """Name the rows of unread time of one GPU, run and slot."""
+    return and_(
+        table.gpu_uuid == gpu,
+        table.run == run,
+        table.slot_start == to_us(start),
+        table.line == UNOBSERVED,
+    )
+
+
+def extend(
+    connection: Connection,
+    baselines: Iterable[CounterBaseline],
+    *,
+    now_us: int = 0,
+    copied_us: int = 0,
+) -> None:
+    """Let the coverage of devices reach up to where their counters are booked.
+
+    A counter of which it is not known since when it is booked extends the newest span. A span that
+    ends long after both our clock and what is booked now tells of a wall clock that was ahead: it
+    ends there, or time to come would count as read. None reaches back over `copied_us`, when this
+    journal was restored: what others had delivered between the copy and its restore was lost, and
+    is unread. (Our own sampler goes on from the counters of the copy, and loses nothing.)
+
+    Args:
+        connection: of the transaction that takes the counters in.
+        baselines: the counters.
+        now_us: our wall clock, in microseconds since 1970, where it is not the one that read.
+        copied_us: likewise; 0: this journal is no copy.
+    """
+    advanced = {each.gpu_uuid: each for each in baselines}
+    known = defaultdict[str, dict[int, int]](dict)
+    for first in range(0, len(advanced), 500):
+        names = sorted(advanced)[first : first + 500]
+        query = select(COVERAGE).where(COVERAGE.c.gpu_uuid.in_(names))
+        for row in connection.execute(query):
+            known[row.gpu_uuid][row.from_at] = row.until_at
+    rows = []
+    for gpu, each in advanced.items():
+        at_us, spans = to_us(each.at), known[gpu]
+        newest_us = max(at_us, now_us)
+        start_us = min(each.since_us, at_us) or max(spans, default=at_us)
+        start_us = max(start_us, min(copied_us, at_us))
+        if now_us and at_us - now_us > AHEAD_US:
+            at_us = now_us
+        changed = {
+            begin_us: newest_us
+            for begin_us, until_us in spans.items()
+            if begin_us <= newest_us < until_us - AHEAD_US
+        }
+        if start_us <= at_us:
+            changed.setdefault(start_us, max(at_us, spans.get(start_us, at_us)))
+        rows += [
+            {"gpu_uuid": gpu, "from_at": begin_us, "until_at": until_us}
+            for begin_us, until_us in changed.items()
+        ]
+    upsert(connection, COVERAGE, rows)

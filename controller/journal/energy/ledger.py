@@ -1,0 +1,424 @@
+"""The ledger: joules per (gpu, run, slot), grams per (scenario, gpu, run, slot).
+
+Invariant: rows are absolute and replaced whole, in one transaction with the counters they were
+computed from; so a repeat counts nothing twice, and a crash loses nothing that was acknowledged.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from threading import Lock
+from typing import Any
+
+from sqlalchemy import Row, delete, exists, func, not_, or_, select
+
+from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.tables import (
+    CLOSED_RUNS,
+    COUNTERS,
+    EMISSIONS,
+    ENERGY,
+    NODE_COUNTERS,
+    TOKEN_MARKS,
+)
+from wattmesh.controller.journal.database.values import (
+    columns,
+    from_us,
+    to_text,
+    to_us,
+    upsert,
+    with_moments,
+)
+from wattmesh.controller.journal.energy.coverage import extend
+from wattmesh.controller.journal.energy.sums import Sums, TotalRow, same_slot
+from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow, Span
+
+__all__ = ["EmissionRow", "Intensity", "LedgerStore", "TokenMark", "TotalRow"]
+
+ACTUAL = "actual"
+_MARK_TIMES = ("slot_start", "slot_end", "at")
+
+MOST_NAMED = 200
+"""Slots that one statement names; a database takes only so many parameters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmissionRow:
+    """Grams of one slot. `carbon_ug` None: the slot has no price yet (never zero).
+
+    Attributes:
+        scenario: actual | baseline | best_single. `gpu_uuid`: "" in the latter two, which have no
+            devices.
+        line: of the energy row it was computed from; in the other scenarios `as_run` (what the run
+            itself drew in this slot: the row has no joules of its own), `modelled`, or `assumed`
+            (modelled before anything was measured).
+        signal: what it is accounted in. `stand_in`: the declared fallback whose value, scaled,
+            stands for it; "" when its own does.
+        quality: of its intensity. `energy_quality`: of its joules.
+        pue_milli: joules of the facility for 1000 of its machines, as the settings had it when the
+            row was first priced; 1000 within the boundary `it`.
+        first_carbon_ug: as first reported, before any revision.
+        upper_mj: the most that was drawn beyond `energy_mj` while nobody measured. `upper_ug`: its
+            grams; None while it has no price.
+        tokens: trained in the slot (0 in actual rows).
+        model: what made an intensity that the signal did not measure; "" when it did.
+    """
+
+    scenario: str
+    run: str
+    gpu_uuid: str
+    slot_start: datetime
+    slot_end: datetime
+    signal: str
+    quality: str
+    energy_mj: int | None
+    g_milli_per_kwh: int | None
+    carbon_ug: int | None
+    first_carbon_ug: int | None
+    tokens: int = 0
+    line: str = ""
+    pue_milli: int = 1000
+    model: str = ""
+    stand_in: str = ""
+    energy_quality: str = ""
+    upper_mj: int = 0
+    upper_ug: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intensity:
+    """An intensity that some row of a slot was priced with; None of an unpriced one."""
+
+    slot_start: datetime
+    slot_end: datetime
+    signal: str
+    quality: str
+    g_milli_per_kwh: int | None
+    model: str = ""
+    stand_in: str = ""
+    pue_milli: int = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenMark:
+    """How far a run was when it was last looked at in a slot, at `at`."""
+
+    slot_start: datetime
+    slot_end: datetime
+    tokens: int
+    at: datetime
+
+
+class LedgerStore:
+    """The energy and emission tables."""
+
+    def __init__(self, database: Database, changed: Callable[[Iterable[int]], None]) -> None:
+        """Keep the database; `changed` hears of every slot that is written."""
+        self._database = database
+        self._changed = changed
+        self._sums = Sums(database)
+        self._booked_us: int | None = None
+        self._lock = Lock()
+
+    def book(self, rows: Iterable[EnergyRow], baselines: Iterable[CounterBaseline]) -> None:
+        """Replace rows and the counters they came from, in one transaction."""
+        energy = [_times(columns(row), "slot_start", "slot_end") for row in rows]
+        advanced = tuple(baselines)
+        counters = [_times(columns(each), "at") for each in advanced]
+        with self._database.writing() as connection:
+            upsert(connection, ENERGY, energy)
+            upsert(connection, COUNTERS, counters)
+            extend(connection, advanced)
+        self._written(energy)
+        self._booked(row["slot_start"] for row in energy)
+
+    def baselines(self) -> dict[str, CounterBaseline]:
+        """Give the counters that were booked up to, by GPU.
+
+        Not those of devices that an agent has read since: what was drawn meanwhile is booked.
+        """
+        later = exists().where(
+            NODE_COUNTERS.c.gpu_uuid == COUNTERS.c.gpu_uuid, NODE_COUNTERS.c.at > COUNTERS.c.at
+        )
+        with self._database.reading() as connection:
+            rows = connection.execute(select(COUNTERS).where(not_(later))).all()
+        return {
+            row.gpu_uuid: CounterBaseline(**{**row._mapping, "at": from_us(row.at)}) for row in rows
+        }
+
+    def energy(
+        self, start: datetime | None = None, end: datetime | None = None, run: str | None = None
+    ) -> tuple[EnergyRow, ...]:
+        """List energy rows whose slot begins in [start, end)."""
+        query = select(ENERGY).order_by(ENERGY.c.slot_start, ENERGY.c.gpu_uuid, ENERGY.c.run)
+        query = _within(query, ENERGY.c.slot_start, start, end)
+        if run is not None:
+            query = query.where(ENERGY.c.run == run)
+        with self._database.reading() as connection:
+            return tuple(
+                EnergyRow(**with_moments(row, "slot_start", "slot_end"))
+                for row in connection.execute(query)
+            )
+
+    def emit(self, rows: Iterable[EmissionRow]) -> None:
+        """Replace emission rows; what was reported first stays beside."""
+        values = [_times(columns(row), "slot_start", "slot_end") for row in rows]
+        with self._database.writing() as connection:
+            upsert(connection, EMISSIONS, values)
+        self._written(values)
+
+    def emissions(
+        self,
+        run: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        scenario: str | None = None,
+    ) -> tuple[EmissionRow, ...]:
+        """List emission rows whose slot begins in [start, end)."""
+        order = (EMISSIONS.c.slot_start, EMISSIONS.c.scenario, EMISSIONS.c.gpu_uuid)
+        query = _within(select(EMISSIONS).order_by(*order), EMISSIONS.c.slot_start, start, end)
+        if run is not None:
+            query = query.where(EMISSIONS.c.run == run)
+        if scenario is not None:
+            query = query.where(EMISSIONS.c.scenario == scenario)
+        with self._database.reading() as connection:
+            return tuple(
+                EmissionRow(**with_moments(row, "slot_start", "slot_end"))
+                for row in connection.execute(query)
+            )
+
+    def mark(
+        self, run: str, marks: Iterable[TokenMark], since: datetime, rows: Iterable[EmissionRow]
+    ) -> None:
+        """Remember how far a run is, and replace its other scenarios, in one transaction.
+
+        Args:
+            run: whose.
+            marks: the newest of a slot stands.
+            since: rows of the other scenarios in slots that begin from here on are replaced.
+            rows: by these.
+        """
+        emissions = [_times(columns(row), "slot_start", "slot_end") for row in rows]
+        values = [{"run": run, **_times(columns(mark), *_MARK_TIMES)} for mark in marks]
+        with self._database.writing() as connection:
+            upsert(connection, TOKEN_MARKS, values)
+            connection.execute(
+                delete(EMISSIONS).where(
+                    EMISSIONS.c.run == run,
+                    EMISSIONS.c.scenario != ACTUAL,
+                    EMISSIONS.c.slot_start >= to_us(since),
+                )
+            )
+            upsert(connection, EMISSIONS, emissions)
+        self._written(emissions)
+
+    def token_marks(self, run: str, since: datetime | None = None) -> tuple[TokenMark, ...]:
+        """List a run's marks in time order; those made from `since` on."""
+        query = select(TOKEN_MARKS).where(TOKEN_MARKS.c.run == run)
+        query = _within(query, TOKEN_MARKS.c.at, since, None)
+        with self._database.reading() as connection:
+            rows = connection.execute(query.order_by(TOKEN_MARKS.c.slot_start)).all()
+        return tuple(map(_token_mark, rows))
+
+    def first_mark(self, run: str) -> TokenMark | None:
+        """Give how far a run was when it first registered."""
+        return next(iter(self._marks(run, TOKEN_MARKS.c.slot_start, 1)), None)
+
+    def newest_marks(self, run: str, count: int = 1) -> tuple[TokenMark, ...]:
+        """Give a run's newest marks in time order."""
+        return tuple(reversed(self._marks(run, TOKEN_MARKS.c.slot_start.desc(), count)))
+
+    def _marks(self, run: str, order: Any, count: int) -> tuple[TokenMark, ...]:
+        """Give the first of a run's marks in an order."""
+        query = select(TOKEN_MARKS).where(TOKEN_MARKS.c.run == run).order_by(order).limit(count)
+        with self._database.reading() as connection:
+            return tuple(map(_token_mark, connection.execute(query)))
+
+    def trained(self, run: str, scenario: str, before: datetime) -> int:
+        """Sum the tokens that a scenario trained in slots that begin before a moment."""
+        query = (
+            select(func.sum(EMISSIONS.c.tokens))
+            .where(EMISSIONS.c.scenario == scenario, EMISSIONS.c.run == run)
+            .where(EMISSIONS.c.slot_start < to_us(before))
+        )
+        with self._database.reading() as connection:
+            return int(connection.execute(query).scalar() or 0)
+
+    def first_slot_of_kind(self, run: str, kind: str) -> datetime | None:
+        """Give the first slot that the other scenarios have of a kind; None: none."""
+        query = select(func.min(EMISSIONS.c.slot_start)).where(
+            EMISSIONS.c.scenario != ACTUAL, EMISSIONS.c.run == run, EMISSIONS.c.line == kind
+        )
+        with self._database.reading() as connection:
+            return from_us(connection.execute(query).scalar())
+
+    def reckoned(self, run: str) -> tuple[Span, ...]:
+        """List the slots that a run's other scenarios have, in time order."""
+        table = EMISSIONS.c
+        query = (
+            select(table.slot_start, table.slot_end)
+            .where(table.run == run, table.scenario != ACTUAL)
+            .distinct()
+            .order_by(table.slot_start)
+        )
+        with self._database.reading() as connection:
+            return tuple((from_us(start), from_us(end)) for start, end in connection.execute(query))
+
+    def unemitted(self, since: datetime | None, scenario: str) -> tuple[EnergyRow, ...]:
+        """List energy rows of slots from `since` that their emission row does not tell as is."""
+        query = (
+            select(ENERGY)
+            .outerjoin(EMISSIONS, same_slot(scenario))
+            .where(
+                or_(
+                    EMISSIONS.c.run.is_(None),
+                    EMISSIONS.c.slot_end != ENERGY.c.slot_end,
+                    EMISSIONS.c.energy_mj.is_distinct_from(ENERGY.c.energy_mj),
+                    EMISSIONS.c.upper_mj != ENERGY.c.upper_mj,
+                    EMISSIONS.c.energy_quality != ENERGY.c.quality,
+                )
+            )
+            .order_by(ENERGY.c.slot_start, ENERGY.c.gpu_uuid, ENERGY.c.run)
+        )
+        query = _within(query, ENERGY.c.slot_start, since, None)
+        with self._database.reading() as connection:
+            return tuple(
+                EnergyRow(**with_moments(row, "slot_start", "slot_end"))
+                for row in connection.execute(query)
+            )
+
+    def intensities(self, slots: Collection[datetime] | None = None) -> tuple[Intensity, ...]:
+        """List what slots were priced with, oldest first: these, or all there are."""
+        table = EMISSIONS.c
+        columns = (
+            table.slot_start,
+            table.slot_end,
+            table.signal,
+            table.quality,
+            table.g_milli_per_kwh,
+            table.model,
+            table.stand_in,
+            table.pue_milli,
+        )
+        query: Any = (
+            select(*columns)
+            .where(or_(table.energy_mj.is_not(None), table.upper_mj > 0))
+            .distinct()
+            .order_by(table.slot_start)
+        )
+        wanted = [None] if slots is None else list(_named(slots))
+        found = []
+        with self._database.reading() as connection:
+            for each in wanted:
+                these = query if each is None else query.where(table.slot_start.in_(each))
+                rows = connection.execute(these).all()
+                found += [Intensity(**with_moments(row, "slot_start", "slot_end")) for row in rows]
+        return tuple(found)
+
+    def totals(self) -> tuple[TotalRow, ...]:
+        """Sum everything ever booked: single slots and what was rolled up."""
+        return self._sums.totals()
+
+    def lately(self, run: str) -> tuple[TotalRow, ...]:
+        """Sum everything of one run, as it was a moment ago: what every run may ask for itself."""
+        return self._sums.lately(run)
+
+    def between(
+        self, start: datetime, end: datetime, run: str | None = None
+    ) -> tuple[TotalRow, ...]:
+        """Sum slots that begin in [start, end), of one run or of all; rolled up days too."""
+        return self._sums.between(to_us(start), to_us(end), run)
+
+    def closed_runs(self) -> dict[str, dict[str, Any]]:
+        """Give the figures of runs whose slots were summed up, by run."""
+        with self._database.reading() as connection:
+            rows = connection.execute(select(CLOSED_RUNS)).all()
+        return {row.run: json.loads(row.figures) for row in rows}
+
+    def close_run(self, run: str, figures: Mapping[str, Any], now: datetime) -> None:
+        """Keep what a run came to; from now on its slots may be summed up."""
+        row = {"run": run, "closed_at": to_us(now), "figures": to_text(dict(figures))}
+        with self._database.writing() as connection:
+            upsert(connection, CLOSED_RUNS, [row])
+
+    def newest_energy(self, run: str) -> datetime | None:
+        """Give the start of the newest slot in which joules or unread time were booked to a run."""
+        query = select(func.max(ENERGY.c.slot_start)).where(ENERGY.c.run == run)
+        with self._database.reading() as connection:
+            return from_us(connection.execute(query).scalar())
+
+    def newest_slot(self, run: str) -> datetime | None:
+        """Give the start of the newest slot that has a row of a run in any scenario."""
+        with self._database.reading() as connection:
+            newest = [
+                connection.execute(
+                    select(func.max(table.c.slot_start)).where(table.c.run == run)
+                ).scalar()
+                for table in (ENERGY, EMISSIONS)
+            ]
+        return from_us(max((each for each in newest if each is not None), default=None))
+
+    def first_slot(self, since: datetime, run: str | None = None) -> datetime | None:
+        """Give the first slot from `since` of which anything was booked, to one run or at all."""
+        query = _within(select(func.min(ENERGY.c.slot_start)), ENERGY.c.slot_start, since, None)
+        if run is not None:
+            query = query.where(ENERGY.c.run == run)
+        with self._database.reading() as connection:
+            return from_us(connection.execute(query).scalar())
+
+    def added(self, slot_starts_us: Iterable[int]) -> None:
+        """Hear that a delivery of a node added to these slots."""
+        slots = tuple(slot_starts_us)
+        self._told(slots)
+        self._booked(slots)
+
+    def booked_since(self) -> datetime | None:
+        """Give the first slot that joules came to since the last call; None when none came."""
+        with self._lock:
+            first_us, self._booked_us = self._booked_us, None
+        return from_us(first_us)
+
+    def _booked(self, slot_starts_us: Iterable[int]) -> None:
+        """Remember the first slot that joules came to."""
+        with self._lock:
+            known = () if self._booked_us is None else (self._booked_us,)
+            self._booked_us = min((*known, *slot_starts_us), default=None)
+
+    def _written(self, *groups: Sequence[Mapping[str, Any]]) -> None:
+        """Tell the sums which slots were written, once that is committed."""
+        self._told(tuple(row["slot_start"] for rows in groups for row in rows))
+
+    def _told(self, slot_starts_us: Sequence[int]) -> None:
+        """Tell whoever keeps sums."""
+        self._sums.changed(slot_starts_us)
+        self._changed(slot_starts_us)
+
+
+def _token_mark(row: Row[Any]) -> TokenMark:
+    """Read one mark."""
+    return TokenMark(
+        slot_start=from_us(row.slot_start),
+        slot_end=from_us(row.slot_end),
+        tokens=row.tokens,
+        at=from_us(row.at),
+    )
+
+
+def _named(slots: Collection[datetime]) -> Iterator[list[int]]:
+    """Give the starts of slots as values, in lists that one statement may name."""
+    values = sorted(map(to_us, slots))
+    for first in range(0, len(values), MOST_NAMED):
+        yield values[first : first + MOST_NAMED]
+
+
+def _within(query: Any, column: Any, start: datetime | None, end: datetime | None) -> Any:
+    """Limit a query to [start, end)."""
+    if start is not None:
+        query = query.where(column >= to_us(start))
+    return query if end is None else query.where(column < to_us(end))
+
+
+def _times(values: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Turn the named moments into column values."""
+    return values | {name: to_us(values[name]) for name in names}

@@ -1,0 +1,98 @@
+"""Where slots of the ledger begin and end, over every change of the settings.
+
+Another accounting signal, or another time zone, cuts time otherwise. Invariant: slots that joules
+were booked in stay what they are, and whatever is booked later goes around them: time has one
+partition, so no two slots of it overlap, and what lies in one slot on one side of a saving lies in
+the same slot on the other.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from threading import Lock
+
+from sqlalchemy import func, select
+
+from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.tables import ENERGY
+from wattmesh.controller.journal.database.values import from_us, to_us
+from wattmesh.errors import JournalUnavailable
+from wattmesh.telemetry.energy.ledger import SlotGrid, Span
+
+
+class LedgerSlots:
+    """The slots of one ledger."""
+
+    def __init__(self, database: Database) -> None:
+        """Keep the database."""
+        self._database = database
+        self._slots: SlotGrid | None = None
+        self._lock = Lock()
+
+    def on(self, grid: SlotGrid, now: datetime, *, afresh: bool = False) -> SlotGrid:
+        """Give the slots of the ledger where those that are new are cut like this.
+
+        The ledger is asked when that changes. The slot under way ends as it began: somebody may be
+        about to book joules in it.
+
+        Args:
+            grid: how the settings cut slots.
+            now: the wall clock.
+            afresh: ask the ledger in any case: another process may have booked in slots of its own.
+
+        Raises:
+            JournalUnavailable: the journal does not answer.
+        """
+        plain = replace(grid, earlier=())
+        with self._lock:
+            known = self._slots
+            if afresh or known is None or replace(known, earlier=()) != plain:
+                booked = self._booked()
+                under_way = [] if known is None else [known.slot(now)]
+                known = self._slots = plain.beside([*booked, *under_way])
+            return known
+
+    def known(self, grid: Callable[[], SlotGrid], now: datetime) -> SlotGrid:
+        """Give the same; while the journal is away, slots as the settings cut them."""
+        try:
+            return self.on(grid(), now)
+        except JournalUnavailable:
+            return grid()
+
+    def whole(self, start: datetime, end: datetime | None) -> Span | None:
+        """Give from where to where booked slots lie whole in [start, end); None where none does.
+
+        Args:
+            start: where the first may begin.
+            end: where the last may end; None: before the newest that is booked.
+        """
+        with self._database.reading() as connection:
+
+            def newest(before: datetime | None) -> Span | None:
+                query = select(ENERGY.c.slot_start, ENERGY.c.slot_end).limit(1)
+                if before is not None:
+                    query = query.where(ENERGY.c.slot_start < to_us(before))
+                found = connection.execute(query.order_by(ENERGY.c.slot_start.desc())).first()
+                return None if found is None else (from_us(found[0]), from_us(found[1]))
+
+            first, last = newest(start), newest(end)
+        if last is None:
+            return None
+        begin = max(start, first[1]) if first else start
+        until = last[0] if end is None or last[1] > end else end
+        return (begin, until) if begin < until else None
+
+    def _booked(self) -> list[Span]:
+        """List the slots that there are rows of, each once; of their rows one is looked at."""
+        table = ENERGY.c
+        starts = select(func.min(table.slot_start).label("start")).cte(recursive=True)
+        following = select(func.min(table.slot_start)).where(table.slot_start > starts.c.start)
+        starts = starts.union_all(
+            select(following.correlate(starts).scalar_subquery()).where(starts.c.start.is_not(None))
+        )
+        end = select(table.slot_end).where(table.slot_start == starts.c.start).limit(1)
+        query = select(starts.c.start, end.correlate(starts).scalar_subquery().label("end")).where(
+            starts.c.start.is_not(None)
+        )
+        with self._database.reading() as connection:
+            return [(from_us(row.start), from_us(row.end)) for row in connection.execute(query)]

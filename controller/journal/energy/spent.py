@@ -1,0 +1,179 @@
+"""What was spent slot by slot, summed over devices: what budgets go through in time order.
+
+Slots that are older than three days hardly change, so their sums are kept and only newer slots are
+read at each look. Invariant: what `read` gives is what reading every row would give. What is kept
+goes when this process writes below its end, when anybody rolls up, and after a day of hourly looks
+anyway: another process may have written.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, case, func, select, true
+
+from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.tables import EMISSIONS, ROLLUPS
+from wattmesh.controller.journal.database.values import from_us, to_us
+from wattmesh.controller.journal.energy.sums import DAY_US, RECENT_US, rolled_state
+from wattmesh.policies.accounting.budget import Spent
+
+ACTUAL = "actual"
+UNPRICED = "unpriced"
+
+LOOKS_KEPT = 24
+
+WIDTH = 8
+"""Numbers of one slot: start, end, which signal, grams, joules without grams, grams by restating,
+the most grams beyond, joules of that most which have no grams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """Slots that begin in [start, end), `WIDTH` numbers each. `rolled`: the roll-ups were so."""
+
+    start_us: int
+    end_us: int
+    rolled: tuple[int, ...]
+    slots: "array[int]"
+    looks: int = 0
+
+
+class SpentSlots:
+    """Sums by slot of one run, or of all."""
+
+    def __init__(self, database: Database) -> None:
+        """Keep the database."""
+        self._database = database
+        self._kept: dict[str | None, _Kept] = {}
+        self._changes = 0
+        self._signals: list[str] = []
+
+    def changed(self, slot_starts_us: Iterable[int]) -> None:
+        """Hear that rows of these slots were written."""
+        first_us = min(slot_starts_us, default=None)
+        newest_us = max((each.end_us for each in self._kept.values()), default=0)
+        # Counted whatever is kept: a look under way may be about to keep what was before.
+        self._changes += 1
+        if first_us is not None and first_us < newest_us:
+            self._kept = {}
+
+    def read(
+        self, start: datetime, end: datetime, run: str | None = None
+    ) -> dict[str, tuple[Spent, ...]]:
+        """Give what was spent in [start, end) by signal, in time order; see `BySlot.spent`."""
+        start_us, end_us = to_us(start), to_us(end)
+        with self._database.reading() as connection:
+            kept = self._old(connection, run, start_us, (end_us - RECENT_US) // DAY_US * DAY_US)
+            newest = self._slots(connection, max(kept.end_us, start_us), end_us, run)
+            days = connection.execute(_days(start_us, end_us, run)).all()
+        slots = [each for each in _each(kept.slots) if each[0] >= start_us]
+        slots += [*_each(newest), *map(self._numbers, days)]
+        found: dict[str, list[Spent]] = {}
+        for each in sorted(slots):
+            found.setdefault(self._signals[each[2]], []).append(_spent(each, end))
+        return {signal: tuple(each) for signal, each in found.items()}
+
+    def _old(self, connection: Connection, run: str | None, start_us: int, until_us: int) -> _Kept:
+        """Give the slots before `until_us`, kept ones where they still hold."""
+        rolled = tuple(int(value or 0) for value in connection.execute(rolled_state()).one())
+        kept, changes = self._kept.get(run), self._changes
+        if (
+            kept is None
+            or kept.rolled != rolled
+            or not kept.start_us <= start_us
+            or not kept.end_us <= until_us
+            or kept.looks >= LOOKS_KEPT
+        ):
+            kept = _Kept(start_us=start_us, end_us=start_us, rolled=rolled, slots=array("q"))
+        kept = _Kept(
+            start_us=kept.start_us,
+            end_us=max(kept.end_us, until_us),
+            rolled=rolled,
+            slots=kept.slots + self._slots(connection, kept.end_us, until_us, run),
+            looks=kept.looks + 1,
+        )
+        if changes == self._changes:
+            self._kept = self._kept | {run: kept}
+        return kept
+
+    def _slots(
+        self, connection: Connection, start_us: int, end_us: int, run: str | None
+    ) -> "array[int]":
+        """Read slots that begin in [start, end)."""
+        table = EMISSIONS.c
+        query = (
+            select(table.slot_start, table.slot_end, table.signal, *_amounts())
+            .where(table.scenario == ACTUAL, table.slot_start.between(start_us, end_us - 1))
+            .where(true() if run is None else table.run == run)
+            .group_by(table.slot_start, table.slot_end, table.signal)
+        )
+        found = array("q")
+        if start_us < end_us:
+            for row in connection.execute(query):
+                found.extend(self._numbers(row))
+        return found
+
+    def _numbers(self, row: Row[Any]) -> tuple[int, ...]:
+        """Read one row: PostgreSQL's sums are no whole numbers of Python's."""
+        start_us, end_us, signal, *amounts = tuple(row)
+        if signal not in self._signals:
+            self._signals.append(signal)
+        return (int(start_us), int(end_us), self._signals.index(signal), *map(int, amounts))
+
+
+def _each(slots: "array[int]") -> Iterator[tuple[int, ...]]:
+    """Give slot after slot."""
+    return zip(*[iter(slots)] * WIDTH, strict=True)
+
+
+def _amounts() -> tuple[Any, ...]:
+    """Sum grams, joules without grams, and what restating has changed of the grams."""
+    table = EMISSIONS.c
+    unpriced = case((table.carbon_ug.is_(None), table.energy_mj), else_=0)
+    return (
+        func.coalesce(func.sum(table.carbon_ug), 0),
+        func.coalesce(func.sum(unpriced), 0),
+        func.coalesce(func.sum(table.carbon_ug), 0)
+        - func.coalesce(func.sum(table.first_carbon_ug), 0),
+        func.coalesce(func.sum(table.upper_ug), 0),
+        func.coalesce(func.sum(case((table.upper_ug.is_(None), table.upper_mj), else_=0)), 0),
+    )
+
+
+def _days(start_us: int, end_us: int, run: str | None) -> Any:
+    """Name the rolled up days that begin in [start, end)."""
+    rolled = ROLLUPS.c
+    return (
+        select(
+            rolled.day,
+            rolled.day + timedelta(days=1) // timedelta(microseconds=1),
+            rolled.signal,
+            func.sum(rolled.carbon_ug),
+            func.sum(case((rolled.quality == UNPRICED, rolled.energy_mj), else_=0)),
+            func.sum(rolled.carbon_ug) - func.sum(rolled.first_carbon_ug),
+            func.sum(rolled.upper_ug),
+            func.sum(case((rolled.quality == UNPRICED, rolled.upper_mj), else_=0)),
+        )
+        .where(rolled.scenario == ACTUAL)
+        .where(rolled.day.between(start_us, end_us - 1))
+        .where(true() if run is None else rolled.run == run)
+        .group_by(rolled.day, rolled.signal)
+    )
+
+
+def _spent(numbers: tuple[int, ...], end: datetime) -> Spent:
+    """Make one stretch; one that is not over ends at `end`."""
+    start_us, end_us, _, carbon_ug, unpriced_mj, restated_ug, upper_ug, unbounded_mj = numbers
+    start = from_us(start_us)
+    return Spent(
+        start=start,
+        end=max(min(from_us(end_us), end), start + timedelta(microseconds=1)),
+        carbon_ug=carbon_ug,
+        unpriced_mj=unpriced_mj,
+        restated_ug=restated_ug,
+        upper_ug=upper_ug,
+        unbounded_mj=unbounded_mj,
+    )

@@ -1,0 +1,287 @@
+"""Sums over the whole ledger: single slots and what was rolled up, for metrics and budgets.
+
+What is older than three days hardly changes, so it is added up once and kept; only newer slots are
+read each time. Invariant: what `totals` gives is what adding up everything would give. What is kept
+goes when this process writes below its end, when anybody rolls up, and after some readings anyway.
+"""
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from math import inf
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, func, literal, select, true
+
+from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.tables import EMISSIONS, ENERGY, ROLLUPS
+from wattmesh.telemetry.carbon import signal_quality
+
+KEY = ("scenario", "run", "line", "signal", "stand_in", "quality", "energy_quality")
+AMOUNTS = (
+    "energy_mj",
+    "unobserved_ms",
+    "upper_mj",
+    "upper_ug",
+    "carbon_ug",
+    "first_carbon_ug",
+    "tokens",
+)
+
+Key = tuple[str, ...]
+Amounts = tuple[int, ...]
+_Sums = Mapping[Key, Amounts]
+
+DAY_US = timedelta(days=1) // timedelta(microseconds=1)
+RECENT_US = 3 * DAY_US
+"""Longer than intensities are revised (48 h)."""
+
+LOOKS = 20
+"""A look at all sums is kept for so many times what it took."""
+
+READINGS_KEPT = 500
+"""Another process may have written below the end: after so many readings all is read again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TotalRow:
+    """Sums since the beginning; two signals are two rows.
+
+    Attributes:
+        scenario: `energy`: joules as they were booked; else as `EmissionRow` has it.
+        signal: what grams are accounted in; of joules, the source that measured them.
+        quality: of the intensity. `energy_quality`: of the joules.
+        unobserved_ms: time that nobody measured (`energy` only).
+        upper_mj, upper_ug: the most drawn in it, and its grams as far as they have a price.
+        first_carbon_ug: as first reported, before any intensity was revised.
+    """
+
+    scenario: str
+    run: str
+    line: str
+    signal: str
+    stand_in: str
+    quality: str
+    energy_quality: str
+    energy_mj: int
+    unobserved_ms: int
+    upper_mj: int
+    upper_ug: int
+    carbon_ug: int
+    first_carbon_ug: int
+    tokens: int
+
+    @property
+    def qualities(self) -> tuple[str, ...]:
+        """Give what its amounts are beside measured: by intensity, by joules, by signal."""
+        return self.quality, self.energy_quality, signal_quality(self.signal)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Sums of slots that begin before `end_us`. `rolled`: what the roll-ups were then."""
+
+    end_us: int
+    rolled: tuple[int, ...]
+    sums: _Sums
+    readings: int = 0
+
+
+class Sums:
+    """Adds the ledger up."""
+
+    def __init__(self, database: Database) -> None:
+        """Keep the database."""
+        self._database = database
+        self._kept: _Kept | None = None
+        self._changes = 0
+        self._looking = threading.Lock()
+        self._look: dict[str, list[TotalRow]] = {}
+        self._look_again_s = -inf
+
+    def changed(self, slot_starts_us: Iterable[int]) -> None:
+        """Hear that rows of these slots were written."""
+        kept = self._kept
+        if kept is not None and min(slot_starts_us, default=kept.end_us) < kept.end_us:
+            self._changes += 1
+            self._kept = None
+
+    def totals(self) -> tuple[TotalRow, ...]:
+        """Sum everything ever booked.
+
+        Raises:
+            JournalUnavailable: the database does not answer.
+        """
+        with self._database.reading() as connection:
+            kept = self._old(connection)
+            recent = _add_up(
+                connection,
+                energy_sums(ENERGY.c.slot_start >= kept.end_us),
+                emission_sums(EMISSIONS.c.slot_start >= kept.end_us),
+            )
+        return _rows(_merged(kept.sums, recent))
+
+    def lately(self, run: str) -> tuple[TotalRow, ...]:
+        """Sum everything of one run, as it was a moment ago.
+
+        Every run may ask for itself, so one look serves all who ask within twenty times what it
+        took.
+
+        Raises:
+            JournalUnavailable: the database does not answer.
+        """
+        with self._looking:
+            began_s = time.monotonic()
+            if began_s >= self._look_again_s:
+                look: dict[str, list[TotalRow]] = {}
+                for row in self.totals():
+                    look.setdefault(row.run, []).append(row)
+                now_s = time.monotonic()
+                self._look, self._look_again_s = look, now_s + LOOKS * (now_s - began_s)
+            return tuple(self._look.get(run, ()))
+
+    def between(self, start_us: int, end_us: int, run: str | None = None) -> tuple[TotalRow, ...]:
+        """Sum slots that begin in [start, end), of one run or of all; rolled up days too."""
+
+        def which(table: Table, start: str) -> ColumnElement[bool]:
+            mine = true() if run is None else table.c.run == run
+            return and_(table.c[start].between(start_us, end_us - 1), mine)
+
+        with self._database.reading() as connection:
+            found = _add_up(
+                connection,
+                energy_sums(which(ENERGY, "slot_start")),
+                emission_sums(which(EMISSIONS, "slot_start")),
+                rolled_sums().where(which(ROLLUPS, "day")),
+            )
+        return _rows(found)
+
+    def _old(self, connection: Connection) -> _Kept:
+        """Give the sums of what is old, kept ones where they still hold."""
+        rolled = tuple(int(value or 0) for value in connection.execute(rolled_state()).one())
+        newest = connection.execute(select(func.max(ENERGY.c.slot_start))).scalar() or 0
+        end_us = (newest - RECENT_US) // DAY_US * DAY_US
+        kept, changes = self._kept, self._changes
+        if (
+            kept is None
+            or (kept.end_us, kept.rolled) != (end_us, rolled)
+            or kept.readings >= READINGS_KEPT
+        ):
+            sums = _add_up(
+                connection,
+                energy_sums(ENERGY.c.slot_start < end_us),
+                emission_sums(EMISSIONS.c.slot_start < end_us),
+                rolled_sums(),
+            )
+            kept = _Kept(end_us=end_us, rolled=rolled, sums=sums)
+            if changes == self._changes:
+                self._kept = kept
+        kept.readings += 1
+        return kept
+
+
+def same_slot(scenario: str) -> ColumnElement[bool]:
+    """Match emission rows of a scenario with the energy rows they were computed from."""
+    return and_(
+        EMISSIONS.c.scenario == scenario,
+        EMISSIONS.c.run == ENERGY.c.run,
+        EMISSIONS.c.gpu_uuid == ENERGY.c.gpu_uuid,
+        EMISSIONS.c.slot_start == ENERGY.c.slot_start,
+        EMISSIONS.c.line == ENERGY.c.line,
+    )
+
+
+def energy_sums(which: ColumnElement[bool], *by: ColumnElement[int]) -> Any:
+    """Sum joules per key (and `by`) of the rows that `which` names."""
+    table = ENERGY.c
+    key = (table.run, table.line, table.source)
+    words = (literal("").label("stand_in"), literal("").label("price_quality"))
+    return (
+        select(
+            literal("energy"),
+            *key,
+            *words,
+            table.quality,
+            *by,
+            _sum(table.energy_mj),
+            _sum(table.unobserved_ms),
+            _sum(table.upper_mj),
+            literal(0),
+            literal(0),
+            literal(0),
+            literal(0),
+        )
+        .where(which)
+        .group_by(*key, table.quality, *by)
+    )
+
+
+def emission_sums(which: ColumnElement[bool], *by: ColumnElement[int]) -> Any:
+    """Sum grams per key (and `by`) of the rows that `which` names."""
+    table = EMISSIONS.c
+    key = (*(table[name] for name in KEY), *by)
+    return (
+        select(
+            *key,
+            _sum(table.energy_mj),
+            literal(0),
+            _sum(table.upper_mj),
+            _sum(table.upper_ug),
+            _sum(table.carbon_ug),
+            _sum(table.first_carbon_ug),
+            _sum(table.tokens),
+        )
+        .where(which)
+        .group_by(*key)
+    )
+
+
+def _sum(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Sum what is known; 0 when nothing is."""
+    return func.coalesce(func.sum(column), 0)
+
+
+def rolled_sums() -> Any:
+    """Sum per key what was rolled up."""
+    key = [ROLLUPS.c[name] for name in KEY]
+    return select(*key, *(func.sum(ROLLUPS.c[name]) for name in AMOUNTS)).group_by(*key)
+
+
+def rolled_state() -> Any:
+    """Tell any two states of the roll-ups apart: they only ever grow."""
+    amounts = (func.sum(ROLLUPS.c[name]) for name in AMOUNTS)
+    return select(func.count(), *amounts).select_from(ROLLUPS)
+
+
+def _add_up(connection: Connection, *queries: Any) -> dict[Key, Amounts]:
+    """Run queries and add their amounts up by key."""
+    sums: dict[Key, Amounts] = {}
+    for query in queries:
+        found = {
+            tuple(row[: len(KEY)]): tuple(int(value or 0) for value in row[len(KEY) :])
+            for row in connection.execute(query)
+        }
+        sums = _merged(sums, found)
+    return sums
+
+
+def _merged(one: _Sums, other: _Sums) -> dict[Key, Amounts]:
+    """Add two sums up."""
+    nothing = (0,) * len(AMOUNTS)
+    return {
+        key: tuple(
+            a + b for a, b in zip(one.get(key, nothing), other.get(key, nothing), strict=True)
+        )
+        for key in {**one, **other}
+    }
+
+
+def _rows(sums: _Sums) -> tuple[TotalRow, ...]:
+    """Give sums as rows."""
+    found = []
+    for key, amounts in sorted(sums.items()):
+        values: dict[str, Any] = dict(zip((*KEY, *AMOUNTS), (*key, *amounts), strict=True))
+        found.append(TotalRow(**values))
+    return tuple(found)

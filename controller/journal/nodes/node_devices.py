@@ -1,0 +1,122 @@
+"""Which node a device belongs to: to the one that told of it first, for as long as it sees it.
+
+Invariant: nothing is booked or told of a device by another node than its own. A device is free
+again when its node has not seen it for a day, or was retired: then it was moved, or is gone.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from wattmesh.controller.journal.database.tables import INCARNATIONS, NODE_DEVICES
+from wattmesh.controller.journal.database.values import insert_new, to_us, upsert
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.ranges import MOST_METERS, shown
+from wattmesh.telemetry.energy.ledger import EnergyRow
+
+FREE_AFTER = timedelta(days=1)
+"""A device that its node has not seen for so long was taken out (as the sampler reckons too)."""
+
+REFRESHED = timedelta(hours=1)
+"""How often it is written down that a device was seen."""
+
+
+def elsewhere(
+    connection: Connection, node: str, devices: Collection[str], now: datetime
+) -> dict[str, str]:
+    """Give those of some devices that are another node's, each with that node."""
+    return {
+        row.gpu_uuid: row.node
+        for row in _rows(connection, devices)
+        if row.node != node and row.seen_at > to_us(now - FREE_AFTER)
+    }
+
+
+def bind(
+    connection: Connection,
+    node: str,
+    devices: Collection[str],
+    seen: Collection[str],
+    now: datetime,
+) -> None:
+    """Make free devices a node's own, and note which of them it sees.
+
+    Raises:
+        InputInvalid: it would have more than a node has; nothing is to be written.
+    """
+    known = {row.gpu_uuid: row for row in _rows(connection, devices)}
+    for name in devices:
+        row = known.get(name)
+        mine = row is not None and row.node == node
+        if mine and (name not in seen or known[name].seen_at > to_us(now - REFRESHED)):
+            continue
+        values = {"gpu_uuid": name, "node": node, "seen_at": to_us(now)}
+        if row is None:
+            insert_new(connection, NODE_DEVICES, values)
+        else:
+            upsert(connection, NODE_DEVICES, [values])
+    if all(name in known for name in devices):
+        return
+    lately = NODE_DEVICES.c.seen_at > to_us(now - FREE_AFTER)
+    many = connection.execute(
+        select(func.count()).where(NODE_DEVICES.c.node == node, lately)
+    ).scalar_one()
+    if many > MOST_METERS:
+        raise InputInvalid(too_many(node, many))
+
+
+def too_many(node: str, many: int) -> str:
+    """Say that no node has so many devices."""
+    return (
+        f"{node} has told of {many} devices within a day, and no node has more than {MOST_METERS}; "
+        "see what its agent reads"
+    )
+
+
+def check_charged(connection: Connection, node: str, rows: Iterable[EnergyRow]) -> None:
+    """Let a node charge only runs that had a device of it.
+
+    A run that this journal does not know (it was restored, or the run is long gone) may be charged.
+
+    Raises:
+        InputInvalid: a run is on other nodes alone.
+    """
+    runs = {row.run for row in rows if row.run}
+    if not runs:
+        return
+    query = select(INCARNATIONS.c.run, INCARNATIONS.c.gpus).where(INCARNATIONS.c.run.in_(runs))
+    held: dict[str, set[str]] = {}
+    for row in connection.execute(query):
+        held.setdefault(row.run, set()).update(json.loads(row.gpus))
+    own = set(
+        connection.execute(
+            select(NODE_DEVICES.c.gpu_uuid).where(NODE_DEVICES.c.node == node)
+        ).scalars()
+    )
+    for run, gpus in held.items():
+        if not gpus & own:
+            raise InputInvalid(
+                f"run {shown(run)} never had a device of {node}, so {node} cannot charge it; see "
+                "what its agent takes for that run"
+            )
+
+
+def said(strange: Mapping[str, str]) -> str:
+    """Say which devices were left out, and what to do."""
+    device, owner = next(iter(strange.items()))
+    more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
+    return (
+        f"{shown(device)}{more} is told of as well, which is {owner}'s: if it was moved, retire "
+        f"{owner} (`wattmesh nodes retire {owner}`), or wait a day; if not, see who holds this "
+        "node's token"
+    )
+
+
+def _rows(connection: Connection, devices: Collection[str]) -> Sequence[Any]:
+    if not devices:
+        return ()
+    query = select(NODE_DEVICES).where(NODE_DEVICES.c.gpu_uuid.in_(devices))
+    return connection.execute(query).all()

@@ -1,0 +1,370 @@
+"""Who may begin a run, who may speak for it, and how it ends.
+
+Invariant: the first register binds the owner; a report is taken only from the owner and only from
+the newest incarnation, so that a launch that was superseded can change nothing any more.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, bindparam, case, func, select, update
+
+from wattmesh.controller.journal.database.tables import INCARNATIONS, RUN_NODES, RUNS
+from wattmesh.controller.journal.database.values import to_text, to_us, upsert
+from wattmesh.controller.journal.runs.frozen_catalogue import to_stored
+from wattmesh.controller.journal.runs.introduced import (
+    incarnation_row,
+    registered,
+    registered_gpus,
+)
+from wattmesh.controller.journal.runs.liveness import Known, Liveness
+from wattmesh.controller.journal.runs.run_nodes import HERE
+from wattmesh.controller.journal.runs.run_row import RunPlan
+from wattmesh.controller.journal.runs.stays import RESTART
+from wattmesh.errors import Fenced, InputInvalid, Refused, RetryLater
+from wattmesh.policies.best_single import best_single
+from wattmesh.reconfig.catalogue import Catalogue
+from wattmesh.reconfig.wire import Register
+
+_HELD = select(RUNS).where(RUNS.c.run == bindparam("which")).with_for_update()
+_CHANGE = update(RUNS).where(RUNS.c.run == bindparam("which"))
+_BOUND = RUNS.outerjoin(RUN_NODES, RUN_NODES.c.run == RUNS.c.run)
+_VOUCHED = and_(
+    RUNS.c.owner_uid == bindparam("uid"), func.coalesce(RUN_NODES.c.node, HERE) == bindparam("node")
+)
+_THEIRS = select(RUNS).select_from(_BOUND).where(_VOUCHED, RUNS.c.finished_at.is_(None))
+_NEW = (
+    select(func.count())
+    .select_from(_BOUND)
+    .where(
+        _VOUCHED,
+        RUNS.c.registered_at.between(bindparam("since_us"), bindparam("until_us")),
+        RUNS.c.run != bindparam("which"),
+    )
+)
+_LAUNCHES = (
+    select(
+        func.count(case((INCARNATIONS.c.run == bindparam("which"), 1))),
+        func.coalesce(
+            func.sum(func.length(INCARNATIONS.c.gpus) + func.length(INCARNATIONS.c.released)), 0
+        ),
+    )
+    .select_from(_BOUND.join(INCARNATIONS, INCARNATIONS.c.run == RUNS.c.run))
+    .where(
+        _VOUCHED, INCARNATIONS.c.started_at.between(bindparam("since_us"), bindparam("until_us"))
+    )
+)
+_NAMED_FIRST = (
+    select(RUNS.c.owner_uid)
+    .where(RUNS.c.name == bindparam("called"))
+    .order_by(RUNS.c.registered_at)
+    .limit(1)
+)
+
+EXPIRED = "expired: "
+"""A run that we ended for its silence; it goes on when it is heard again."""
+
+RETIRED = "retired: "
+"""A run that a person ended; another launch of it begins it again."""
+
+MOST_RUNS = 100_000
+
+NEW_RUNS_FACTOR, NEW_RUNS_TIME = 2, timedelta(hours=1)
+"""A user begins at most so many times the quota of new runs in so long."""
+
+
+MOST_LAUNCHES = 240
+"""Of one run in an hour: one that crashes at once and is started again every 15 s."""
+
+MOST_NAMED = 16 << 20
+"""Letters of GPU names that the launches of one user may tell in an hour: 250,000 GPUs."""
+
+
+class Forgotten(InputInvalid):
+    """The run is none of those that are followed; it has to register again."""
+
+
+def speaker(connection: Connection, message: Any, owner_uid: int) -> Row[Any]:
+    """Check that a report comes from the owner's newest incarnation; give the run's row.
+
+    Raises:
+        InputInvalid: no such run. Refused: another owner. Fenced: an older incarnation.
+    """
+    return speaking(find_run(connection, message.run), message, owner_uid)
+
+
+def speaking(row: Row[Any] | None, message: Any, owner_uid: int) -> Row[Any]:
+    """Check that what is said of a run, as it stands in `row`, is said by whom `speaker` names."""
+    if row is None:
+        raise InputInvalid(f"run {message.run} is not known; register it first")
+    if row.owner_uid != owner_uid:
+        raise Refused(
+            f"run {row.name} belongs to uid {row.owner_uid}; uid {owner_uid} may not report for it"
+        )
+    if row.finish_reason.startswith(RETIRED):
+        raise Fenced(
+            f"run {row.name} was ended with `wattmesh retire` "
+            f"({row.finish_reason.removeprefix(RETIRED)}); launch it again to have it counted again"
+        )
+    if row.finish_reason.startswith(EXPIRED):
+        raise Forgotten(f"run {row.name} was ended, {row.finish_reason}; register it again")
+    if row.incarnation != message.incarnation or row.attempt != message.attempt:
+        raise Fenced(
+            f"run {row.name}: attempt {message.attempt} was superseded by attempt {row.attempt}; "
+            "it must stop"
+        )
+    return row
+
+
+def check_name(connection: Connection, message: Register, uid: int, plan: RunPlan) -> None:
+    """Let nobody but its owner use a name that the settings name.
+
+    Raises:
+        Refused: it belongs to another user.
+    """
+    if not plan.named:
+        return
+    owner = plan.owner_uid
+    if owner is None:
+        owner = connection.execute(_NAMED_FIRST, {"called": message.name}).scalar()
+    if owner not in (None, uid):
+        raise Refused(
+            f"the name {message.name} belongs to uid {owner} (runs.{message.name} in the "
+            f"settings), so uid {uid} may not register a run of that name: take another"
+        )
+
+
+def end_run(connection: Connection, row: Row[Any], reason: str, now: datetime) -> None:
+    """Write the end of a run; its launch ended when it was last heard."""
+    ended = {"finished_at": to_us(now), "finish_reason": reason}
+    connection.execute(update(RUNS).where(RUNS.c.run == row.run).values(**ended))
+    connection.execute(
+        update(INCARNATIONS)
+        .where(INCARNATIONS.c.incarnation == row.incarnation, INCARNATIONS.c.ended_at.is_(None))
+        .values(ended_at=row.last_seen_at, end_reason=reason)
+    )
+
+
+def go_on(connection: Connection, row: Row[Any]) -> None:
+    """Take back the end of a launch that was only silent."""
+    if row.finish_reason:
+        change_run(connection, row.run, finished_at=None, finish_reason="")
+        connection.execute(
+            update(INCARNATIONS)
+            .where(INCARNATIONS.c.incarnation == row.incarnation)
+            .values(ended_at=None, end_reason="")
+        )
+
+
+def make_room(
+    connection: Connection,
+    liveness: Liveness,
+    message: Register,
+    uid: int,
+    *,
+    now: datetime,
+    most: int,
+    node: str = HERE,
+) -> None:
+    """End the longest silent run of a user who has as many as may be.
+
+    Counted by the node that vouches for the uid: what a node makes up uses up no room elsewhere.
+
+    Raises:
+        Refused: all of them report.
+    """
+    whose = {"uid": uid, "node": node}
+    rows = connection.execute(_THEIRS, whose).all()
+    others = [row for row in rows if row.run != message.run]
+    begun = {**whose, **_around(now), "which": message.run}
+    new = connection.execute(_NEW, begun).scalar_one()
+    if new >= NEW_RUNS_FACTOR * most and len(others) == len(rows):
+        raise Refused(
+            f"uid {uid} has begun {new} runs within an hour, and no more than "
+            f"{NEW_RUNS_FACTOR * most} are taken (twice api.runs_per_user); wait a while"
+        )
+    if len(others) < most:
+        return
+    silent = [row for row in others if liveness.state(Known.of(row), now) == "lost"]
+    if not silent:
+        raise Refused(
+            f"uid {uid} has {len(others)} runs that report, and no more than {most} are taken "
+            "of one user (api.runs_per_user); end one with `wattmesh retire RUN` first"
+        )
+    oldest = sorted(silent, key=lambda row: liveness.seen(Known.of(row))[0])
+    for row in oldest[: len(others) - most + 1]:
+        end_run(connection, row, f"{EXPIRED}made room for a newer run of uid {uid}", now)
+        liveness.forget(row.run)
+
+
+def check_launches(
+    connection: Connection, message: Register, uid: int, *, now: datetime, node: str = HERE
+) -> None:
+    """Let nobody fill the journal by launching again and again: every launch is kept.
+
+    Raises:
+        RetryLater: so many were launched, or so much was told of GPUs, within an hour.
+    """
+    asked = {"uid": uid, "node": node, **_around(now), "which": message.run}
+    launches, letters = connection.execute(_LAUNCHES, asked).one()
+    if launches >= MOST_LAUNCHES:
+        raise RetryLater(
+            f"run {message.run} was launched {launches} times within an hour, and no more are "
+            "kept: see why it ends; it trains on, and is let in again as the hour passes"
+        )
+    _check_letters(letters, message, uid)
+
+
+def _check_letters(letters: int, message: Register, uid: int) -> None:
+    if letters and letters + len(to_text(message.gpus)) > MOST_NAMED:
+        raise RetryLater(
+            f"launches of uid {uid} named GPUs with {letters} letters within an hour, and no more "
+            f"than {MOST_NAMED} are kept: launch less often; it is let in as the hour passes"
+        )
+
+
+def _around(now: datetime) -> dict[str, int]:
+    """Give the hour that counts.
+
+    And as much to come: what a clock dated that was an hour ahead is counted, and what one dated
+    that was a year ahead shuts nobody out for a year.
+    """
+    return {"since_us": to_us(now - NEW_RUNS_TIME), "until_us": to_us(now + NEW_RUNS_TIME)}
+
+
+def knows_more(row: Row[Any], message: Register) -> bool:
+    """Whether a launch says other things of its GPUs than when it introduced itself before."""
+    return any(getattr(row, name) != said for name, said in registered_gpus(message).items())
+
+
+def name_gpus(
+    connection: Connection, message: Register, uid: int, *, now: datetime, node: str = HERE
+) -> None:
+    """Let a launch name its GPUs after all: it knows more of itself than when it began.
+
+    Raises:
+        RetryLater: so much was told of GPUs within an hour.
+    """
+    asked = {"uid": uid, "node": node, **_around(now), "which": message.run}
+    _check_letters(connection.execute(_LAUNCHES, asked).one()[1], message, uid)
+    known = registered_gpus(message)
+    change_run(connection, message.run, **known)
+    connection.execute(
+        update(INCARNATIONS)
+        .where(INCARNATIONS.c.incarnation == message.incarnation)
+        .values(gpus=known["gpus"])
+    )
+
+
+def check_newer(
+    row: Row[Any], liveness: Liveness, message: Register, owner_uid: int, now: datetime
+) -> None:
+    """Let a launch in only when it is the newest and its predecessor is gone.
+
+    Raises:
+        Refused: the run belongs to another user. Fenced: it is not the newest, or another lives.
+    """
+    if row.owner_uid != owner_uid:
+        raise Refused(
+            f"run {message.run} belongs to uid {row.owner_uid}; uid {owner_uid} may not register it"
+        )
+    if row.incarnation == message.incarnation:
+        return
+    if message.attempt <= row.attempt:
+        raise Fenced(
+            f"run {row.name}: attempt {message.attempt} is not newer than attempt "
+            f"{row.attempt}, which is known; claim a higher one"
+        )
+    known = Known.of(row)
+    if message.supersedes == row.incarnation or known.ended or known.finished:
+        return
+    if liveness.state(known, now) == "live":
+        seen_at, phase = liveness.seen(known)
+        raise Fenced(
+            f"run {row.name}: attempt {row.attempt} on {row.host} is alive (heard "
+            f"{(now - seen_at).total_seconds():.1f} s ago, {phase}); end it before launching "
+            "another"
+        )
+
+
+def first_row(message: Register, owner_uid: int, now: datetime, plan: RunPlan) -> Mapping[str, Any]:
+    """Give the row of a run that was never seen before."""
+    catalogue, deadline = plan.catalogue, plan.deadline
+    if deadline is None and plan.deadline_after_s is not None:
+        deadline = now + timedelta(seconds=plan.deadline_after_s)
+    baseline = plan.baseline or (catalogue.reference if catalogue else "")
+    return {
+        **registered(message, now),
+        "run": message.run,
+        "owner_uid": owner_uid,
+        "registered_at": to_us(now),
+        "catalogue": to_stored(catalogue) if catalogue else None,
+        "catalogue_digest": catalogue.digest if catalogue else "",
+        "baseline": baseline,
+        "best_single": _best_single(catalogue, baseline, message, now, deadline),
+        "deadline": to_us(deadline),
+    }
+
+
+def _best_single(
+    catalogue: Catalogue | None,
+    baseline: str,
+    message: Register,
+    now: datetime,
+    deadline: datetime | None,
+) -> str:
+    """Choose what a saving is parted by; "" where there is none to tell."""
+    if catalogue is None or baseline not in {point.id for point in catalogue.points}:
+        return ""
+    return best_single(
+        catalogue,
+        baseline,
+        tokens=(message.tokens_total or catalogue.tokens_total) - message.tokens,
+        world_size=message.world_size,
+        seconds=None if deadline is None else (deadline - now).total_seconds(),
+    )
+
+
+def succeed(
+    connection: Connection, row: Row[Any], message: Register, now: datetime, seen_us: int
+) -> None:
+    """Let a launch take the place of the one before, which ended when it was last seen."""
+    ours = row.finish_reason == RESTART
+    released = _given_back(row, message, ours=ours)
+    values = {
+        **registered(message, now),
+        "outage_from": None if ours else seen_us,
+        "released": to_text(released),
+    }
+    connection.execute(update(RUNS).where(RUNS.c.run == message.run).values(**values))
+    connection.execute(
+        update(INCARNATIONS)
+        .where(INCARNATIONS.c.incarnation == row.incarnation)
+        .where(INCARNATIONS.c.ended_at.is_(None))
+        .values(ended_at=seen_us, end_reason="superseded")
+    )
+    upsert(connection, INCARNATIONS, [incarnation_row(message, now, released)])
+
+
+def _given_back(row: Row[Any], message: Register, *, ours: bool) -> list[str]:
+    """Name the GPUs that a run gave back and does not have again.
+
+    A launch that we did not ask for gives none back, and takes back those that it has: a crash does
+    not undo that the others stand idle for us.
+    """
+    before = {*json.loads(row.released), *(json.loads(row.gpus) if ours else ())} - {""}
+    return sorted(before.difference(message.gpus))
+
+
+def find_run(connection: Connection, run: str) -> Row[Any] | None:
+    """Read a run's row and hold it for this transaction."""
+    return connection.execute(_HELD, {"which": run}).one_or_none()
+
+
+def change_run(connection: Connection, run: str, **values: object) -> None:
+    """Change columns of one run."""
+    done = connection.execute(_CHANGE, {"which": run, **values})
+    if done.rowcount != 1:
+        raise InputInvalid(f"run {run} is not known; `wattmesh runs` lists those that are")

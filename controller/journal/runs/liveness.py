@@ -1,0 +1,239 @@
+"""Which runs live: the newest sign of life of every launch, kept in memory by who leads.
+
+A heartbeat every few seconds of every run is not worth a transaction each. The newest one is kept
+here; the journal is told of runs that report nothing else about once a minute, all of them in one
+transaction, and at a clean stop. A daemon that begins to lead has heard nobody yet: what lived when
+the daemon before it was last there counts as live for one limit more, and no longer.
+
+Invariant: a launch of which nothing is heard is lost after its limit, and who has lost the lead
+remembers nothing.
+"""
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+from sqlalchemy import Row
+
+from wattmesh.controller.journal.database.values import from_us
+from wattmesh.reconfig.wire import Heartbeat, Progress, Register, Transition
+
+LIVE_S = 30.0
+"""A launch whose hook says that it lives is lost when it has not for so long: a pause in which
+Python's lock is held is no loss."""
+
+BEATS = 6
+"""Heartbeats asked for in that time."""
+
+REPORTING_S = 900.0
+"""The same for a hook of the protocol before heartbeats, of which only reports are heard."""
+
+HEARTBEATS = 2
+"""The first protocol whose hooks say by themselves that they live."""
+
+BEHIND_S = 60.0
+"""The journal may be behind the newest heartbeat by so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the journal knows of a run's newest launch. `ended`: it said that it leaves."""
+
+    run: str
+    incarnation: str
+    seen_at: datetime
+    phase: str
+    protocol: int
+    ended: bool
+    finished: bool
+
+    @classmethod
+    def of(cls, row: Row[Any]) -> Self:
+        """Read it from a row of `runs`."""
+        return cls(
+            run=row.run,
+            incarnation=row.incarnation,
+            seen_at=from_us(row.last_seen_at),
+            phase=row.phase,
+            protocol=row.protocol,
+            ended=row.finish_reason != "",
+            finished=row.finished_at is not None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """The newest sign of life of a run. `kept_at`: the one that the journal has."""
+
+    incarnation: str
+    attempt: int
+    owner_uid: int
+    at: datetime
+    phase: str
+    kept_at: datetime
+
+    @classmethod
+    def of(
+        cls,
+        message: Register | Progress | Heartbeat | Transition,
+        owner_uid: int,
+        now: datetime,
+        phase: str,
+        kept_at: datetime | None = None,
+    ) -> Self:
+        """Give the sign of life that a message is; by default the journal has it as well."""
+        return cls(
+            incarnation=message.incarnation,
+            attempt=message.attempt,
+            owner_uid=owner_uid,
+            at=now,
+            phase=phase,
+            kept_at=kept_at or now,
+        )
+
+
+class Liveness:
+    """Remembers signs of life and judges by them; for any thread."""
+
+    def __init__(self, live_s: float = LIVE_S) -> None:
+        """Begin as one that does not lead."""
+        self._live_s = live_s
+        self._signs: dict[str, Sign] = {}
+        self._since: datetime | None = None
+        self._before: datetime | None = None
+        self._kept_at: datetime | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def heartbeat_s(self) -> float:
+        """How often hooks are asked to say that they live."""
+        return self._live_s / BEATS
+
+    def pace(self, live_s: float) -> None:
+        """Change after how many seconds without a heartbeat a run is lost."""
+        self._live_s = live_s
+
+    def lead(self, now: datetime, before: datetime | None) -> None:
+        """Begin to hear every run.
+
+        Args:
+            now: when.
+            before: until when the last leader was there; None: there was none.
+        """
+        with self._lock:
+            self._signs.clear()
+            self._since, self._before = now, before
+
+    def stand_by(self) -> None:
+        """Hear nobody any more; another daemon does."""
+        with self._lock:
+            self._signs.clear()
+            self._since = self._before = None
+
+    def shift(self, step_s: float) -> None:
+        """Follow a step of the wall clock, which makes nobody's silence longer or shorter."""
+        step = timedelta(seconds=step_s)
+        with self._lock:
+            for run, sign in self._signs.items():
+                self._signs[run] = replace(sign, at=sign.at + step)
+            self._since = self._since + step if self._since else None
+
+    def hear(self, run: str, sign: Sign) -> None:
+        """Take a sign of life of a launch that the journal knows as the newest."""
+        with self._lock:
+            known = self._signs.get(run)
+            # One of an older launch may come in late: it was checked before that one was known.
+            if known is None or known.attempt <= sign.attempt:
+                self._signs[run] = sign
+
+    def hear_again(
+        self, run: str, incarnation: str, attempt: int, *, owner_uid: int, phase: str, now: datetime
+    ) -> bool:
+        """Take a sign of life of whoever was heard last, without asking the journal.
+
+        Returns:
+            Whether it was the same launch of the same owner; else only the journal can tell.
+        """
+        with self._lock:
+            known = self._signs.get(run)
+            if known is None or known.owner_uid != owner_uid:
+                return False
+            if (known.incarnation, known.attempt) != (incarnation, attempt):
+                return False
+            self._signs[run] = replace(known, at=now, phase=phase)
+            return True
+
+    def forget(self, run: str) -> None:
+        """Forget a launch that has said its last word."""
+        with self._lock:
+            self._signs.pop(run, None)
+
+    def seen(self, known: Known) -> tuple[datetime, str]:
+        """Give when a run was last heard, and what it was doing."""
+        sign = self._sign(known)
+        return (sign.at, sign.phase) if sign else (known.seen_at, known.phase)
+
+    def state(self, known: Known, now: datetime) -> str:
+        """Say whether a run is live, lost or finished."""
+        if known.finished:
+            return "finished"
+        sign = self._sign(known)
+        limit_s = self._live_s
+        if known.protocol < HEARTBEATS and not known.ended:
+            limit_s = max(limit_s, REPORTING_S)
+        heard_at = sign.at if sign else self._counted_from(known, limit_s, now)
+        return "lost" if (now - heard_at).total_seconds() > limit_s else "live"
+
+    def unkept(self, now: datetime, *, everything: bool = False) -> tuple[tuple[str, Sign], ...]:
+        """Give what the journal is to be told now; mostly nothing.
+
+        Args:
+            now: the wall clock.
+            everything: the daemon stops.
+        """
+        half = timedelta(seconds=BEHIND_S / 2)
+        with self._lock:
+            if not everything and self._kept_at and abs(now - self._kept_at) < half:
+                return ()
+            self._kept_at = now
+            return tuple(
+                (run, sign)
+                for run, sign in self._signs.items()
+                if abs(sign.at - sign.kept_at) >= half
+                or (sign.at != sign.kept_at and (everything or self._silent(sign, now)))
+            )
+
+    def kept(self, told: Iterable[tuple[str, Sign]]) -> None:
+        """Note that the journal knows of these."""
+        with self._lock:
+            for run, sign in told:
+                newest = self._signs.get(run)
+                if newest is not None and newest.incarnation == sign.incarnation:
+                    self._signs[run] = replace(newest, kept_at=sign.at)
+
+    def _silent(self, sign: Sign, now: datetime) -> bool:
+        return (now - sign.at).total_seconds() > self._live_s
+
+    def _sign(self, known: Known) -> Sign | None:
+        """What was heard of the launch that the journal knows as the newest."""
+        with self._lock:
+            sign = self._signs.get(known.run)
+        return sign if sign is not None and sign.incarnation == known.incarnation else None
+
+    def _counted_from(self, known: Known, limit_s: float, now: datetime) -> datetime:
+        """Since when a launch has been silent of which this process heard nothing."""
+        if known.ended:
+            return known.seen_at
+        if known.seen_at > now:
+            # The wall clock was stepped back meanwhile: how long ago that was is not known.
+            return self._since or now
+        behind = timedelta(seconds=BEHIND_S)
+        if self._since is None:
+            # Another daemon hears the heartbeats and writes them down now and then.
+            return known.seen_at + behind
+        lived = self._before is not None and (
+            known.seen_at >= self._before - behind - timedelta(seconds=limit_s)
+        )
+        return max(known.seen_at, self._since) if lived else known.seen_at

@@ -1,0 +1,173 @@
+"""One run as the settings name it, and as the journal tells it."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row
+
+from wattmesh.controller.journal.database.stored import sound
+from wattmesh.controller.journal.database.values import from_us, to_layout
+from wattmesh.controller.journal.runs.frozen_catalogue import from_text
+from wattmesh.controller.journal.runs.liveness import Known, Liveness
+from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.wire import GPUS_UNKNOWN, OBSERVED
+
+DONE = "done"
+
+ENDINGS = (DONE, "stopped", "failed", "retired", "expired")
+"""The first words of a `finish_reason` that ends a run; between two launches of ours it has none
+of them ("restart")."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """What the settings say about a run; frozen at its first registration.
+
+    Attributes:
+        named: the settings name it, so the name belongs to one user: `owner_uid`, or (None) whoever
+            registered a run of that name first.
+    """
+
+    catalogue: Catalogue | None = None
+    baseline: str = ""
+    deadline: datetime | None = None
+    deadline_after_s: float | None = None
+    named: bool = False
+    owner_uid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """One run as it last reported. `state`: live, lost or finished.
+
+    Attributes:
+        last_seen_at: its newest sign of life, `phase`: what it was doing then. `progress_at`: its
+            newest report of a step of this launch; None before the first.
+        trouble: why its newest save step left no checkpoint, as it says; "" when all is well.
+        released: GPUs it gave back when it was started again on fewer of them.
+        incarnation_at: when the newest launch registered. `outage_from`: since when the one before
+            had been silent, when we did not cause that; None when we did, or there was none.
+        clock_mhz: lock that is wished for its GPUs, since `clock_at`; None: none.
+        protocol: of its hook. `pause_share`: of its time, what it is to be counted with for long
+            pauses between two steps.
+        speeds: what was measured of points (`wattmesh.controller.cycle.measured_speeds`), as text.
+    """
+
+    run: str
+    name: str
+    owner_uid: int
+    state: str
+    incarnation: str
+    attempt: int
+    layout: Layout
+    ranks: tuple[int, ...]
+    world_size: int
+    gpus: tuple[str, ...]
+    step: int
+    samples: int
+    tokens: int
+    tokens_total: int
+    tokens_per_s: float | None
+    loss: float | None
+    boundary_every: int
+    checkpoint_step: int
+    checkpoint_digest: str
+    phase: str
+    trouble: str
+    registered_at: datetime
+    last_seen_at: datetime
+    incarnation_at: datetime
+    outage_from: datetime | None
+    finished_at: datetime | None
+    finish_reason: str
+    catalogue: Catalogue | None
+    baseline: str
+    best_single: str
+    deadline: datetime | None
+    frozen: str
+    ordered_point: str
+    ordered_reason: str
+    clock_mhz: int | None
+    clock_at: datetime | None
+    capabilities: tuple[str, ...]
+    host: str
+    pid: int
+    scheduler_key: str
+    released: tuple[str, ...] = ()
+    protocol: int = 1
+    progress_at: datetime | None = None
+    pause_share: float = 0.0
+    speeds: str = ""
+
+    @property
+    def point(self) -> OperatingPoint | None:
+        """The catalogue's point it is at: its own layout, and the lock wished for its GPUs."""
+        return self.catalogue.find(self.layout, self.clock_mhz) if self.catalogue else None
+
+    @property
+    def gpus_used(self) -> frozenset[str]:
+        """The GPUs that its ranks use, as far as it named them; parked ranks use none."""
+        ranks = set(self.ranks)
+        return frozenset(gpu for rank, gpu in enumerate(self.gpus) if gpu and rank in ranks)
+
+    @property
+    def observed(self) -> bool:
+        """Whether it is only measured and accounted, so that nobody knows its layout."""
+        return OBSERVED in self.capabilities
+
+    @property
+    def gpus_unknown(self) -> str:
+        """Why it did not name all its GPUs, as it says; "" where it says nothing."""
+        said = (each for each in self.capabilities if each.startswith(GPUS_UNKNOWN))
+        return next(said, "").removeprefix(GPUS_UNKNOWN)
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in one word of `ENDINGS`; "" while nobody said that it did.
+
+        After `stopped` and `failed`, which its newest launch said when it left, another launch may
+        go on from there.
+        """
+        return next((each for each in ENDINGS if self.finish_reason.startswith(each)), "")
+
+    @property
+    def step_s(self) -> float | None:
+        """Usual seconds of a step, as it reports them; None until it has trained a few."""
+        if not self.tokens_per_s or not self.step or not self.tokens:
+            return None
+        return self.tokens / self.step / self.tokens_per_s
+
+
+def read_run(row: Row[Any], liveness: Liveness, now: datetime) -> RunRow:
+    """Read one row of the runs, as it stands at `now`.
+
+    Raises:
+        WattmeshError, ValueError, TypeError, OverflowError: an older version stored what cannot be.
+    """
+    known = Known.of(row)
+    last_seen_at, phase = liveness.seen(known)
+    values = sound(
+        {each: getattr(row, each) for each in RunRow.__dataclass_fields__ if hasattr(row, each)}
+    )
+    values |= {
+        "state": liveness.state(known, now),
+        "phase": phase,
+        "layout": to_layout(row.layout),
+        "ranks": tuple(json.loads(row.ranks)),
+        "gpus": tuple(json.loads(row.gpus)),
+        "released": tuple(json.loads(row.released)),
+        "capabilities": tuple(json.loads(row.capabilities)),
+        "registered_at": from_us(row.registered_at),
+        "last_seen_at": last_seen_at,
+        "progress_at": from_us(row.progress_at),
+        "incarnation_at": from_us(row.incarnation_at),
+        "outage_from": from_us(row.outage_from),
+        "finished_at": from_us(row.finished_at),
+        "clock_at": from_us(row.clock_at),
+        "deadline": from_us(row.deadline),
+        "catalogue": from_text(row.catalogue) if row.catalogue else None,
+    }
+    return RunRow(**values)

@@ -1,0 +1,435 @@
+"""Runs: what they last reported, and what an operator and the cycle want of them.
+
+Invariant: whatever is written of a run passes the checks of admission.py in the same transaction.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Collection
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, bindparam, delete, func, insert, or_, select, update
+
+from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.tables import (
+    FREEZE,
+    INCARNATIONS,
+    POINTS,
+    RUNS,
+    SWITCHES,
+    TOKEN_MARKS,
+)
+from wattmesh.controller.journal.database.values import (
+    insert_new,
+    one_line,
+    to_text,
+    to_us,
+    upsert,
+)
+from wattmesh.controller.journal.leadership import check_epoch
+from wattmesh.controller.journal.runs.admission import (
+    EXPIRED,
+    MOST_RUNS,
+    RETIRED,
+    Forgotten,
+    change_run,
+    check_launches,
+    check_name,
+    check_newer,
+    end_run,
+    find_run,
+    first_row,
+    go_on,
+    knows_more,
+    make_room,
+    name_gpus,
+    speaker,
+    speaking,
+    succeed,
+)
+from wattmesh.controller.journal.runs.doubtful_runs import DoubtfulRuns
+from wattmesh.controller.journal.runs.frozen_catalogue import point_rows
+from wattmesh.controller.journal.runs.introduced import first_mark, incarnation_row
+from wattmesh.controller.journal.runs.liveness import Known, Liveness, Sign
+from wattmesh.controller.journal.runs.run_nodes import HERE
+from wattmesh.controller.journal.runs.run_row import RunPlan, RunRow, read_run
+from wattmesh.controller.journal.runs.stays import note_stay
+from wattmesh.errors import InputInvalid, WattmeshError
+from wattmesh.reconfig.ranges import clean
+from wattmesh.reconfig.wire import OBSERVED, Finish, Progress, Register, Registered
+
+__all__ = [
+    "EXPIRED",
+    "RETIRED",
+    "Forgotten",
+    "RunPlan",
+    "RunRow",
+    "RunStore",
+    "speaker",
+    "speaking",
+]
+
+log = logging.getLogger(__name__)
+
+# Made once: building a statement costs more than SQLite takes to run it.
+_ALL = select(RUNS).order_by(RUNS.c.registered_at)
+_OPEN = _ALL.where(RUNS.c.finished_at.is_(None))
+_RECENT = _ALL.where(or_(RUNS.c.finished_at.is_(None), RUNS.c.finished_at >= bindparam("since_us")))
+_UNSETTLED = _ALL.where(
+    or_(
+        RUNS.c.finished_at.is_(None),
+        RUNS.c.clock_mhz.is_not(None),
+        RUNS.c.run.in_(select(SWITCHES.c.open_run).where(SWITCHES.c.open_run.is_not(None))),
+    )
+)
+_CALLED = (
+    select(RUNS)
+    .where(or_(RUNS.c.run == bindparam("called"), RUNS.c.name == bindparam("called")))
+    .order_by(RUNS.c.registered_at.desc())
+)
+_SPEAKER = update(INCARNATIONS).where(INCARNATIONS.c.incarnation == bindparam("which"))
+
+BEGINNING = re.compile(r"[0-9a-f]{8}[0-9a-f-]{0,28}")
+"""So much of an id names a run; the first part of it is what `wattmesh runs` shows."""
+
+TROUBLE_LENGTH = 500
+"""Characters that are kept of a run's own sentence."""
+
+
+class RunStore:
+    """The runs table and its incarnations."""
+
+    def __init__(self, database: Database) -> None:
+        """Keep the database; who lives is known from here on."""
+        self._database = database
+        self.liveness = Liveness()
+        self.doubtful = DoubtfulRuns(database)
+        self._unreadable: set[str] = set()
+
+    def register(
+        self,
+        message: Register,
+        *,
+        owner_uid: int,
+        now: datetime,
+        epoch: int,
+        plan: RunPlan,
+        most: int = MOST_RUNS,
+        node: str = HERE,
+        doubted: bool = False,
+    ) -> tuple[Registered, bool]:
+        """Take in one incarnation of a run; say whether it was new, or went on after an end.
+
+        Args:
+            message: what the run says of itself.
+            owner_uid: who says so.
+            now: when.
+            epoch: of who leads.
+            plan: what the settings say of that name.
+            most: runs of one user that have not ended; one more ends the longest silent of them.
+            node: the node whose agent vouches for the owner.
+            doubted: the wall clock may be wrong: a new run's dates follow its next steps.
+
+        Raises:
+            Refused: the run, or its name, belongs to another user, or the user has too many.
+            Fenced: a newer attempt is known, or another incarnation is still alive.
+            RetryLater: it was launched too often within an hour.
+        """
+        taken, new = True, False
+        with self._database.writing() as connection:
+            check_name(connection, message, owner_uid, plan)
+            make_room(connection, self.liveness, message, owner_uid, now=now, most=most, node=node)
+            new = insert_new(connection, RUNS, first_row(message, owner_uid, now, plan))
+            if new:
+                check_launches(connection, message, owner_uid, now=now, node=node)
+                upsert(connection, TOKEN_MARKS, [first_mark(message, now)])
+                if plan.catalogue is not None:
+                    upsert(connection, POINTS, point_rows(message.run, plan.catalogue))
+                connection.execute(insert(INCARNATIONS).values(**incarnation_row(message, now)))
+            else:
+                row = find_run(connection, message.run)
+                assert row is not None  # it could not be inserted
+                check_newer(row, self.liveness, message, owner_uid, now)
+                if row.incarnation != message.incarnation:
+                    check_launches(connection, message, owner_uid, now=now, node=node)
+                    seen_at, _ = self.liveness.seen(Known.of(row))
+                    succeed(connection, row, message, now, to_us(seen_at))
+                elif not row.finish_reason or row.finish_reason.startswith(EXPIRED):
+                    more = OBSERVED in message.capabilities and knows_more(row, message)
+                    taken = more or bool(row.finish_reason)
+                    go_on(connection, row)
+                    if more:
+                        name_gpus(connection, message, owner_uid, now=now, node=node)
+                    change_run(connection, message.run, attempt=max(row.attempt, message.attempt))
+                    _seen(connection, message, now)
+                else:
+                    taken = False
+            note_stay(connection, message.run, now)
+        if new and doubted:
+            self.doubtful.add(message.run, counted=plan.deadline is None)
+        self.liveness.hear(message.run, Sign.of(message, owner_uid, now, "registered"))
+        answer = Registered(
+            run=message.run, incarnation=message.incarnation, attempt=message.attempt, epoch=epoch
+        )
+        return answer, taken
+
+    def progress(self, message: Progress, *, owner_uid: int, now: datetime) -> None:
+        """Take in what a run reports; one older than the newest, or after the end, is ignored.
+
+        Raises:
+            InputInvalid: no such run. Refused: another owner. Fenced: an older incarnation.
+        """
+        with self._database.writing() as connection:
+            row = speaker(connection, message, owner_uid)
+            # A finish is an incarnation's last word, however late its reports arrive.
+            if message.seq < row.seq or row.finish_reason:
+                return
+            change_run(
+                connection,
+                message.run,
+                seq=message.seq,
+                step=message.step,
+                samples=message.samples,
+                tokens=message.tokens,
+                tokens_per_s=message.tokens_per_s,
+                loss=message.loss,
+                layout=to_text(message.layout.to_dict()),
+                ranks=to_text(message.ranks),
+                boundary_every=message.boundary_every,
+                checkpoint_step=message.checkpoint_step,
+                checkpoint_digest=message.checkpoint_digest,
+                phase=message.phase,
+                trouble=one_line(message.trouble, TROUBLE_LENGTH),
+                last_seen_at=to_us(now),
+                progress_at=to_us(now),
+                pause_share=min(max(message.pause_share, 0.0), 1.0),
+            )
+            _spoke(connection, message, now)
+            if to_text(message.layout.to_dict()) != row.layout:
+                note_stay(connection, message.run, now)
+        self.liveness.hear(message.run, Sign.of(message, owner_uid, now, message.phase))
+
+    def finish(self, message: Finish, *, owner_uid: int, now: datetime) -> bool:
+        """Take in the end of a run ("done") or of one incarnation (anything else); once.
+
+        False: it had ended, and nothing was taken.
+
+        Raises:
+            InputInvalid: no such run. Refused: another owner. Fenced: an older incarnation.
+        """
+        with self._database.writing() as connection:
+            if speaker(connection, message, owner_uid).finish_reason:
+                return False
+            values: dict[str, Any] = {
+                "step": message.step,
+                "tokens": message.tokens,
+                "loss": message.loss,
+                "last_seen_at": to_us(now),
+                "finish_reason": message.reason,
+            }
+            if message.reason == "done":
+                values["finished_at"] = to_us(now)
+            connection.execute(update(RUNS).where(RUNS.c.run == message.run).values(**values))
+            connection.execute(
+                update(INCARNATIONS)
+                .where(INCARNATIONS.c.incarnation == message.incarnation)
+                .values(ended_at=to_us(now), end_reason=message.reason)
+            )
+            note_stay(connection, message.run, now)
+        self.liveness.forget(message.run)
+        return True
+
+    def end(self, run: str, reason: str, *, now: datetime, epoch: int) -> None:
+        """End a run in nobody's name but ours; its rows stay. Once; a finished one stays as it is.
+
+        Args:
+            run: its id.
+            reason: begins with `EXPIRED`: it goes on when it is heard again; or with `RETIRED`:
+                only with another launch.
+            now: when.
+            epoch: of who leads.
+
+        Raises:
+            InputInvalid: no such run. Fenced: another daemon leads by now; nothing was written.
+        """
+        with self._database.writing() as connection:
+            check_epoch(connection, epoch)
+            row = find_run(connection, run)
+            if row is None:
+                raise InputInvalid(f"run {run} is not known; `wattmesh runs` lists those that are")
+            if row.finished_at is None:
+                end_run(connection, row, reason, now)
+        self.liveness.forget(run)
+
+    def unreadable(self, run: str) -> bool:
+        """Say whether this process met a row of this id that it could not read."""
+        return run in self._unreadable
+
+    def all(self, now: datetime) -> tuple[RunRow, ...]:
+        """List every run, oldest first, as it stands at `now`."""
+        return self._rows(_ALL, now)
+
+    def open(self, now: datetime, silent: timedelta | None = None) -> tuple[RunRow, ...]:
+        """List runs that have not ended, oldest first.
+
+        Args:
+            now: at which they stand.
+            silent: without those that are lost and were not heard for longer; None: with them.
+        """
+        return self._rows(_OPEN, now, lambda row: self._heard(row, now, silent))
+
+    def live(self, now: datetime) -> tuple[RunRow, ...]:
+        """List runs that are live, oldest first."""
+        return self.open(now, timedelta(0))
+
+    def recent(self, now: datetime, since: datetime) -> tuple[RunRow, ...]:
+        """List runs that have not ended, or not before `since`, oldest first."""
+        return self._rows(_RECENT, now, since_us=to_us(since))
+
+    def unsettled(
+        self, now: datetime, switching: Collection[str], silent: timedelta
+    ) -> tuple[RunRow, ...]:
+        """List live runs, and those of which something is still to be settled.
+
+        Args:
+            now: at which they stand.
+            switching: runs that have an open switch.
+            silent: a lost run that was not heard for longer is to be ended.
+        """
+        return self._rows(
+            _UNSETTLED,
+            now,
+            lambda row: (
+                row.run in switching
+                or row.clock_mhz is not None
+                or self._heard(row, now, timedelta(0))
+                or not self._heard(row, now, silent)
+            ),
+        )
+
+    def _heard(self, row: Row[Any], now: datetime, silent: timedelta | None) -> bool:
+        """Say whether a run lives, or was heard within so long; told without reading the row."""
+        known = Known.of(row)
+        if silent is None or self.liveness.state(known, now) == "live":
+            return True
+        return bool(silent) and now - self.liveness.seen(known)[0] <= silent
+
+    def find(self, run: str, now: datetime) -> RunRow | None:
+        """Find a run by its id, or the newest of that name."""
+        found = self.called(run, now)
+        return next((each for each in found if each.run == run), next(iter(found), None))
+
+    def called(self, word: str, now: datetime) -> tuple[RunRow, ...]:
+        """List every run of that id or name, newest first."""
+        return self._rows(_CALLED, now, called=word)
+
+    def beginning(self, word: str, now: datetime) -> tuple[RunRow, ...]:
+        """List every run whose id begins with `word`; none where that is no such beginning."""
+        if not BEGINNING.fullmatch(word):
+            return ()
+        return self._rows(_ALL.where(RUNS.c.run.startswith(word)), now)
+
+    def freeze(self, run: str | None, *, reason: str, by: str, now: datetime) -> None:
+        """Take hands off one run, or off everything (None)."""
+        words = f"{by}: {reason}" if reason else by
+        with self._database.writing() as connection:
+            if run is not None:
+                change_run(connection, run, frozen=words)
+            else:
+                row = {"id": 1, "reason": words, "by": by, "at": to_us(now)}
+                upsert(connection, FREEZE, [row])
+
+    def thaw(self, run: str | None, *, by: str, now: datetime) -> None:
+        """Lay hands on again, and forget failed switches."""
+        with self._database.writing() as connection:
+            if run is not None:
+                # No failure so far counts, whatever the wall clock said when it was written.
+                newest = select(func.max(SWITCHES.c.updated_at)).where(SWITCHES.c.run == run)
+                thawed_us = max(to_us(now), connection.execute(newest).scalar() or 0)
+                change_run(connection, run, frozen="", thawed_at=thawed_us)
+            else:
+                connection.execute(delete(FREEZE))
+
+    def frozen_all(self) -> str:
+        """Say why nothing at all is acted upon; "" when it is."""
+        with self._database.reading() as connection:
+            return connection.execute(select(FREEZE.c.reason)).scalar() or ""
+
+    def order_point(self, run: str, point: str, *, reason: str, by: str, now: datetime) -> None:
+        """Remember what an operator asks for; the cycle decides about it."""
+        words = f"{by}: {reason}" if reason else by
+        with self._database.writing() as connection:
+            change_run(connection, run, ordered_point=point, ordered_reason=words)
+
+    def clear_ordered_point(self, run: str, point: str) -> None:
+        """Forget an order to a point that was carried out; one that came meanwhile stands."""
+        carried_out = (RUNS.c.run == run) & (RUNS.c.ordered_point == point)
+        with self._database.writing() as connection:
+            connection.execute(
+                update(RUNS).where(carried_out).values(ordered_point="", ordered_reason="")
+            )
+
+    def wish_clock(self, run: str, clock_mhz: int | None, *, now: datetime, epoch: int) -> None:
+        """Commit the lock that is wished for a run's GPUs (None: none), before anybody sets it.
+
+        Raises:
+            Fenced: another daemon leads by now; nothing was written.
+        """
+        with self._database.writing() as connection:
+            check_epoch(connection, epoch)
+            change_run(connection, run, clock_mhz=clock_mhz, clock_at=to_us(now))
+            note_stay(connection, run, now)
+
+    def note_speeds(self, run: str, speeds: str, *, epoch: int) -> None:
+        """Remember what was measured of a run's points.
+
+        Raises:
+            Fenced: another daemon leads by now; nothing was written.
+        """
+        with self._database.writing() as connection:
+            check_epoch(connection, epoch)
+            change_run(connection, run, speeds=speeds)
+
+    def _rows(
+        self,
+        query: Select[Any],
+        now: datetime,
+        wanted: Callable[[Row[Any]], bool] = bool,
+        **values: object,
+    ) -> tuple[RunRow, ...]:
+        """Read rows; one that cannot be read is left out, and the log says so once.
+
+        `wanted` is asked first: to read a row takes longer.
+        """
+        with self._database.reading() as connection:
+            rows = connection.execute(query, values).all()
+        found = []
+        for row in rows:
+            if not wanted(row):
+                continue
+            try:
+                found.append(read_run(row, self.liveness, now))
+            except (WattmeshError, ValueError, TypeError, OverflowError) as error:
+                if row.run not in self._unreadable:
+                    self._unreadable.add(row.run)
+                    log.error(
+                        "run %s cannot be read from the journal and is left out (%s); "
+                        "`wattmesh retire %s` ends it, its rows stay",
+                        clean(row.run),
+                        clean(str(error)),
+                        clean(row.run),
+                    )
+        return tuple(found)
+
+
+def _seen(connection: Connection, message: Register, now: datetime) -> None:
+    """Remember that a run's incarnation spoke."""
+    change_run(connection, message.run, last_seen_at=to_us(now))
+    _spoke(connection, message, now)
+
+
+def _spoke(connection: Connection, message: Register | Progress, now: datetime) -> None:
+    """Remember it of the incarnation alone."""
+    row = {"which": message.incarnation, "last_seen_at": to_us(now)}
+    connection.execute(_SPEAKER, row)

@@ -1,0 +1,109 @@
+"""Where each run was when: its layout and clock, and whether a switch of ours was under way.
+
+Invariant: a row is written in the transaction that changes what it tells, so that the history of a
+run can be read long after its switches: it is what baselines are told apart from the run by.
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, select
+
+from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.tables import INCARNATIONS, RUNS, STAYS, SWITCHES
+from wattmesh.controller.journal.database.values import from_us, to_layout, to_us, upsert
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.switch import SwitchState
+
+RESTART = "restart"
+"""How a run ends an incarnation that we asked to restart: no outage, but part of a switch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StayRow:
+    """From `at` on, until the next row of the run. `switching`: a switch of ours is under way.
+
+    `tokens`: what the run had reported by then.
+    """
+
+    at: datetime
+    layout: Layout
+    clock_mhz: int | None
+    switching: bool
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRow:
+    """One launch. `end`: when it ended or was last heard. `ours`: we asked it to end.
+
+    `gpus`: by rank; "" where it is not known.
+    """
+
+    start: datetime
+    end: datetime
+    ours: bool
+    gpus: tuple[str, ...] = ()
+
+
+class StayStore:
+    """The histories of runs."""
+
+    def __init__(self, database: Database) -> None:
+        """Keep the database."""
+        self._database = database
+
+    def of(self, run: str) -> tuple[StayRow, ...]:
+        """List a run's stays in time order."""
+        query = select(STAYS).where(STAYS.c.run == run).order_by(STAYS.c.at)
+        with self._database.reading() as connection:
+            return tuple(
+                StayRow(
+                    at=from_us(row.at),
+                    layout=to_layout(row.layout),
+                    clock_mhz=row.clock_mhz,
+                    switching=bool(row.switching),
+                    tokens=row.tokens,
+                )
+                for row in connection.execute(query)
+            )
+
+    def launches(self, run: str) -> tuple[LaunchRow, ...]:
+        """List a run's launches in time order."""
+        table = INCARNATIONS.c
+        query = select(INCARNATIONS).where(table.run == run).order_by(table.started_at)
+        with self._database.reading() as connection:
+            return tuple(
+                LaunchRow(
+                    start=from_us(row.started_at),
+                    end=from_us(row.ended_at or row.last_seen_at),
+                    ours=row.end_reason == RESTART,
+                    gpus=tuple(json.loads(row.gpus)),
+                )
+                for row in connection.execute(query)
+            )
+
+
+def note_stay(connection: Connection, run: str, now: datetime) -> None:
+    """Remember where a run is now, if that is new; part of the caller's transaction."""
+    row = connection.execute(
+        select(RUNS.c.layout, RUNS.c.clock_mhz, RUNS.c.tokens, RUNS.c.finish_reason).where(
+            RUNS.c.run == run
+        )
+    ).one_or_none()
+    if row is None:
+        return
+    state = connection.execute(select(SWITCHES.c.state).where(SWITCHES.c.open_run == run)).scalar()
+    moving = state is not None and state != str(SwitchState.ORDERED)
+    switching = int(moving or row.finish_reason == RESTART)
+    newest = connection.execute(
+        select(STAYS).where(STAYS.c.run == run).order_by(STAYS.c.at.desc()).limit(1)
+    ).one_or_none()
+    here = (row.layout, row.clock_mhz, switching)
+    if newest is not None and (newest.layout, newest.clock_mhz, newest.switching) == here:
+        return
+    # A wall clock that was stepped back must not put a stay before the one it follows.
+    at_us = max(to_us(now), newest.at + 1 if newest is not None else 0)
+    values = {"run": run, "at": at_us, "layout": row.layout, "clock_mhz": row.clock_mhz}
+    upsert(connection, STAYS, [values | {"switching": switching, "tokens": row.tokens}])

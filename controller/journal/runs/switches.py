@@ -1,0 +1,328 @@
+"""Switches: the intent row that is the order, and what the run reports about it.
+
+Invariant: a run has at most one open switch (a unique column holds it while it is open); the row is
+committed, under the leader's epoch, before anybody can fetch it as an order; a report moves it
+forwards or changes nothing, but that the run may add to its last word how long it took to be at its
+pace.
+"""
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import isfinite
+from typing import Any
+
+from sqlalchemy import Connection, Row, select, update
+
+from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.tables import RUNS, SWITCHES, TRANSITIONS
+from wattmesh.controller.journal.database.values import (
+    from_us,
+    insert_new,
+    to_evidence,
+    to_text,
+    to_us,
+)
+from wattmesh.controller.journal.leadership import check_epoch
+from wattmesh.controller.journal.runs.run_store import speaker
+from wattmesh.controller.journal.runs.stays import note_stay
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.switch import AT_PACE, FINAL, SwitchState, advance, position
+from wattmesh.reconfig.wire import Order, Transition
+
+UG = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchRow:
+    """One switch, with what the run measured: seconds in `evidence`, from the boundary on."""
+
+    plan: str
+    run: str
+    attempt: int
+    epoch: int
+    from_point: str
+    to_point: str
+    order: Order
+    state: SwitchState
+    requested_by: str
+    reason: str
+    predicted_ug: int | None
+    switch_cost_ug: int | None
+    created_at: datetime
+    updated_at: datetime
+    detail: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def total_s(self) -> float | None:
+        """Seconds until the layout stood; None before it is known."""
+        return _seconds(self.evidence.get("total_s"))
+
+    @property
+    def at_pace_s(self) -> float | None:
+        """Seconds until the first step at normal pace had ended; None: nobody saw that."""
+        return _seconds(self.evidence.get(AT_PACE))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransitionRow:
+    """One step of a switch as the run reported it. `at`: when the daemon heard it."""
+
+    plan: str
+    state: SwitchState
+    at: datetime
+    step: int
+    elapsed_s: float
+    detail: str
+    evidence: Mapping[str, Any]
+
+
+class SwitchStore:
+    """The switches table and its transitions."""
+
+    def __init__(self, database: Database) -> None:
+        """Keep the database."""
+        self._database = database
+
+    def order(
+        self,
+        order: Order,
+        *,
+        from_point: str,
+        requested_by: str,
+        reason: str,
+        predicted_g: float | None,
+        switch_cost_g: float | None,
+        now: datetime,
+    ) -> bool:
+        """Commit the intent of a switch; False when the run already has an open one.
+
+        Raises:
+            Fenced: the order's epoch is over; nothing was written.
+        """
+        row = {
+            "plan": order.plan,
+            "run": order.run,
+            "open_run": order.run,
+            "attempt": order.attempt,
+            "epoch": order.epoch,
+            "from_point": from_point,
+            "to_point": order.point,
+            "wire_order": to_text(order.to_json()),
+            "state": str(SwitchState.ORDERED),
+            "requested_by": requested_by,
+            "reason": reason,
+            "predicted_ug": None if predicted_g is None else round(predicted_g * UG),
+            "switch_cost_ug": None if switch_cost_g is None else round(switch_cost_g * UG),
+            "created_at": to_us(now),
+            "updated_at": to_us(now),
+        }
+        with self._database.writing() as connection:
+            check_epoch(connection, order.epoch)
+            return insert_new(connection, SWITCHES, row)
+
+    def open(self, run: str) -> SwitchRow | None:
+        """Give the run's open switch."""
+        with self._database.reading() as connection:
+            row = connection.execute(select(SWITCHES).where(SWITCHES.c.open_run == run)).first()
+        return _row(row) if row else None
+
+    def open_runs(self) -> frozenset[str]:
+        """Name the runs that have an open switch."""
+        query = select(SWITCHES.c.open_run).where(SWITCHES.c.open_run.is_not(None))
+        with self._database.reading() as connection:
+            return frozenset(connection.execute(query).scalars())
+
+    def history(self, run: str | None = None, limit: int = 50) -> tuple[SwitchRow, ...]:
+        """List switches, newest first; those of one run in the order in which they were lived."""
+        query = select(SWITCHES).order_by(SWITCHES.c.created_at.desc()).limit(limit)
+        if run is not None:
+            query = query.where(SWITCHES.c.run == run)
+        with self._database.reading() as connection:
+            rows = [_row(row) for row in connection.execute(query)]
+        return tuple(rows if run is None else sorted(rows, key=_lived, reverse=True))
+
+    def transitions(self, plan: str) -> tuple[TransitionRow, ...]:
+        """List what the run reported about one switch, in the order in which it lived it."""
+        query = select(TRANSITIONS).where(TRANSITIONS.c.plan == plan).order_by(TRANSITIONS.c.at)
+        with self._database.reading() as connection:
+            rows = (
+                TransitionRow(
+                    plan=row.plan,
+                    state=SwitchState(row.state),
+                    at=from_us(row.at),
+                    step=row.step,
+                    elapsed_s=row.elapsed_s,
+                    detail=row.detail,
+                    evidence=to_evidence(row.evidence),
+                )
+                for row in connection.execute(query)
+            )
+            return tuple(sorted(rows, key=lambda each: position(each.state)))
+
+    def record(
+        self, transition: Transition, *, owner_uid: int, now: datetime
+    ) -> tuple[SwitchRow, bool]:
+        """Take in one reported step; a repeat or a late one changes nothing.
+
+        Gives the switch, and whether the step was reported for the first time.
+
+        Raises:
+            InputInvalid: no such run or switch. Refused: another owner. Fenced: superseded.
+        """
+        with self._database.writing() as connection:
+            speaker(connection, transition, owner_uid)
+            row = _hold(connection, transition.plan)
+            if row is None or row.run != transition.run:
+                raise InputInvalid(f"run {transition.run} has no switch {transition.plan}")
+            taken = insert_new(connection, TRANSITIONS, _transition_values(transition, now))
+            if advance(SwitchState(row.state), transition.state):
+                evidence = {**to_evidence(row.evidence), **transition.evidence}
+                values = {
+                    "detail": transition.detail or row.detail,
+                    "evidence": to_text(evidence),
+                    **_moved(connection, transition.state, transition.run, now),
+                }
+                _update(connection, transition.plan, values)
+                _follow(connection, transition)
+                note_stay(connection, transition.run, now)
+            elif _adds_pace(row, transition):
+                evidence = {**to_evidence(row.evidence), AT_PACE: transition.evidence[AT_PACE]}
+                _update(connection, transition.plan, {"evidence": to_text(evidence)})
+            return _row(connection.execute(_one(transition.plan)).one()), taken
+
+    def close(
+        self, plan: str, state: SwitchState, *, detail: str, now: datetime, epoch: int
+    ) -> bool:
+        """End an open switch that cannot be confirmed any more; False when it had ended.
+
+        Raises:
+            Fenced: the epoch is over; nothing was written.
+        """
+        with self._database.writing() as connection:
+            check_epoch(connection, epoch)
+            row = _hold(connection, plan)
+            if row is None or not advance(SwitchState(row.state), state):
+                return False
+            _update(connection, plan, {"detail": detail, **_moved(connection, state, row.run, now)})
+            note_stay(connection, row.run, now)
+            return True
+
+    def failures_in_a_row(self, run: str) -> int:
+        """Count failed and rolled back switches since the last confirmed one, or the thaw."""
+        counted = (SwitchState.FAILED, SwitchState.ROLLED_BACK, SwitchState.CONFIRMED)
+        query = (
+            select(SWITCHES)
+            .where(SWITCHES.c.run == run, SWITCHES.c.state.in_([str(each) for each in counted]))
+            .order_by(SWITCHES.c.created_at.desc())
+        )
+        with self._database.reading() as connection:
+            thawed_at = from_us(
+                connection.execute(select(RUNS.c.thawed_at).where(RUNS.c.run == run)).scalar()
+            )
+            rows = sorted(map(_row, connection.execute(query)), key=_lived, reverse=True)
+        since = itertools.takewhile(
+            lambda row: (
+                row.state is not SwitchState.CONFIRMED
+                and (thawed_at is None or row.updated_at > thawed_at)
+            ),
+            rows,
+        )
+        return sum(1 for _ in since)
+
+
+def _seconds(value: object) -> float | None:
+    """Read seconds that a run reported; None where it is no such number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if isfinite(value) and value > 0 else None
+
+
+def _adds_pace(row: Row[Any], transition: Transition) -> bool:
+    """Say whether a run repeats its last word on a switch, and adds when it was at its pace."""
+    if transition.state not in FINAL or transition.state != row.state:
+        return False
+    return _seconds(transition.evidence.get(AT_PACE)) is not None
+
+
+def _lived(row: SwitchRow) -> tuple[int, int, datetime]:
+    """Order a run's switches by its own count of launches and steps: the wall clock may step."""
+    return row.attempt, row.order.not_before_step, row.created_at
+
+
+def _moved(connection: Connection, state: SwitchState, run: str, now: datetime) -> dict[str, Any]:
+    """Give the columns that every step sets.
+
+    What ends after a thaw is dated after it, whatever the wall clock says: failures count from it.
+    """
+    thawed_us = connection.execute(select(RUNS.c.thawed_at).where(RUNS.c.run == run)).scalar()
+    not_before_us = thawed_us + 1 if thawed_us is not None and state in FINAL else 0
+    return {
+        "state": str(state),
+        "updated_at": max(to_us(now), not_before_us),
+        "open_run": None if state in FINAL else run,
+    }
+
+
+def _transition_values(transition: Transition, now: datetime) -> dict[str, Any]:
+    """Give the row of one reported step."""
+    return {
+        "plan": transition.plan,
+        "state": str(transition.state),
+        "run": transition.run,
+        "at": to_us(now),
+        "step": transition.step,
+        "elapsed_s": transition.elapsed_s,
+        "detail": transition.detail,
+        "evidence": to_text(transition.evidence),
+    }
+
+
+def _follow(connection: Connection, transition: Transition) -> None:
+    """Take the layout a run reports itself to be in now."""
+    if transition.layout is not None and transition.state in FINAL:
+        layout = to_text(transition.layout.to_dict())
+        connection.execute(
+            update(RUNS)
+            .where(RUNS.c.run == transition.run)
+            .values(layout=layout, ranks=to_text(transition.ranks))
+        )
+
+
+def _one(plan: str) -> Any:
+    return select(SWITCHES).where(SWITCHES.c.plan == plan)
+
+
+def _hold(connection: Connection, plan: str) -> Row[Any] | None:
+    """Read a switch and hold it for this transaction."""
+    row: Row[Any] | None = connection.execute(_one(plan).with_for_update()).one_or_none()
+    return row
+
+
+def _update(connection: Connection, plan: str, values: Mapping[str, Any]) -> None:
+    connection.execute(update(SWITCHES).where(SWITCHES.c.plan == plan).values(**values))
+
+
+def _row(row: Row[Any]) -> SwitchRow:
+    """Read one row."""
+    return SwitchRow(
+        plan=row.plan,
+        run=row.run,
+        attempt=row.attempt,
+        epoch=row.epoch,
+        from_point=row.from_point,
+        to_point=row.to_point,
+        order=Order.from_json(json.loads(row.wire_order)),
+        state=SwitchState(row.state),
+        requested_by=row.requested_by,
+        reason=row.reason,
+        predicted_ug=row.predicted_ug,
+        switch_cost_ug=row.switch_cost_ug,
+        created_at=from_us(row.created_at),
+        updated_at=from_us(row.updated_at),
+        detail=row.detail,
+        evidence=to_evidence(row.evidence),
+    )

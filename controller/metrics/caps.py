@@ -1,0 +1,34 @@
+"""The operator's power cap for Prometheus.
+
+Invariant: no samples while no cap is in force; figures are those of the newest turn of the cycle.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.status.status import cap_line
+
+
+def cap_metrics(pulse: Pulse) -> Iterator[Metric]:
+    """How a cap is kept."""
+    watts = GaugeMetricFamily(
+        "wattmesh_power_cap_watts",
+        "Power cap: as ordered, the most that GPUs can draw under it (bound), the lowest possible.",
+        labels=["figure", "flags"],
+    )
+    boards = GaugeMetricFamily(
+        "wattmesh_power_cap_gpus", "GPUs held lower for the cap, and deaf ones.", labels=["state"]
+    )
+    kept = GaugeMetricFamily("wattmesh_power_cap_kept", "1 while the cap in force can be kept.")
+    line = cap_line(pulse, pulse.clock.now())
+    if line is not None:
+        flags = "+".join(line.flags)
+        watts.add_metric(["ordered", ""], line.cap_w)
+        watts.add_metric(["bound", flags], line.bound_w)
+        watts.add_metric(["lowest", flags], line.lowest_w)
+        boards.add_metric(["held"], line.gpus)
+        boards.add_metric(["deaf"], len(line.deaf))
+        kept.add_metric([], float(line.meets))
+    yield from (watts, boards, kept)

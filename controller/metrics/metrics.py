@@ -1,0 +1,256 @@
+"""The figures for Prometheus: absolute values from the journal, so counters survive restarts.
+
+Invariant: a scrape waits for the journal half a second at most: a loop of its own reads the sums
+when a scrape asks, and while the journal does not answer the last known ones are served and
+`wattmesh_journal_up` is 0. No sample carries a time of its own (that would break staleness).
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+import wattmesh
+from wattmesh.controller.cycle.fences import refusing
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.metrics.budgets import budget_metrics
+from wattmesh.controller.metrics.caps import cap_metrics
+from wattmesh.controller.metrics.figures import FigureReader, Figures
+from wattmesh.controller.metrics.ledger import ledger_metrics
+from wattmesh.controller.metrics.planner import plan_metrics
+from wattmesh.controller.metrics.scrapes import ScrapeServer
+from wattmesh.controller.metrics.signals import carbon_metrics
+from wattmesh.controller.process.loops import Loop
+from wattmesh.controller.process.scheduler import Jobs
+from wattmesh.controller.pulse import Pulse
+from wattmesh.errors import FixInput
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 0.5
+"""How long a scrape waits for fresh sums."""
+
+IDLE_S = 600.0
+"""Sums are read this often even if nobody scrapes, so that the first scrape has some."""
+
+
+class Figured(Collector):
+    """Turns the newest figures and the pulse into metrics, at each scrape."""
+
+    def __init__(self, pulse: Pulse, jobs: Jobs, newest: Callable[[], Figures]) -> None:
+        """Take the sources; `newest` gives the journal's sums, fresh or last known."""
+        self._pulse = pulse
+        self._jobs = jobs
+        self._newest = newest
+
+    def collect(self) -> Iterator[Metric]:
+        """Give every metric."""
+        figures = self._newest()
+        yield from self._daemon()
+        yield from self._loops()
+        yield from self._pulse.exporter.collect()
+        yield from carbon_metrics(self._pulse, figures)
+        yield from ledger_metrics(figures, self._pulse.settings.site.energy_boundary)
+        yield from run_metrics(self._pulse, figures)
+        yield from budget_metrics(self._pulse)
+        yield from cap_metrics(self._pulse)
+        yield from plan_metrics(self._pulse)
+
+    def describe(self) -> tuple[Metric, ...]:
+        """Promise nothing at registration: collecting needs a running daemon."""
+        return ()
+
+    def _daemon(self) -> Iterator[Metric]:
+        """What this daemon is, and whether it leads and remembers."""
+        pulse = self._pulse
+        mode = pulse.settings.mode.value
+        yield InfoMetricFamily(
+            "wattmesh_build",
+            "Version and mode of this daemon.",
+            value={"version": wattmesh.__version__, "mode": mode},
+        )
+        up = GaugeMetricFamily("wattmesh_journal_up", "1 while the journal takes writes.")
+        up.add_metric([], float(pulse.outage is None))
+        yield up
+        leading = GaugeMetricFamily("wattmesh_leader", "1 while this daemon leads.")
+        leading.add_metric([], float(pulse.epoch is not None))
+        yield leading
+        trouble = GaugeMetricFamily(
+            "wattmesh_trouble", "Sentences in `wattmesh status` that need a human."
+        )
+        status = pulse.newest_status
+        trouble.add_metric([], float(len(status.trouble) if status else 0))
+        yield trouble
+        alone = CounterMetricFamily(
+            "wattmesh_run_failures",
+            "Parts of a turn that failed for one run alone, which was held.",
+        )
+        alone.add_metric([], float(pulse.isolation.count))
+        yield alone
+        covered = GaugeMetricFamily(
+            "wattmesh_coverage_gpus",
+            "GPUs whose power was read lately (seen), and those that were ever read (expected).",
+            labels=["state"],
+        )
+        for state, count in zip(("seen", "expected"), pulse.gpu_coverage, strict=True):
+            covered.add_metric([state], float(count))
+        yield covered
+        fenced = GaugeMetricFamily(
+            "wattmesh_actuators_fenced",
+            "Nodes whose actuator refuses this daemon: it obeys another journal, or epoch.",
+            labels=["reason"],
+        )
+        for why, each in refusing(pulse.nodes, pulse.clock.now()).items():
+            fenced.add_metric([why], float(len(each)))
+        yield fenced
+        pue = GaugeMetricFamily(
+            "wattmesh_pue_ratio", "What grams are multiplied by; 1 within the boundary `it`."
+        )
+        pue.add_metric([], pulse.settings.site.pue_milli() / 1000)
+        yield pue
+
+    def _loops(self) -> Iterator[Metric]:
+        """How the loops and jobs get on."""
+        took = GaugeMetricFamily(
+            "wattmesh_loop_turn_seconds", "What the newest turn took.", labels=["loop"]
+        )
+        age = GaugeMetricFamily(
+            "wattmesh_loop_progress_age_seconds", "Since a turn last ended.", labels=["loop"]
+        )
+        turns = CounterMetricFamily(
+            "wattmesh_loop_turns",
+            "Turns since the start, by how they ended.",
+            labels=["loop", "outcome"],
+        )
+        now_s = self._pulse.clock.monotonic()
+        for name, read in self._pulse.loops.items():
+            state = read()
+            if state.last_took_s is not None:
+                took.add_metric([name], state.last_took_s)
+            if state.last_progress_s is not None:
+                age.add_metric([name], now_s - state.last_progress_s)
+            ended_well = state.turns - state.failures - state.bugs
+            turns.add_metric([name, "done"], ended_well)
+            turns.add_metric([name, "failed"], state.failures)
+            turns.add_metric([name, "bug"], state.bugs)
+            turns.add_metric([name, "overrun"], state.overruns)
+        jobs = CounterMetricFamily(
+            "wattmesh_job_runs",
+            "Wall-clock jobs since the start: done, failed, missed (too late), skipped (busy).",
+            labels=["job", "outcome"],
+        )
+        for total in self._jobs.totals():
+            jobs.add_metric([total.job, total.outcome], total.count)
+        yield from (took, age, turns, jobs)
+
+
+def run_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
+    """Each run: how far, how fast, why it holds, how its switches ended."""
+    tokens = CounterMetricFamily("wattmesh_run_tokens", "Tokens trained.", labels=["run", "run_id"])
+    speed = GaugeMetricFamily(
+        "wattmesh_run_throughput_tokens_per_second",
+        "Speed as the run reports it.",
+        labels=["run", "run_id"],
+    )
+    slack = GaugeMetricFamily(
+        "wattmesh_run_slack_seconds",
+        "What the deadline guard has to spare.",
+        labels=["run", "run_id"],
+    )
+    info = GaugeMetricFamily(
+        "wattmesh_run_config_info",
+        "1; the layout and point a run is at.",
+        labels=["run", "run_id", "point", "layout", "state"],
+    )
+    decision = GaugeMetricFamily(
+        "wattmesh_run_decision",
+        "1 for the newest decision's action and reason key.",
+        labels=["run", "run_id", "action", "reason"],
+    )
+    switches = CounterMetricFamily(
+        "wattmesh_switches", "Switches that ended, by how.", labels=["run", "run_id", "outcome"]
+    )
+    names = {run.run: run.name for run in figures.runs}
+    for run in figures.runs:
+        tokens.add_metric([run.name, run.run], run.tokens)
+        if run.state == "live" and run.tokens_per_s:
+            speed.add_metric([run.name, run.run], run.tokens_per_s)
+        info.add_metric([run.name, run.run, run.point, run.layout, run.state], 1)
+    for (run_id, outcome), count in figures.switches.items():
+        switches.add_metric([names.get(run_id, run_id), run_id, outcome], count)
+    for each in pulse.turned.report.decisions if pulse.turned else ():
+        labels = [names.get(each.run, each.run), each.run]
+        decision.add_metric([*labels, each.action.value, each.kind], 1)
+        if each.slack_s is not None:
+            slack.add_metric(labels, each.slack_s)
+    yield from (tokens, speed, slack, info, decision, switches)
+
+
+class MetricsServer:
+    """Serves /metrics, and keeps its figures fresh; does nothing when there is no address."""
+
+    def __init__(
+        self, listen: tuple[str, int] | None, journal: Journal, pulse: Pulse, jobs: Jobs
+    ) -> None:
+        """Prepare; nothing listens before `start`."""
+        self._listen = listen
+        self._reader = FigureReader(journal, pulse)
+        self._collector = Figured(pulse, jobs, self._newest)
+        self._refresh = Loop("figures", IDLE_S, self._read, pulse.clock)
+        self._figures = Figures()
+        self._fresh = threading.Event()
+        self._server: ScrapeServer | None = None
+
+    @property
+    def port(self) -> int | None:
+        """The port that was bound; None when it is off."""
+        return self._server.server_port if self._server else None
+
+    def start(self) -> None:
+        """Listen.
+
+        Raises:
+            FixInput: the address cannot be bound.
+        """
+        if self._listen is None:
+            return
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self._collector)
+        host, port = self._listen
+        try:
+            self._server = ScrapeServer((host, port), registry)
+        except OSError as error:
+            raise FixInput(
+                f"cannot serve metrics on {host}:{port} ({error.strerror}); change metrics.listen, "
+                'or set it to "" for none'
+            ) from error
+        self._server.start()
+        self._refresh.start()
+        log.info("metrics on http://%s:%d/metrics", host, self.port)
+
+    def stop(self) -> None:
+        """Stop listening."""
+        self._refresh.stop(1.0)
+        if self._server is not None:
+            self._server.stop()
+
+    def _newest(self) -> Figures:
+        """Ask for fresh sums, wait a moment, and give what there is."""
+        self._fresh.clear()
+        self._refresh.wake()
+        self._fresh.wait(PATIENCE_S)
+        return self._figures
+
+    def _read(self) -> None:
+        """Read the journal's sums.
+
+        Raises:
+            JournalUnavailable: the last known ones stand.
+        """
+        try:
+            self._figures = self._reader.read()
+        finally:
+            self._fresh.set()

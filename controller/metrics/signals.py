@@ -1,0 +1,105 @@
+"""The grid signals for Prometheus: value, age, what decisions rest on, and how good it is.
+
+Invariant: a value whose interval is over is left out; ages grow between two readings of the journal
+and through its outages.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from wattmesh.controller.journal.carbon.points import FetchState
+from wattmesh.controller.metrics.figures import Figures
+from wattmesh.controller.pulse import Pulse
+from wattmesh.policies.decision import Rung
+
+BREAKER = ("closed", "half-open", "open")
+
+
+def carbon_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
+    """Give every metric of the grid signals."""
+    yield from _values(pulse, figures)
+    yield from _standing(pulse, figures)
+    yield from _skill(figures)
+
+
+def _values(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
+    """What is known now, since when, and whether it may be decided on."""
+    grams = GaugeMetricFamily(
+        "wattmesh_grid_carbon_intensity_grams_per_kilowatt_hour",
+        "Intensity that holds now, by signal.",
+        labels=["signal", "zone", "quality", "flags"],
+    )
+    age = GaugeMetricFamily(
+        "wattmesh_grid_signal_age_seconds", "Since the provider last answered.", labels=["signal"]
+    )
+    usable = GaugeMetricFamily(
+        "wattmesh_grid_signal_usable", "1 when decisions may rest on it.", labels=["signal"]
+    )
+    now = pulse.clock.now()
+    for line in figures.signals:
+        if line.g_per_kwh is not None and line.ends_at is not None and now < line.ends_at:
+            labels = [line.signal, line.zone, line.quality, "+".join(line.flags)]
+            grams.add_metric(labels, line.g_per_kwh)
+        if line.heard_at is not None:
+            age.add_metric([line.signal], (now - line.heard_at).total_seconds())
+        if line.ahead:
+            usable.add_metric([line.signal], float(line.usable(now)))
+    yield from (grams, age, usable)
+
+
+def _standing(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
+    """What decisions rest on, how old that is, and how the provider gets on."""
+    rung = GaugeMetricFamily(
+        "wattmesh_grid_signal_rung",
+        "1 for what decisions rest on: issued (forecast), profile, static, none.",
+        labels=["signal", "rung"],
+    )
+    issued = GaugeMetricFamily(
+        "wattmesh_grid_forecast_age_seconds",
+        "Since that forecast was issued; of a profile, since the end of its history.",
+        labels=["signal"],
+    )
+    poll = GaugeMetricFamily(
+        "wattmesh_grid_poll_state",
+        "1 for how the newest poll ended: ok, failed, refused (a person must mend it).",
+        labels=["signal", "state"],
+    )
+    breaker = GaugeMetricFamily(
+        "wattmesh_grid_breaker_state",
+        "1 for the state of the provider's circuit breaker; open: it is left alone for a while.",
+        labels=["signal", "state"],
+    )
+    now = pulse.clock.now()
+    for line in figures.signals:
+        for each in Rung if line.ahead else ():
+            rung.add_metric([line.signal, each.value], float(each is line.rung))
+        if line.ahead and line.issued_at is not None:
+            issued.add_metric([line.signal], (now - line.issued_at).total_seconds())
+        for state in FetchState:
+            poll.add_metric([line.signal, state.value], float(state.value == line.state))
+    for signal, read in pulse.breakers.items():
+        now_in = read()
+        for name in BREAKER if now_in else ():
+            breaker.add_metric([signal, name], float(name == now_in))
+    yield from (rung, issued, poll, breaker)
+
+
+def _skill(figures: Figures) -> Iterator[Metric]:
+    """How far each source of a forecast was off, beside 24 h persistence on the same hours."""
+    error = GaugeMetricFamily(
+        "wattmesh_grid_forecast_error_grams_per_kilowatt_hour",
+        "Mean absolute error of the last weeks, by source and hours ahead (upper border).",
+        labels=["signal", "source", "lead_hours"],
+    )
+    persistence = GaugeMetricFamily(
+        "wattmesh_grid_persistence_error_grams_per_kilowatt_hour",
+        "The same of 24 h persistence on the same hours; a source above it has no skill.",
+        labels=["signal", "source", "lead_hours"],
+    )
+    for line in figures.signals:
+        for each in line.skill:
+            labels = [line.signal, each.source, f"{each.lead_h:g}"]
+            error.add_metric(labels, each.mae_g_per_kwh)
+            persistence.add_metric(labels, each.persistence_mae_g_per_kwh)
+    yield from (error, persistence)

@@ -1,0 +1,57 @@
+"""Wake whoever waits for news of a run: one signal, given by any thread, heard by asyncio waiters.
+
+Invariant: a ring between looking and waiting is not lost, because a waiter takes its number before
+it looks.
+"""
+
+import asyncio
+import threading
+
+
+class ChangeSignal:
+    """Counts rings; a waiter sleeps until the count differs from the one it saw."""
+
+    def __init__(self) -> None:
+        """Begin without a ring."""
+        self.closed = False
+        self._rings = 0
+        self._lock = threading.Lock()
+        self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    @property
+    def rings(self) -> int:
+        """How often it was rung; take this before looking at what may change."""
+        return self._rings
+
+    def ring(self) -> None:
+        """Wake every waiter; callable from any thread."""
+        with self._lock:
+            self._rings += 1
+            waiters = tuple(self._waiters)
+        for loop, event in waiters:
+            try:
+                loop.call_soon_threadsafe(event.set)
+            except RuntimeError:
+                # The server's loop has ended; its waiters went with it.
+                continue
+
+    def close(self) -> None:
+        """Send every waiter home: the daemon ends."""
+        self.closed = True
+        self.ring()
+
+    async def heard_after(self, rings: int, timeout_s: float) -> bool:
+        """Wait until it has been rung more often than `rings`; False after `timeout_s`."""
+        waiter = (asyncio.get_running_loop(), asyncio.Event())
+        with self._lock:
+            if self._rings != rings:
+                return True
+            self._waiters.add(waiter)
+        try:
+            await asyncio.wait_for(waiter[1].wait(), timeout_s)
+        except TimeoutError:
+            return False
+        finally:
+            with self._lock:
+                self._waiters.discard(waiter)
+        return True

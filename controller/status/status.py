@@ -1,0 +1,400 @@
+"""Put the whole daemon on one screen: journal rows and the pulse become one `StatusView`.
+
+What a person at three in the morning needs: what it does, what is wrong, and what to do about it.
+Invariant: only this module reads; `trouble.py` decides what is wrong, and is pure.
+"""
+
+import os
+import socket
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import wattmesh
+from wattmesh.controller import marks
+from wattmesh.controller.cycle.cap_held import sentence
+from wattmesh.controller.cycle.fleet import controls
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs.run_row import DONE
+from wattmesh.controller.journal.runs.run_store import RunRow
+from wattmesh.controller.journal.runs.switches import SwitchRow
+from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.signals.lines import carbon_line
+from wattmesh.controller.status.trouble import span, troubles
+from wattmesh.controller.status.waiting import last_step_s, waits_for
+from wattmesh.controller.views import (
+    CapLine,
+    CarbonLine,
+    CycleLine,
+    JournalLine,
+    PowerLine,
+    RunLine,
+    StatusView,
+    SwitchLine,
+)
+from wattmesh.reconfig.switch import position
+from wattmesh.telemetry.energy.attribution import is_gpu
+from wattmesh.telemetry.energy.sampler import Sample
+from wattmesh.telemetry.readings import Quality, flags_of
+
+FINISHED_SHOWN = timedelta(days=1)
+
+BOOKED_WITHIN_S = 150.0
+"""After so long even what an agent delivers late of a run that computes has been booked."""
+
+MOST = {"lost": 3, "finished": 20}
+"""Runs of one user in a state that a screen lists; `wattmesh runs` has them all."""
+
+
+def status(journal: Journal, pulse: Pulse) -> StatusView:
+    """Read the journal and build the whole screen.
+
+    Raises:
+        JournalUnavailable: the journal does not answer; `last_known` still can.
+    """
+    now = pulse.clock.now()
+    rows = journal.runs.recent(now, now - FINISHED_SHOWN)
+    told = shown(rows)
+    runs = tuple(run_line(journal, pulse, row, now) for row in told)
+    decision = carbon_line(journal, pulse.signals.decision, now)
+    accounting = decision
+    if pulse.signals.accounting != pulse.signals.decision:
+        accounting = carbon_line(journal, pulse.signals.accounting, now, decides=False)
+    view = _assemble(pulse, now, runs, (decision, accounting), journal.runs.frozen_all())
+    left_out = _lost(rows) - _lost(told)
+    view = replace(view, lost_more={str(uid): count for uid, count in sorted(left_out.items())})
+    return replace(view, trouble=troubles(view, pulse))
+
+
+def _lost(rows: Iterable[RunRow]) -> Counter[int]:
+    """Count the lost runs of each user; one that said how it ended is none."""
+    return Counter(row.owner_uid for row in rows if row.state == "lost" and not row.ending)
+
+
+def shown(rows: Iterable[RunRow]) -> tuple[RunRow, ...]:
+    """Leave out silent runs of a user who has many: the newest few stand for them."""
+    rows = tuple(rows)
+    silent: dict[tuple[str, int], list[RunRow]] = {}
+    for row in rows:
+        if row.state != "live":
+            silent.setdefault((row.state, row.owner_uid), []).append(row)
+    left_out = {
+        row.run
+        for (state, _), theirs in silent.items()
+        for row in sorted(theirs, key=lambda each: each.last_seen_at, reverse=True)[MOST[state] :]
+    }
+    return tuple(row for row in rows if row.run not in left_out)
+
+
+def last_known(pulse: Pulse, before: StatusView | None, unanswered_s: float = 0.0) -> StatusView:
+    """Build the screen while the journal does not answer: the runs as they were last seen.
+
+    Args:
+        pulse: what the daemon knows by itself.
+        before: the newest screen that was read; None: none was, so that nothing is known of runs.
+        unanswered_s: how long its server has let a question wait.
+    """
+    now = pulse.clock.now()
+    if before is None:
+        view = replace(_assemble(pulse, now, (), (None, None), ""), never_read=True)
+    else:
+        view = _assemble(pulse, now, before.runs, (before.carbon, before.accounting), before.frozen)
+        view = replace(view, lost_more=before.lost_more)
+    slow = ""
+    if pulse.outage is None:
+        slow = (
+            f"The journal has not answered for {span(unanswered_s)}, so runs are as last known"
+            ": look at its server's load and locks (`pg_stat_activity`) if it stays so."
+        )
+        view = replace(view, journal=replace(view.journal, state="slow", trouble=slow))
+    wrong = troubles(view, pulse)
+    view = replace(view, trouble=(slow, *wrong) if slow else wrong)
+    if before is None:
+        return view
+    return replace(view, stale_s=max(0.0, (now - before.at).total_seconds()))
+
+
+def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunLine:
+    """Show one run."""
+    point = row.point
+    switch = journal.switches.open(row.run)
+    decision = pulse.decision(row.run)
+    frozen = row.frozen or journal.runs.frozen_all()
+    catalogue = row.catalogue
+    expected = expected_flags(pulse, row)
+    trains = row.state == "live" and not row.ending
+    said = [decision.reason] if decision and trains and decision.reason else []
+    said += [unread(pulse, row)] if trains else []
+    return RunLine(
+        name=row.name,
+        run=row.run,
+        state=row.state,
+        activity=_activity(row, switch, frozen, pulse),
+        owner_uid=row.owner_uid,
+        attempt=row.attempt,
+        step=row.step,
+        tokens=row.tokens,
+        tokens_total=row.tokens_total or (catalogue.tokens_total if catalogue else 0),
+        loss=row.loss,
+        layout="" if row.observed else str(row.layout),
+        ranks=len(row.ranks),
+        world_size=row.world_size,
+        point=point.id if point else "",
+        clock_mhz=point.clock_mhz if point else None,
+        tokens_per_s=(row.tokens_per_s or None) if trains else None,
+        j_per_token=point.j_per_token if point else None,
+        deadline=row.deadline,
+        slack_s=decision.slack_s if decision else None,
+        switch=switch_line(switch, now, expected) if switch else None,
+        frozen=frozen,
+        ordered_point=row.ordered_point,
+        last_seen_s=max(0.0, (now - row.last_seen_at).total_seconds()),
+        sentence=marks.sentence(" ".join(filter(None, said)), expected),
+        simulated=catalogue.simulated if catalogue else (),
+        flags=marks.point_flags(catalogue, point) if catalogue and point else (),
+        phase=row.phase,
+        last_step_s=last_step_s(row, now),
+        waits_for=waits_for(row, now),
+        trouble=row.trouble,
+        ended=row.finish_reason if row.ending else "",
+    )
+
+
+def why_unread(pulse: Pulse, row: RunRow) -> str:
+    """Say why nothing was read of a run."""
+    if not _power_source(pulse):
+        return "Power is not read: set a source in the daemon's settings ([power])."
+    if why := unread(pulse, row):
+        return why
+    if not any(row.gpus):
+        return "It named no GPU, and no process of it was seen on one."
+    heard_s = (row.last_seen_at - row.incarnation_at).total_seconds()
+    if heard_s < BOOKED_WITHIN_S or not pulse.gpus or not row.gpus_used <= pulse.gpus.lately:
+        return "Nothing of its GPUs has been booked yet."
+    return (
+        f"No process of it was seen on {_first(sorted(row.gpus_used))} in "
+        f"{span(heard_s)}; what they drew is booked as idle."
+    )
+
+
+def unread(pulse: Pulse, row: RunRow) -> str:
+    """Say which GPUs a run uses that nobody ever read, or why it names none; "" else."""
+    dark = pulse.gpus.unread(row) if pulse.gpus else []
+    if not dark:
+        return f"Not all its GPUs are known: {row.gpus_unknown}." if row.gpus_unknown else ""
+    return (
+        f"Nobody reads {_first(dark)} of the GPUs that it registered; start `wattmesh agent` on "
+        "their nodes, or mend what the job says of its GPUs."
+    )
+
+
+def _first(gpus: Sequence[str]) -> str:
+    """Name the first of some GPUs, and count the others."""
+    return f"{gpus[0]} and {len(gpus) - 1} more" if len(gpus) > 1 else gpus[0]
+
+
+def expected_flags(pulse: Pulse, row: RunRow) -> tuple[str, ...]:
+    """Give what the grams are that are expected of a run now."""
+    decision = pulse.signals.decision
+    return marks.expected_flags(row.catalogue, str(decision.signal) if decision else "")
+
+
+def switch_line(switch: SwitchRow, now: datetime, flags: tuple[str, ...]) -> SwitchLine:
+    """Show a switch under way; `flags`: of the grams in its reason."""
+    return SwitchLine(
+        plan=switch.plan,
+        from_point=switch.from_point,
+        to_point=switch.to_point,
+        state=switch.state.value,
+        position=position(switch.state),
+        age_s=max(0.0, (now - switch.created_at).total_seconds()),
+        requested_by=switch.requested_by,
+        reason=marks.sentence(switch.reason, flags),
+    )
+
+
+def power_line(pulse: Pulse) -> PowerLine:
+    """Show all GPUs together from the newest sample."""
+    sampled, coverage = pulse.sampled, pulse.coverage
+    sample = sampled.sample if sampled else Sample()
+    answering = {each.gpu_uuid for each in sample.readings if is_gpu(each.gpu_uuid) and each.tells}
+    missing = {each for each in sample.missing if is_gpu(each)}
+    ordered, clocks = _clocks(pulse)
+    covered, to_cover = pulse.gpu_coverage
+    return PowerLine(
+        source=_power_source(pulse),
+        total_w=_power_w(sample, gpus=True),
+        gpus=len(answering),
+        expected=len(answering | missing),
+        age_s=pulse.clock.monotonic() - sampled.monotonic_s if sampled else None,
+        unobserved_share=(
+            coverage.unobserved_s / coverage.device_s if coverage.device_s > 0 else None
+        ),
+        simulated=any(each.quality is Quality.SIMULATED for each in sample.readings),
+        trouble=sample.trouble,
+        hosts_w=_power_w(sample, gpus=False),
+        covered=covered,
+        to_cover=to_cover,
+        clocks_as_ordered=ordered,
+        clocks=clocks,
+        flags=power_flags(pulse),
+    )
+
+
+def power_flags(pulse: Pulse) -> tuple[str, ...]:
+    """Give what the newest watts are."""
+    sample = pulse.sampled.sample if pulse.sampled else Sample()
+    return flags_of(*(each.quality for each in sample.readings))
+
+
+def _power_source(pulse: Pulse) -> str:
+    """Name where power comes from; "" when it is not read."""
+    power = pulse.settings.power
+    if power.source != "none":
+        return power.source
+    if power.prometheus is not None:
+        return "prometheus"
+    return "static" if power.static is not None else ""
+
+
+def _power_w(sample: Sample, *, gpus: bool) -> float | None:
+    """Add up what GPUs draw, or everything else; None when none of them told."""
+    known = [
+        each.power_w
+        for each in sample.readings
+        if is_gpu(each.gpu_uuid) is gpus and each.power_w is not None
+    ]
+    return sum(known) if known else None
+
+
+def _clocks(pulse: Pulse) -> tuple[int, int]:
+    """Count GPUs whose lock is the wished one, and GPUs whose actuator is heard."""
+    if pulse.snapshot is None:
+        return 0, 0
+    held = controls(pulse.nodes, pulse.clock.now())
+    wished = {
+        gpu: row.clock_mhz
+        for row in pulse.snapshot.runs
+        if row.state != "finished" and row.clock_mhz is not None
+        for gpu in row.gpus
+    }
+    cap = pulse.snapshot.cap
+    for gpu, lowered in cap.plan.boards.items() if cap else ():
+        clocks = [each for each in (wished.get(gpu), lowered.clock_mhz) if each is not None]
+        wished |= {gpu: min(clocks)} if clocks else {}
+    ordered = sum(
+        each.clock_mhz == wished.get(gpu) and not each.trouble for gpu, each in held.items()
+    )
+    return ordered, len(held)
+
+
+def cap_line(pulse: Pulse, now: datetime) -> CapLine | None:
+    """Show the operator's power cap as the newest cycle keeps it; None: none was in force."""
+    report = pulse.turned.report if pulse.turned else None
+    if report is None or report.cap is None:
+        return None
+    if not report.cap.row.holds(now, pulse.trusted.unstepped(now)):
+        return None
+    cap, names = report.cap, {each.run: each.name for each in report.cap.before.runs}
+    flags = power_flags(pulse)
+    return CapLine(
+        cap_w=cap.row.cap_w,
+        start=cap.row.start,
+        until=cap.row.until,
+        by=cap.row.by,
+        reason=cap.row.reason,
+        meets=cap.plan.meets,
+        bound_w=cap.plan.bound_w,
+        lowest_w=cap.plan.lowest_w,
+        sentence=marks.sentence(sentence(cap, now), flags),
+        gpus=len(cap.plan.boards),
+        deaf=cap.plan.deaf,
+        slowed=cap.slowed,
+        late=tuple(
+            names[each.run]
+            for each in report.decisions
+            if each.slack_s is not None and each.slack_s < 0
+        ),
+        flags=flags,
+    )
+
+
+def cycle_line(pulse: Pulse) -> CycleLine:
+    """Show the newest turn of the cycle."""
+    turned, state = pulse.turned, pulse.loops["cycle"]()
+    runs = pulse.snapshot.runs if pulse.snapshot else ()
+    expected = {flag for row in runs for flag in expected_flags(pulse, row)}
+    took_s = state.last_took_s
+    return CycleLine(
+        age_s=pulse.clock.monotonic() - turned.monotonic_s if turned else None,
+        duration_ms=None if took_s is None else took_s * 1e3,
+        every_s=state.every_s,
+        sentence=marks.sentence(turned.report.sentence, expected) if turned else "",
+        overruns=state.overruns,
+        errors=state.bugs,
+    )
+
+
+def _assemble(
+    pulse: Pulse,
+    now: datetime,
+    runs: tuple[RunLine, ...],
+    carbon: tuple[CarbonLine | None, CarbonLine | None],
+    frozen: str,
+) -> StatusView:
+    """Put the parts together, and say what is wrong with them."""
+    power, outage = power_line(pulse), pulse.outage
+    settings = pulse.settings
+    view = StatusView(
+        at=now,
+        version=wattmesh.__version__,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        up_s=pulse.clock.monotonic() - pulse.started_s,
+        mode=settings.mode.value,
+        leading=pulse.epoch is not None,
+        leader=pulse.leader,
+        epoch=pulse.epoch,
+        frozen=frozen,
+        cycle=cycle_line(pulse),
+        carbon=carbon[0],
+        accounting=carbon[1],
+        power=power,
+        runs=runs,
+        journal=JournalLine(
+            state="unavailable" if outage else "ok",
+            database=settings.journal.url.partition(":")[0].partition("+")[0],
+            trouble=outage.sentence if outage else "",
+            identity=pulse.journal,
+        ),
+        trouble=(),
+        simulated=_simulated(power, runs, carbon),
+        settings=pulse.settings_path,
+        cap=cap_line(pulse, now),
+    )
+    return replace(view, trouble=troubles(view, pulse))
+
+
+def _simulated(
+    power: PowerLine, runs: tuple[RunLine, ...], carbon: tuple[CarbonLine | None, ...]
+) -> tuple[str, ...]:
+    """Name everything on the screen that is not the real thing."""
+    named = ["GPU power"] if power.simulated else []
+    named += [f"grid ({each.signal})" for each in carbon if each is not None and each.simulated]
+    named += [f"{run.name} {what}" for run in runs for what in run.simulated]
+    return tuple(dict.fromkeys(named))
+
+
+def _activity(row: RunRow, switch: SwitchRow | None, frozen: str, pulse: Pulse) -> str:
+    """Give the word for the STATE column."""
+    if row.ending:
+        return "finished" if row.ending == DONE else row.ending
+    if row.state != "live":
+        return row.state
+    if switch is not None:
+        return "switching"
+    if frozen:
+        return "frozen"
+    only_observed = row.observed or pulse.settings.mode.value == "observe"
+    return "observed" if only_observed else "holding"

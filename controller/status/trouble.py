@@ -1,0 +1,279 @@
+"""What is wrong, for a person who was woken: one sentence each, ending in what to do. Pure.
+
+Invariant: nothing is listed that needs no act, and nothing that needs one is left out; the most
+urgent comes first.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from wattmesh.controller import marks
+from wattmesh.controller.cycle import fences
+from wattmesh.controller.journal.nodes.node_store import NodeRow
+from wattmesh.controller.process.trusted_time import UNREAD
+from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.views import CarbonLine, RunLine, StatusView
+from wattmesh.reconfig.ranges import clean
+from wattmesh.telemetry.energy.attribution import is_gpu
+from wattmesh.telemetry.readings import flags_of
+
+PLANS_FAILED = 3
+"""Plans that fail in a row until it is worth a look: a process that is killed once is not."""
+
+FIRST_ANSWER_S = 120.0
+"""So long after its start the daemon waits for a signal that it never heard."""
+
+NODES_NAMED = 5
+"""Of nodes whose GPUs do not answer; the others are counted."""
+
+LONG_SILENT_S = 2 * 3600.0
+"""A provider that has not answered for so long is worth a look, even if nothing holds yet."""
+
+
+def troubles(view: StatusView, pulse: Pulse) -> tuple[str, ...]:
+    """Name everything that needs a human."""
+    found = (
+        *_daemon(view, pulse),
+        *_sources(view, pulse),
+        *_devices(view, pulse),
+        *_cap(view),
+        *_runs(view),
+        *(f"{marks.sentence(each.alert, each.flags)}." for each in pulse.budgets if each.alert),
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def span(seconds: float) -> str:
+    """Write a duration with one unit: 40 s, 12 min, 3.2 h, 4.1 d."""
+    for limit, unit, word in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            value = seconds / unit
+            return f"{value:.0f} {word}" if value >= 10 or unit == 1 else f"{value:.1f} {word}"
+    return f"{seconds / 86_400:.1f} d"
+
+
+def _daemon(view: StatusView, pulse: Pulse) -> Iterator[str]:
+    """What is wrong with the daemon itself."""
+    if pulse.outage is not None:
+        for_s = pulse.clock.monotonic() - pulse.outage.since_s
+        said = pulse.outage.sentence.rstrip(".")
+        yield (
+            f"{said[:1].upper()}{said[1:]} (for {span(for_s)} now). Nothing is switched meanwhile, "
+            "runs train on, and wattmesh goes on by itself once the journal answers."
+        )
+    yield from _loops(pulse)
+    if pulse.settings_trouble:
+        yield pulse.settings_trouble
+    yield from _plans(pulse)
+    doubt = pulse.trusted.doubt()
+    if doubt not in ("", UNREAD):
+        yield doubt
+    for month in pulse.sealed_ahead:
+        yield (
+            f"{month} is closed and has not ended, by a wall clock that was wrong: open it again "
+            f"with `wattmesh reopen {month} --reason ...`."
+        )
+
+
+def _plans(pulse: Pulse) -> Iterator[str]:
+    """Say that the planner does not answer."""
+    planning = pulse.planning()
+    if planning.in_a_row >= PLANS_FAILED:
+        yield (
+            f"No plan can be made: {planning.trouble.rstrip('.')} ({planning.in_a_row} times in a "
+            "row). The price rule moves runs meanwhile, which saves less; see why in "
+            "`journalctl -u wattmesh -n 50`."
+        )
+
+
+def _loops(pulse: Pulse) -> Iterator[str]:
+    """Loops that hang, or end in bugs."""
+    now_s = pulse.clock.monotonic()
+    for name, read in pulse.loops.items():
+        state = read()
+        since_s = now_s - (state.last_progress_s or pulse.started_s)
+        if state.trouble.startswith("a bug"):
+            yield (
+                f"The {name} loop: {state.trouble}, with the traceback in `journalctl -u wattmesh`;"
+                " nothing is lost, and `systemctl restart wattmesh` is safe at any time."
+            )
+        elif since_s > 5 * state.every_s + 10:
+            yield (
+                f"The {name} loop has not got on for {span(since_s)} (it should every "
+                f"{state.every_s:g} s): look at `journalctl -u wattmesh -n 50`, then "
+                "`systemctl restart wattmesh`, which is safe at any time."
+            )
+
+
+def _sources(view: StatusView, pulse: Pulse) -> Iterator[str]:
+    """What is wrong with the grid signals and the power readings."""
+    young = pulse.clock.monotonic() - pulse.started_s < FIRST_ANSWER_S
+    for line in (view.carbon, view.accounting):
+        if line is not None and not (young and line.state == ""):
+            yield from _signal(line)
+    if view.power.trouble:
+        yield (
+            f"GPU power is not read: {view.power.trouble.rstrip('.')}. Energy is counted as "
+            "unobserved until it is: check the source in [power]."
+        )
+    elif view.power.gpus < view.power.expected:
+        missing = view.power.expected - view.power.gpus
+        yield (
+            f"{missing} of {view.power.expected} GPUs do not answer{_where(pulse)}; their energy "
+            f"is counted as unobserved: {_why(pulse) or 'check the node they are in'}."
+        )
+    elif why := _why(pulse):
+        yield f"Power is read in part, or by a second-best source: {why}."
+
+
+def _where(pulse: Pulse) -> str:
+    """Name the nodes whose GPUs do not answer; "" where this daemon reads them itself."""
+    missing = {*pulse.sampled.sample.missing} if pulse.sampled else set[str]()
+    silent = {
+        clean(node.node): len(here)
+        for node in pulse.nodes
+        if (here := [each for each in missing.intersection(node.devices) if is_gpu(each)])
+    }
+    most = sorted(silent, key=lambda each: (-silent[each], each))
+    more = [f"and {len(most) - NODES_NAMED} more nodes"] if len(most) > NODES_NAMED else []
+    words = [f"{silent[each]} on {each}" for each in most[:NODES_NAMED]] + more
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _why(pulse: Pulse) -> str:
+    """Give the first reason why a device or a source is not read; "" when none is known."""
+    said = pulse.sampled.sample.troubles if pulse.sampled else ()
+    return next((f"{who}: {why.rstrip('.')}" for who, why in said), "")
+
+
+def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
+    """What is wrong with single devices and nodes, as far as it is not told already."""
+    flags = view.power.flags
+    for said in (marks.sentence(each, flags) for each in pulse.exporter.troubles()):
+        yield f"{said[:1].upper()}{said[1:].rstrip('.')}."
+    power = view.power
+    if power.covered < power.to_cover and power.gpus >= power.expected:
+        yield (
+            f"Coverage {power.covered} of {power.to_cover} GPUs: savings are estimated, the "
+            "others count at their most, and runs on them are held until they are read; see that "
+            "`wattmesh agent` runs on their nodes, or retire nodes that are gone (`wattmesh "
+            "nodes retire NODE`)."
+        )
+    for node in pulse.nodes:
+        yield from _refused(node)
+    if pulse.epoch is not None:
+        yield from fences.sentences(pulse.nodes, view.at, journal=pulse.journal, epoch=pulse.epoch)
+    for name, why in pulse.node_faults.all().items():
+        said = clean(why).replace(":", ",")
+        yield (
+            f"{clean(name)}: what its agent delivers is refused ({said}). It keeps what it "
+            "measured and offers it again; other nodes go on."
+        )
+
+
+def _refused(node: NodeRow) -> Iterator[str]:
+    """Say that a node keeps back what this daemon does not take."""
+    told = node.facts.get("refused")
+    refused: Mapping[str, object] = told if isinstance(told, Mapping) else {}
+    rows, energy_j = refused.get("rows"), refused.get("energy_j")
+    # What follows the first colon of a sentence is what to do.
+    flags = flags_of(*(str(each.get("quality", "")) for each in node.devices.values()))
+    why = clean(str(refused.get("why", ""))[:300]).rstrip(".").replace(":", ",")
+    if isinstance(rows, int) and rows > 0 and isinstance(energy_j, int | float):
+        joules = marks.marked(f"{energy_j:.0f} J", flags)
+        yield (
+            f"{node.node} keeps back ledger rows that this daemon refuses, {rows} with {joules} "
+            f"that no sum has ({why}): install the same version of wattmesh on both, and restart "
+            "the agent there to offer them at once."
+        )
+
+
+def _cap(view: StatusView) -> Iterator[str]:
+    """What is wrong with an operator's power cap."""
+    cap = view.cap
+    if cap is None:
+        return
+    if not cap.meets:
+        yield cap.sentence
+    if cap.late:
+        yield (
+            f"The power cap makes {', '.join(cap.late)} miss the deadline, for a cap outranks it: "
+            "end it with `wattmesh powercap end`, raise it, or move the deadline."
+        )
+
+
+def _signal(line: CarbonLine) -> Iterator[str]:
+    """Say what it means that a signal is silent or refused; a static number is as was asked for."""
+    if line.state == "refused":
+        yield (
+            f"{line.provider} refuses to answer, and will until you mend it: "
+            f"{line.detail.rstrip('.')}. See [carbon] in the settings; `wattmesh carbon providers` "
+            "asks it at once. " + _meanwhile(line)
+        )
+    elif line.trouble and line.rung != "static":
+        yield (
+            f"{line.trouble.rstrip('.')}. {_meanwhile(line)} Check the network and the provider, "
+            "`wattmesh carbon now` shows when it answers."
+        )
+    elif line.state == "failed" and line.age_s is not None and line.age_s > LONG_SILENT_S:
+        yield (
+            f"{line.provider} has not answered for {span(line.age_s)} "
+            f"({line.detail.rstrip('.')}). {_meanwhile(line)} Check the network and the provider."
+        )
+
+
+def _meanwhile(line: CarbonLine) -> str:
+    """Say what goes on, and what does not, while a signal is silent."""
+    if line.trouble:
+        return (
+            "Every run holds until the signal is back, and energy is booked by stand-ins, or "
+            "without grams, meanwhile."
+        )
+    return "Decisions go on with what is known of the hours ahead, and energy by stand-ins."
+
+
+def _runs(view: StatusView) -> Iterator[str]:
+    """What is wrong with single runs; one line for all lost ones of a user who has many."""
+    for uid, more in view.lost_more.items():
+        theirs = [run for run in view.runs if run.activity == "lost" and str(run.owner_uid) == uid]
+        names = ", ".join(run.name for run in theirs)
+        yield (
+            f"{more + len(theirs)} runs of uid {uid} have not been heard for a while (the newest: "
+            f"{names}): `wattmesh runs` lists them, `wattmesh retire RUN` ends one, and each ends "
+            "by itself in time (journal.lost_days)."
+        )
+    for run in view.runs:
+        if run.ended:
+            continue
+        if run.state == "lost" and str(run.owner_uid) not in view.lost_more:
+            yield (
+                f"{run.name} has not been heard for {span(run.last_seen_s)} (last at step "
+                f"{run.step}{f', {run.phase}' if run.phase else ''}): see whether the job still "
+                "runs; if it does, its log says why it cannot reach the daemon."
+            )
+        yield from _run(run)
+
+
+def _run(run: RunLine) -> Iterator[str]:
+    """What is wrong with a run that is still expected to train."""
+    if run.trouble:
+        # What follows the first colon of a sentence is what to do.
+        why = run.trouble.rstrip(".").replace(":", ",")
+        yield (
+            f"{run.name} has no new checkpoint ({why}): mend what it names; until then it trains "
+            "on and is measured, and its layout is not switched."
+        )
+    if run.frozen.startswith("wattmesh"):
+        yield (
+            f"{run.name} is frozen: {run.frozen.rstrip('.')}. It trains on unswitched; read "
+            f"`wattmesh why {run.name}`, then `wattmesh thaw {run.name}`."
+        )
+    if run.slack_s is not None and run.slack_s < 0 and run.frozen:
+        yield (
+            f"{run.name} will miss its deadline by {span(-run.slack_s)} where it is frozen: "
+            f"`wattmesh thaw {run.name}` lets the deadline guard act, or move the deadline."
+        )
+    elif run.slack_s is not None and run.slack_s < 0:
+        yield (
+            f"{run.name} will miss its deadline by {span(-run.slack_s)} even at its fastest point: "
+            "move the deadline, or give it a faster point or more GPUs."
+        )

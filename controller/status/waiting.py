@@ -1,0 +1,50 @@
+"""What a run that lives and takes no step waits for, in one sentence. Pure.
+
+Invariant: nothing is said of a run that steps as it usually does, and how long ago each thing was
+heard is always said.
+"""
+
+from datetime import datetime
+
+from wattmesh.controller.journal.runs.liveness import HEARTBEATS, REPORTING_S
+from wattmesh.controller.journal.runs.run_store import RunRow
+from wattmesh.controller.status.trouble import span
+from wattmesh.reconfig.wire import RunPhase
+
+QUIET_S = 60.0
+STEPS = 3.0
+"""A step may take so many usual ones, and at least `QUIET_S`, before a word is said about it."""
+
+REGISTERED = "registered"
+
+
+def last_step_s(row: RunRow, now: datetime) -> float | None:
+    """Seconds since the run's newest launch last reported a step; None before its first."""
+    return max(0.0, (now - row.progress_at).total_seconds()) if row.progress_at else None
+
+
+def waits_for(row: RunRow, now: datetime) -> str:
+    """Say what a live run has been waiting for, longer than usual; "" where it trains."""
+    if row.state != "live" or row.finish_reason:
+        return ""
+    since_s = last_step_s(row, now)
+    if row.observed and since_s is None:
+        return ""  # nobody promised to tell steps
+    began_s = max(0.0, (now - row.incarnation_at).total_seconds())
+    quiet_s = began_s if since_s is None else since_s
+    if quiet_s <= max(QUIET_S, STEPS * (row.step_s or 0.0)):
+        return ""
+    step = (
+        f"no step since it was launched {span(began_s)} ago"
+        if since_s is None
+        else f"last step {span(since_s)} ago"
+    )
+    if row.protocol < HEARTBEATS:
+        return (
+            f"{step}; its hook is an older one, which says nothing between two steps: it counts as "
+            f"lost after {span(REPORTING_S)}"
+        )
+    heard_s = max(0.0, (now - row.last_seen_at).total_seconds())
+    # A launch that has only registered, or a hook of another version, names no phase of ours.
+    known = row.phase if row.phase not in ("", REGISTERED) else RunPhase.STARTING.value
+    return f"{step}; the launch answered {span(heard_s)} ago; phase: {known}"

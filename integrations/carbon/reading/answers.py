@@ -1,0 +1,153 @@
+"""What an answer that is not 200 means: which error of the tree, in which words.
+
+A provider's own reading comes first (`Classify`): bodies differ too much for one rule (JSON with
+`error` or `message`, plain text, a proxy's HTML). Invariant: every answer becomes exactly one
+error, whose text says the status and the server's reason, short, and no secret.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from wattmesh.errors import (
+    AuthFailed,
+    NoData,
+    NotEntitled,
+    RateLimited,
+    SourceRefused,
+    SourceUnavailable,
+    Transient,
+)
+from wattmesh.integrations.carbon.reading.credentials import Credentials
+
+HTTP_UNAUTHORIZED, HTTP_FORBIDDEN, HTTP_NOT_FOUND, HTTP_TIMEOUT = 401, 403, 404, 408
+HTTP_TOO_MANY, HTTP_SERVER_ERROR = 429, 500
+
+MOST_WORDS = 160
+"""Characters of a server's reason that are shown."""
+
+SourceError = SourceUnavailable | SourceRefused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One answer with another status than 200.
+
+    Attributes:
+        content_type: without parameters, in lower case.
+        retry_after, date: headers as they came; "" when they did not.
+    """
+
+    status: int
+    content_type: str
+    body: bytes
+    retry_after: str = ""
+    date: str = ""
+
+    @property
+    def words(self) -> str:
+        """What the body says, on one line; of JSON its message, else its error."""
+        try:
+            said = json.loads(self.body)
+        except (ValueError, RecursionError):
+            said = self.body.decode(errors="replace")
+        if isinstance(said, dict):
+            said = _told(said)
+        return " ".join(str(said).split())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a provider's answer means. `advice`: what to do next, added to the sentence."""
+
+    error: type[SourceError]
+    advice: str = ""
+
+
+Classify = Callable[[Answer], Verdict | None]
+"""Gives None for what the general rule gets right."""
+
+
+class _Busy(Transient):
+    """A server error that says when to come back."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+def waits(error: SourceUnavailable) -> float | None:
+    """Give how long the server asked to wait, seconds; None when it did not say."""
+    if isinstance(error, RateLimited | _Busy):
+        return error.retry_after_s
+    return None
+
+
+def classified(
+    answer: Answer, url: str, classify: Classify | None, credentials: Credentials
+) -> SourceError:
+    """Give the error that an answer is."""
+    verdict = (classify(answer) if classify else None) or _usual(answer)
+    # Masked before it is cut: half a key is not recognised any more.
+    said = credentials.hidden(answer.words)[:MOST_WORDS]
+    words = f" ({said})" if said else ""
+    advice = f"; {verdict.advice}" if verdict.advice else ""
+    text = f"{url} answered {answer.status}{words}{advice}"
+    wait_s = retry_after_s(answer)
+    if verdict.error is RateLimited:
+        return RateLimited(text, retry_after_s=wait_s)
+    if verdict.error is Transient and wait_s is not None:
+        return _Busy(text, wait_s)
+    return verdict.error(text)
+
+
+def retry_after_s(answer: Answer) -> float | None:
+    """Read a Retry-After, in seconds or as a date; None when it is neither.
+
+    A date is measured against the server's own clock, as its `Date` header says it: ours may be
+    off. RFC 9110, 10.2.3.
+    """
+    text = answer.retry_after.strip()
+    if text.isascii() and text.isdecimal():
+        # More digits than any clock has would not fit a float.
+        return float(text[:18])
+    until, since = _moment(text), _moment(answer.date)
+    if until is None:
+        return None
+    wait_s = (until - (since or datetime.now(UTC))).total_seconds()
+    return max(0.0, wait_s) if math.isfinite(wait_s) else None
+
+
+def _usual(answer: Answer) -> Verdict:
+    """Read a status as HTTP means it."""
+    status = answer.status
+    if status == HTTP_TOO_MANY:
+        return Verdict(error=RateLimited)
+    if status == HTTP_TIMEOUT or status >= HTTP_SERVER_ERROR:
+        return Verdict(error=Transient)
+    told: dict[int, type[SourceError]] = {
+        HTTP_UNAUTHORIZED: AuthFailed,
+        HTTP_FORBIDDEN: NotEntitled,
+        HTTP_NOT_FOUND: NoData,
+    }
+    return Verdict(error=told.get(status, SourceUnavailable))
+
+
+def _told(said: dict[str, object]) -> object:
+    """Give the reason in a JSON body: the message, which is longer, before the error."""
+    error = said.get("error")
+    if isinstance(error, dict):
+        return error.get("message") or error
+    return said.get("message") or error or ""
+
+
+def _moment(text: str) -> datetime | None:
+    """Read a date of HTTP; None when it is none."""
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, TypeError):
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,0 +1,239 @@
+"""What the planner is asked about one run, and its answer as the policy reads it. Pure.
+
+The question is made from what one cycle saw, so that a worker may answer it later; the answer says
+which question it answers. The planner itself is not imported here: the daemon decides without it.
+
+Invariant: the same observation gives the same question and the same digest; a plan never reaches
+beyond the deadline less what the guard keeps in reserve, nor to a point above the operator's power
+cap while that holds.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from wattmesh.policies.case import Case, examine, times
+from wattmesh.policies.decision import IntensitySlot, Observation, PlanStep, PlanView, RunView
+from wattmesh.policies.forecast.caution import cautious_g_per_kwh, doubted_g_per_kwh
+from wattmesh.policies.guard import Guard
+from wattmesh.policies.horizon import between, to_end
+from wattmesh.policies.planner import constraints
+from wattmesh.policies.planner.grid import mixed
+from wattmesh.policies.planner.options import Transitions, options, transitions
+from wattmesh.policies.planner.problem import Option, Plan, Problem
+from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, Release, SwitchCost
+
+SUSPENDS = "suspend"
+"""Capability of a run that can be stopped and started again to save carbon."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What the planner is asked.
+
+    Attributes:
+        problem: its intensities are those to plan with. `foreseen_g_per_kwh`: the forecast itself.
+        doubted_g_per_kwh: grids under which a plan must do better than the best single point too.
+        ids: point id per option; "" for suspended.
+        starts: when each slot begins. `digest`: of all that the answer depends on.
+        level: what is not kept of the service level, as a clause; "" when all is.
+    """
+
+    made_at: datetime
+    problem: Problem
+    foreseen_g_per_kwh: tuple[float, ...]
+    ids: tuple[str, ...]
+    starts: tuple[datetime, ...]
+    digest: str
+    level: str = ""
+    doubted_g_per_kwh: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def origin(self) -> str:
+        """Point id the run is at; "" when it is suspended."""
+        return self.ids[self.problem.start]
+
+
+def question(seen: Observation, run: RunView) -> Question | None:
+    """Ask for a plan for one run; None while something is missing that a plan needs."""
+    case = examine(seen, run)
+    guard, catalogue = case.guard, run.catalogue
+    if guard is None or catalogue is None or not seen.carbon.slots:
+        return None
+    choices = _choices(case, catalogue)
+    slots = constraints.cut_at_cap(case, _slots(case, guard, catalogue))
+    if choices is None or not slots or guard.tokens_left <= 0:
+        return None
+    speed = _expected(seen, guard)
+    idle_draws = catalogue.release is not Release.RELEASED
+    problem = Problem(
+        tokens=guard.tokens_left / speed,
+        seconds=tuple((slot.end - slot.start).total_seconds() for slot in slots),
+        g_per_kwh=cautious_g_per_kwh(slots, seen.now, 0.0 if idle_draws else seen.policy.caution),
+        options=choices.options,
+        start=choices.start,
+        transitions=choices.ways,
+        dwell_left_s=_dwell_left_s(case),
+        power_cap_w=constraints.power_cap_w(case, slots, choices.options),
+        budget_g=constraints.budget_g(case),
+    )
+    level = constraints.level(case, problem, speed)
+    problem = replace(problem, sla=level.sla)
+    foreseen = tuple(slot.g_per_kwh for slot in slots)
+    doubted = doubted_g_per_kwh(slots, seen.now) if idle_draws else ()
+    return Question(
+        made_at=seen.now,
+        problem=problem,
+        foreseen_g_per_kwh=foreseen,
+        doubted_g_per_kwh=doubted,
+        ids=choices.ids,
+        starts=tuple(slot.start for slot in slots),
+        digest=hashlib.sha256(repr((problem, foreseen, doubted)).encode()).hexdigest()[:16],
+        level=level.why,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choices:
+    """What the run can be at. `ids`: point id per option. `start`: index of where it is."""
+
+    options: tuple[Option, ...]
+    ids: tuple[str, ...]
+    start: int
+    ways: Transitions
+
+
+def _choices(case: Case, catalogue: Catalogue) -> _Choices | None:
+    """Give the options and the ways between them; None when it is at none of them.
+
+    A run that limits alone hold under a power cap may stay where it is, though nothing may go there
+    while the cap holds: that is an option of its own, which no way leads to.
+    """
+    run, current, policy = case.run, case.run.current, case.seen.policy
+    if current is None:
+        return None
+    points = constraints.usable(case)
+    if current.id not in {point.id for point in points}:
+        points = (*points, current)
+    found = options(catalogue, points, case.gpus_held, pause=SUSPENDS in run.capabilities)
+    found = constraints.needing(found, points)
+    ids = tuple("" if each.name == PAUSED else each.name for each in found)
+    origin = "" if run.suspended_s is not None else current.id
+    if origin not in ids:
+        return None
+    start = ids.index(origin)
+    held = origin != "" and constraints.over_the_cap(case, current)
+    if held:
+        found, ids = (*found, replace(found[start], bound_w=0.0)), (*ids, origin)
+    ways = transitions(
+        _measured(run, catalogue),
+        found,
+        release=catalogue.release,
+        dwell_s=policy.dwell_s,
+        clock_dwell_s=policy.clock_dwell_s,
+        seconds=_seconds(run, catalogue),
+    )
+    if held:
+        ways = _one_way(ways, start)
+        start = len(ids) - 1
+    return _Choices(options=found, ids=ids, start=start, ways=ways)
+
+
+def _one_way(ways: Transitions, same: int) -> Transitions:
+    """Take away the ways to the last option, and the one from it to where it is already."""
+    rows = [(*row[:-1], None) for row in ways]
+    return (*rows[:-1], (*rows[-1][:same], None, *rows[-1][same + 1 :]))
+
+
+def _dwell_left_s(case: Case) -> float:
+    """Seconds before which the layout may not change again."""
+    since_s = case.run.since_switch_s
+    return 0.0 if since_s is None else max(0.0, case.seen.policy.dwell_s - since_s)
+
+
+def answer(asked: Question, plan: Plan, *, level: str = "") -> PlanView:
+    """Read the planner's answer.
+
+    Args:
+        asked: the question.
+        plan: the answer.
+        level: why the plan does without the service level, as a clause; "" when it does not.
+    """
+    steps: list[PlanStep] = []
+    seconds = asked.problem.seconds
+    for slot, option in enumerate(plan.path):
+        start = asked.starts[slot]
+        end = start + timedelta(seconds=seconds[slot])
+        if slot == len(plan.path) - 1 and plan.evaluation.ends_s is not None:
+            end = asked.made_at + timedelta(seconds=plan.evaluation.ends_s)
+        point = asked.ids[option]
+        if steps and steps[-1].point == point:
+            start = steps.pop().start
+        steps.append(PlanStep(start=start, end=end, point=point))
+    return PlanView(
+        made_at=asked.made_at,
+        digest=asked.digest,
+        origin=asked.origin,
+        steps=tuple(steps),
+        price_mu=plan.mu_g_per_token,
+        grams=plan.evaluation.charged_g,
+        bound_g=plan.bound_g,
+        gap=plan.gap,
+        level=level or asked.level,
+        budget=plan.budget,
+        slots=len(seconds),
+        options=len(asked.ids),
+    )
+
+
+def rest(before: PlanView, asked: Question) -> tuple[int, ...]:
+    """Give the plan before as a path of a newer question, as far as it reaches."""
+    found: list[int] = []
+    stays = True
+    for start in asked.starts:
+        step = before.at(start)
+        if step is None or step.point not in asked.ids:
+            break
+        stays = stays and step.point == asked.origin
+        found.append(asked.problem.start if stays else asked.ids.index(step.point))
+    return tuple(found)
+
+
+def _measured(run: RunView, catalogue: Catalogue) -> SwitchCost:
+    """Give the catalogue's switch costs with the joules that were measured on this run."""
+    switch = catalogue.switch
+    if run.switch_energy_j is not None:
+        switch = replace(switch, layout_energy_j=run.switch_energy_j)
+    return switch
+
+
+def _seconds(run: RunView, catalogue: Catalogue) -> Callable[[str, str], float]:
+    """Give what switches are counted at, by the names of options."""
+    points: dict[str, OperatingPoint] = {point.id: point for point in catalogue.points}
+    known = times(run, catalogue)
+    return lambda origin, target: known.seconds(points.get(origin), points.get(target))
+
+
+def _expected(seen: Observation, guard: Guard) -> float:
+    """Share of catalogue speed to plan with: all of it, unless the run is known to be slower.
+
+    The guard's reserve is kept by the guard; a plan that counted on it would run too fast.
+    """
+    reserve = 1.0 - seen.policy.guard_margin
+    return guard.counted_on if guard.counted_on < reserve else 1.0
+
+
+def _slots(case: Case, guard: Guard, catalogue: Catalogue) -> tuple[IntensitySlot, ...]:
+    """Give the slots to plan in, from now to the end of the time that may be used."""
+    now = case.seen.now
+    end = now + timedelta(seconds=guard.time_left_s)
+    horizon = to_end(case.seen.carbon.slots, now, end, case.seen.carbon.usual)
+    reserve = timedelta(seconds=guard.reserve_s(_slowest_alike(guard, catalogue)))
+    return mixed(between(horizon.slots, now, end - reserve), now)
+
+
+def _slowest_alike(guard: Guard, catalogue: Catalogue) -> OperatingPoint:
+    """Give the slowest point of the fastest's layout: where a plan likely ends."""
+    alike = [each for each in catalogue.points if each.layout == guard.fastest.layout]
+    return min((*alike, guard.fastest), key=lambda each: each.tokens_per_s)

@@ -1,0 +1,65 @@
+"""What a power cap means for runs: which clocks it may use of each, and what each sees of it. Pure.
+
+Invariant: a run under a cap is seen where its boards really are held, so that guard, plan and
+sentence reckon with that speed; no point that needs more than the cap leaves is on its menu.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from wattmesh.policies.case import examine
+from wattmesh.policies.decision import CapView, Observation, RunView
+from wattmesh.policies.powercap.powercap import Capping
+from wattmesh.policies.slowing import Load, levels
+from wattmesh.policies.words import moment, watts
+
+
+def loads(seen: Observation, boards: Mapping[str, tuple[str, ...]]) -> tuple[Load, ...]:
+    """Give the runs that train, with the clocks that a cap may take them to.
+
+    Args:
+        seen: what the cycle saw, without the cap.
+        boards: by run, the GPUs that it trains on.
+    """
+    return tuple(
+        _load(seen, run, boards[run.run])
+        for run in seen.runs
+        if run.suspended_s is None and boards.get(run.run)
+    )
+
+
+def _load(seen: Observation, run: RunView, gpus: tuple[str, ...]) -> Load:
+    """Give one run."""
+    alike = run.catalogue.points if run.catalogue else ()
+    try:
+        guard = examine(seen, run).guard
+    except Exception:
+        # `decide` names the cause; a cap outranks every deadline that the guard could not keep.
+        guard = None
+    affordable = [each.id for each in alike if guard is None or guard.may_stay(each)]
+    return Load(run=run.run, gpus=gpus, levels=levels(run.current, alike, affordable))
+
+
+def under(seen: Observation, capping: Capping, until: datetime) -> Observation:
+    """Give the observation as it is while the cap is kept."""
+    return replace(
+        seen,
+        cap=CapView(cap_w=capping.cap_w, until=until, bound_w=capping.bound_w),
+        runs=tuple(_run(seen, run, capping, until) for run in seen.runs),
+    )
+
+
+def _run(seen: Observation, run: RunView, capping: Capping, until: datetime) -> RunView:
+    """Give one run where it is held, with the room it has."""
+    room_w = capping.room_w.get(run.run)
+    if room_w is None:
+        return run
+    held = capping.points.get(run.run, run.current)
+    what = f"the operator's power cap of {watts(capping.cap_w)} until {moment(until, seen.now)}"
+    capped = ""
+    if held and run.current and held.id != run.current.id:
+        capped = f"{what} holds it at {held.id} instead of {run.current.id}"
+    elif capping.boards:
+        capped = f"{what} leaves it {watts(max(0.0, room_w))}"
+    return replace(run, current=held, room_w=room_w, capped=capped)

@@ -1,0 +1,103 @@
+"""The policy that saves grams: the newest plan's point, else the price rule's, if a switch pays.
+
+A plan of the planner (`follow.py`) comes first. Without a fresh one the run goes by one carbon
+price of its own. Reached only with a usable signal, a deadline and a guard that lets the run stay.
+Invariant: never goes to a point after which the guard could not keep the deadline, nor by the price
+rule to one above the hull or slower than the service level.
+"""
+
+from dataclasses import replace
+
+from wattmesh.policies.case import Case
+from wattmesh.policies.decision import Decision
+from wattmesh.policies.guard import Guard
+from wattmesh.policies.hull import Vertex, lower_hull
+from wattmesh.policies.planner.constraints import quick_enough
+from wattmesh.policies.rules import reasons
+from wattmesh.policies.rules.follow import follow
+from wattmesh.policies.rules.gate import offer
+from wattmesh.policies.rules.outlook import Outlook, look_ahead, place
+from wattmesh.telemetry.readings import J_PER_KWH
+
+
+def automatic(case: Case) -> Decision:
+    """Choose between staying and the plan's point."""
+    run, guard = case.run, case.guard
+    if run.catalogue is None or run.current is None or guard is None:
+        return case.hold("unknown_point", "not enough is known about it to choose")
+    planned = follow(case)
+    if planned is not None:
+        return planned
+    hull = lower_hull(run.catalogue, quick_enough(case), case.gpus_held)
+    if not [vertex for vertex in hull.vertices if vertex.point.id != run.current.id]:
+        return case.hold("no_choice", reasons.no_choice(case, hull))
+    view = look_ahead(case, run.catalogue, run.current, guard, hull)
+    if view is None:
+        return case.hold("no_slack", reasons.no_slack(guard, run.current))
+    return replace(_choose(case, guard, view), price_mu=view.price_mu, plan_bound_g=view.bound_g)
+
+
+def _choose(case: Case, guard: Guard, view: Outlook) -> Decision:
+    """Ask guard, dwell, day limit and gain about the point the plan wants now."""
+    wanted = _wanted(view)
+    if not wanted:
+        return case.hold("at_target", reasons.at_target(case, view))
+    target = next((each for each in wanted if guard.may_go(view.current, each.point)), None)
+    if target is None:
+        return case.hold("deadline_guard", reasons.barred(guard, view, wanted[0]))
+    return _limits(case, view, target) or _pays(case, guard, view, target)
+
+
+def _wanted(view: Outlook) -> list[Vertex]:
+    """List the plan's vertex for now and the faster ones, as far as better than staying."""
+    intensity = view.now_g_per_kwh / J_PER_KWH
+    vertices, mu = view.hull.vertices, view.plan.mu_g_per_token
+    best = 0
+    # The same product as in the plan, so that what ties there ties here.
+    while best + 1 < len(vertices) and intensity * vertices[best + 1].marginal_j_per_token <= mu:
+        best += 1
+    wanted = [each for each in vertices[best:] if view.better(view.now_g_per_kwh, each) > 0]
+    return wanted if wanted and wanted[0] is vertices[best] else []
+
+
+def _limits(case: Case, view: Outlook, target: Vertex) -> Decision | None:
+    """Hold for the operator's limits on how often a run may change."""
+    run, policy = case.run, case.seen.policy
+    if target.point.layout == run.layout:
+        return _clock_limit(case, view, target)
+    if run.since_switch_s is not None and run.since_switch_s < policy.dwell_s:
+        why = reasons.dwell(view, target, run.since_switch_s, policy.dwell_s)
+        return case.hold("dwell", why)
+    if run.switches_today >= policy.max_switches_per_day:
+        why = reasons.day_limit(view, target, run.switches_today, policy.max_switches_per_day)
+        return case.hold("day_limit", why)
+    return None
+
+
+def _clock_limit(case: Case, view: Outlook, target: Vertex) -> Decision | None:
+    """Hold while the clock was changed a moment ago."""
+    since_s, least_s = case.run.since_clock_s, case.seen.policy.clock_dwell_s
+    if since_s is None or since_s >= least_s:
+        return None
+    return case.hold("clock_dwell", reasons.clock_dwell(view, target, since_s, least_s))
+
+
+def _pays(case: Case, guard: Guard, view: Outlook, target: Vertex) -> Decision:
+    """Switch if what it saves is enough times what it costs."""
+    policy, cost = case.seen.policy, view.cost(target.point)
+    clock = target.point.layout == view.current.layout
+    dwell_s = policy.clock_dwell_s if clock else policy.dwell_s
+    made = offer(
+        view.hull,
+        view.plan,
+        view.here,
+        place(target),
+        switch=cost,
+        keep_s=max(dwell_s, cost.seconds),
+    )
+    if made.saved_g <= policy.gain_factor * made.cost_g:
+        decision = case.hold("gain_too_small", reasons.too_small(case, target, made))
+    else:
+        kind, why = reasons.switch(case, guard, view, target, made)
+        decision = case.go(kind, target.point, why)
+    return replace(decision, predicted_g=made.saved_g, switch_cost_g=made.cost_g)

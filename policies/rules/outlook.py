@@ -1,0 +1,132 @@
+"""What the plan looks like from where one run is: hull, price, bound, and comparisons at the price.
+
+Invariant: the plan keeps the guard's reserve free and counts on the guard's speeds, so that what it
+asks for the guard can allow; `bound_g` reckons with neither, so that it is a bound.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from wattmesh.policies.case import Case
+from wattmesh.policies.decision import IntensitySlot
+from wattmesh.policies.guard import Guard
+from wattmesh.policies.horizon import Horizon, between, mean_g_per_kwh, to_end
+from wattmesh.policies.hull import Hull, Vertex, lower_hull
+from wattmesh.policies.rules.gate import Place, Switch, better_g_per_s, flip_g_per_kwh
+from wattmesh.policies.rules.price import Plan, fill
+from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """The plan of one run.
+
+    Attributes:
+        running: slots until the planned end of the work.
+        switches: by the id of each point of the hull, what going there takes.
+        bound_g: least grams still to come, at the catalogue's speeds and with all the time there
+            is; None when even the fastest point cannot do it.
+    """
+
+    current: OperatingPoint
+    here: Place
+    hull: Hull
+    horizon: Horizon
+    plan: Plan
+    running: tuple[IntensitySlot, ...]
+    bound_g: float | None
+    price_mu: float
+    switches: Mapping[str, Switch]
+
+    def cost(self, target: OperatingPoint) -> Switch:
+        """Give what going to `target` takes: a switch, or only another clock."""
+        return self.switches[target.id]
+
+    @property
+    def now_g_per_kwh(self) -> float:
+        """Intensity now."""
+        return self.horizon.slots[0].g_per_kwh
+
+    def better(self, g_per_kwh: float, vertex: Vertex) -> float:
+        """Grams saved per second at `vertex` against staying, at the plan's price."""
+        return better_g_per_s(g_per_kwh, self.plan.mu_g_per_token, self.here, place(vertex))
+
+    def flip(self, vertex: Vertex) -> float | None:
+        """Intensity at which `vertex` and the current point are worth the same."""
+        return flip_g_per_kwh(self.plan.mu_g_per_token, self.here, place(vertex))
+
+    def better_when_flat(self, vertex: Vertex) -> bool:
+        """Say whether `vertex` were better than staying if the grid stood at its mean."""
+        slots = self.plan.slots
+        mean = mean_g_per_kwh(slots)
+        flat = fill(
+            self.hull,
+            (IntensitySlot(start=slots[0].start, end=slots[-1].end, g_per_kwh=mean),),
+            self.plan.tokens,
+        )
+        if flat is None:
+            return False
+        return better_g_per_s(mean, flat.mu_g_per_token, self.here, place(vertex)) > 0
+
+
+def place(vertex: Vertex) -> Place:
+    """Speed and power of a vertex."""
+    return Place(tokens_per_s=vertex.tokens_per_s, power_w=vertex.power_w)
+
+
+def look_ahead(
+    case: Case, catalogue: Catalogue, current: OperatingPoint, guard: Guard, hull: Hull
+) -> Outlook | None:
+    """Plan from now to the deadline; None when there is no room for anything but the fastest."""
+    held = case.gpus_held
+    end = case.seen.now + timedelta(seconds=guard.time_left_s)
+    horizon = to_end(case.seen.carbon.slots, case.seen.now, end, case.seen.carbon.usual)
+    reserve = timedelta(seconds=guard.reserve_s(hull.vertices[0].point))
+    plan = fill(
+        hull,
+        between(horizon.slots, case.seen.now, end - reserve),
+        guard.tokens_left / guard.counted_on,
+    )
+    if plan is None:
+        return None
+    known = {point.id for point in case.menu}
+    every = case.menu if current.id in known else (*case.menu, current)
+    bound = fill(lower_hull(catalogue, every, held), horizon.slots, guard.tokens_left)
+    here = Place(tokens_per_s=current.tokens_per_s, power_w=catalogue.held_power_w(current, held))
+    return Outlook(
+        current=current,
+        here=here,
+        hull=hull,
+        horizon=horizon,
+        plan=plan,
+        running=plan.running(),
+        bound_g=bound.bound_g if bound else None,
+        price_mu=plan.mu_g_per_token / guard.counted_on,
+        switches={
+            vertex.point.id: _switch(case, catalogue, guard, here, vertex.point)
+            for vertex in hull.vertices
+        },
+    )
+
+
+def _switch(
+    case: Case, catalogue: Catalogue, guard: Guard, here: Place, target: OperatingPoint
+) -> Switch:
+    """Give what going to a point takes."""
+    current, seconds = case.run.current, case.switch_s(target)
+    if current is None or target.layout == current.layout:
+        return Switch(seconds=seconds, energy_j=here.power_w * seconds)
+    return Switch(
+        seconds=seconds,
+        wait_s=guard.lag_s(current),
+        energy_j=_switch_energy_j(case, catalogue, here.power_w * seconds),
+    )
+
+
+def _switch_energy_j(case: Case, catalogue: Catalogue, otherwise_j: float) -> float:
+    """Joules of one switch: measured, else from the catalogue, else as if training went on."""
+    measured = case.run.switch_energy_j
+    if measured is not None:
+        return measured
+    return catalogue.switch.layout_energy_j or otherwise_j

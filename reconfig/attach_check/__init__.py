@@ -1,5 +1,0 @@
-"""What `wattmesh attach-check` asks of a run, and what it hears of it.
-
-place.py    (torch-free) the folder of one check: what is asked, and what was told
-walker.py   inside the run: orders the layouts, and tells
-"""

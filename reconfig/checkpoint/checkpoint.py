@@ -1,0 +1,424 @@
+"""Saving a distributed state to a sealed folder, and loading it in any layout.
+
+Every rank writes its own part of a universal checkpoint (`direct.py`); what is no tensor is JSON in
+its `trainer.json`: {"header", "values", "extra", "without_slots"}.
+
+Invariant: a checkpoint appears whole under its name or not at all, and never when a newer attempt
+exists; nothing is loaded whose dtype or shape differs from what was saved.
+"""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from wattmesh import durable
+from wattmesh.errors import (
+    CheckpointDamaged,
+    InputInvalid,
+    SwitchFailed,
+    WattmeshError,
+)
+from wattmesh.reconfig.checkpoint import damage, direct, extra_state
+from wattmesh.reconfig.checkpoint.dcp_merge import index_of
+from wattmesh.reconfig.checkpoint.digest import Values
+from wattmesh.reconfig.launch import group, in_step
+from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.state import per_data_rank, plain, streams
+from wattmesh.reconfig.state.boxes import boxes_of
+from wattmesh.reconfig.state.memory import dtype_name
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import Named, drop_slots, give_back
+from wattmesh.reconfig.universal.files import documents
+from wattmesh.reconfig.universal.folder import (
+    COMMIT,
+    TRAINER,
+    Checkpoint,
+    DataFile,
+    Kind,
+    Manifest,
+    open_checkpoint,
+    seal,
+)
+from wattmesh.reconfig.universal.index.declared import Declared
+from wattmesh.reconfig.universal.index.index import Index
+from wattmesh.reconfig.universal.index.names import HOOK
+
+log = logging.getLogger(__name__)
+
+_PATIENT = in_step.Disk(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a checkpoint says of itself beside the tensors."""
+
+    run: str
+    attempt: int
+    step: int
+    samples: int
+    tokens: int
+    layout: dict[str, Any]
+    ranks: tuple[int, ...]
+    digest: str
+    torch: str = torch.__version__
+
+    @property
+    def position(self) -> Position:
+        """Where training stood."""
+        return Position(step=self.step, samples=self.samples, tokens=self.tokens)
+
+
+def header_in(checkpoint: Checkpoint) -> Header:
+    """Give what an opened checkpoint says of itself.
+
+    Raises:
+        CheckpointDamaged: it was not written by a run.
+    """
+    try:
+        data = checkpoint.trainer["header"]
+        for name in ("attempt", "step", "samples", "tokens"):
+            documents.whole(data[name], name)
+        for name in ("run", "digest"):
+            documents.text(data[name], name)
+        documents.mapping(data["layout"], "layout")
+        ranks = tuple(documents.whole(each, "a rank") for each in data["ranks"])
+        return Header(**{**data, "ranks": ranks})
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointDamaged(
+            f"checkpoint {checkpoint.folder.name}: {TRAINER} has no header of a run ({error})."
+        ) from error
+
+
+def read_whole(path: Path) -> Header:
+    """Read every byte of a checkpoint, and give what it says of itself.
+
+    Raises:
+        CheckpointDamaged: it differs in any byte from what was written.
+    """
+    checkpoint = open_checkpoint(path)
+    damage.check(checkpoint)
+    return header_in(checkpoint)
+
+
+def find_damage(path: Path) -> str:
+    """Say which tensor's bytes have changed, "" when none have; a collective call."""
+    problem = ""
+    try:
+        checkpoint = open_checkpoint(path)
+        damage.check(checkpoint, share=dist.get_rank(), shares=dist.get_world_size())
+    except CheckpointDamaged as error:
+        problem = str(error)
+    return next((each for each in group.gather(problem) if each), "")
+
+
+def changed_value(path: Path, values: Values) -> str:
+    """Say which plain value is not as it was saved, "" when all are; a collective call."""
+    problem = ""
+    try:
+        saved = open_checkpoint(path).trainer.get("values", {})
+        changed = (
+            f"{key} is {_shown(value)}, and was saved as {_shown(saved.get(key))}"
+            for mine in values.values()
+            for key, value in mine.items()
+            if saved.get(key) != value
+        )
+        problem = next(changed, "")
+    except CheckpointDamaged as error:
+        problem = str(error)
+    return next((each for each in group.gather(problem) if each), "")
+
+
+def _shown(value: Any) -> str:
+    return repr(plain.decode(value, {}))
+
+
+def save(
+    folder: RunFolder,
+    named: Named,
+    state: State,
+    header: Header,
+    fence: Callable[[], None],
+    *,
+    staged: bool = False,
+    disk: in_step.Disk = _PATIENT,
+) -> Path:
+    """Write a checkpoint; a collective call of every rank of the process group.
+
+    Args:
+        folder: the run's.
+        named: this rank's tensors and plain values.
+        state: where the extra state is.
+        header: what the checkpoint says of itself.
+        fence: raises Fenced when a newer attempt exists; called on the leader before publishing.
+        staged: neither sync nor publish it: `settle` does so later. It can be loaded until then by
+            ranks of this host.
+        disk: how long its calls may take.
+
+    Returns:
+        Where it lies: under its name, or in staging.
+
+    Raises:
+        CheckpointNotSaved: on every rank, when any rank could not write its part (disk full).
+        Fenced: on every rank, when a newer attempt exists; nothing was published.
+    """
+    staging = folder.staging(header.step, header.attempt)
+    inside: dict[str, torch.Tensor] = {}
+    layout = Layout.from_dict(header.layout)
+    try:
+        in_step.leader_does(lambda: disk.do(partial(_make, staging)))
+        parts = in_step.together(
+            lambda: extra_state.own(named, state, layout, dist.get_rank(), inside)
+        )
+        held = in_step.alone(lambda: {**named.boxes, **boxes_of(inside)})
+        share = direct.own_share(held)
+        write = partial(direct.write, staging, dist.get_rank(), held, share, durable=not staged)
+        told = in_step.alone(lambda: disk.do(write))
+        every = group.gather_at_leader(told)
+
+        def finish() -> None:
+            trainer = extra_state.together(asdict(header), parts, facts_of(state))
+            index = index_of([direct.part_of(*each) for each in enumerate(every)], HOOK, Declared())
+            _seal(staging, header, every, index, trainer, sync=not staged)
+            if not staged:
+                publish(folder, staging, step=header.step, attempt=header.attempt, fence=fence)
+
+        in_step.leader_does(lambda: disk.do(partial(_or_clear, staging, finish)))
+    except WattmeshError:
+        if dist.get_rank() == 0:
+            with suppress(OSError):
+                disk.do(partial(shutil.rmtree, staging, ignore_errors=True))
+        raise
+    return staging if staged else folder.checkpoint(header.step)
+
+
+def settle(
+    folder: RunFolder, staging: Path, *, step: int, attempt: int, fence: Callable[[], None]
+) -> None:
+    """Make a staged checkpoint durable and publish it; no collective call.
+
+    Raises:
+        OSError: the disk is full, or broken; it is not published.
+        Fenced: a newer attempt exists; it is not published.
+    """
+    for path in sorted(staging.iterdir()):
+        durable.fsync_file(path)
+    publish(folder, staging, step=step, attempt=attempt, fence=fence)
+
+
+def publish(
+    folder: RunFolder, staging: Path, *, step: int, attempt: int, fence: Callable[[], None]
+) -> None:
+    """Give a whole and synced staging folder its name, durably."""
+    final = folder.checkpoint(step)
+    fence()
+    if final.exists():
+        final.rename(final.with_name(f"{final.name}.set-aside-by-attempt-{attempt}"))
+    durable.publish_folder(staging, final)
+
+
+def load(
+    path: Path,
+    named: Named,
+    state: State,
+    *,
+    layout: Layout | None = None,
+    opened: Checkpoint | None = None,
+) -> Header:
+    """Load a checkpoint into a freshly built state of any layout; a collective call.
+
+    The bytes are not compared with their digests here: the logical digest of what is in memory
+    afterwards proves them, and `find_damage` says what is wrong when it differs.
+
+    Args:
+        path: published or staged.
+        named: this rank's tensors and values, to be filled.
+        state: where they belong.
+        layout: the built state's; None where it is the checkpoint's.
+        opened: the checkpoint, where it is open already.
+
+    Raises:
+        CheckpointDamaged: on every rank: a part of the checkpoint is missing.
+        InputInvalid: on every rank: the job built another dtype or shape than was saved.
+    """
+    checkpoint = opened or open_on_all(path)
+
+    def fill() -> None:
+        _prepare(checkpoint, named, state)
+        direct.read(checkpoint, named.boxes)
+        value, trainer = direct.Values(checkpoint), checkpoint.trainer
+        for key in named.plain:
+            named.plain[key] = value(_told(trainer, "values", key, path))
+        give_back(state, named)
+        for name, each in state.extra.items():
+            each.load_state_dict(value(_told(trainer, "extra", name, path)))
+        shape = layout or Layout.from_dict(header.layout)
+        state.streams = streams.given(trainer, shape, dist.get_rank(), value)
+        if state.by_data_rank:
+            per_data_rank.give_back(state.by_data_rank, trainer, shape, dist.get_rank(), value)
+
+    header = header_in(checkpoint)
+    _on_all(fill)
+    return header
+
+
+def open_on_all(path: Path) -> Checkpoint:
+    """Open a checkpoint on every rank; a collective call.
+
+    Raises:
+        CheckpointDamaged: on every rank: it cannot be opened.
+    """
+    found: list[Checkpoint] = []
+
+    def look() -> None:
+        found.append(open_checkpoint(path))
+        header_in(found[0])
+
+    _on_all(look)
+    return found[0]
+
+
+def facts_of(state: State) -> str:
+    """Canonical text of what belongs to the state beside tensors; equal on every rank.
+
+    Raises:
+        InputInvalid: an extra state that a checkpoint cannot carry.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    encoded = {k: plain.encode(v.state_dict(), k, tensors) for k, v in sorted(state.extra.items())}
+    values = {key: tensor.tolist() for key, tensor in tensors.items()}
+    return json.dumps([asdict(state.position), encoded, values], sort_keys=True)
+
+
+def prune(folder: RunFolder, *, keep: int, protected: set[str]) -> list[str]:
+    """Delete published checkpoints beyond the newest `keep`, never a protected one.
+
+    The one just published is the newest; the caller protects the one it resumed from.
+    """
+    dropped = []
+    for each in folder.checkpoints()[keep:]:
+        if each.name not in protected:
+            # Without its COMMIT it is no checkpoint, so a crash in the middle leaves no half one.
+            (each / COMMIT).unlink(missing_ok=True)
+            shutil.rmtree(each, ignore_errors=True)
+            dropped.append(each.name)
+    return dropped
+
+
+def _make(staging: Path) -> None:
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+
+
+def _told(trainer: Mapping[str, Any], part: str, key: str, path: Path) -> Any:
+    """A value that the checkpoint must have."""
+    if key not in trainer.get(part, {}):
+        raise CheckpointDamaged(f"checkpoint {path.name} has nothing under {key!r} in {part!r}.")
+    return trainer[part][key]
+
+
+def _prepare(checkpoint: Checkpoint, named: Named, state: State) -> None:
+    """Make the state what was saved in kind: no slots that were not there, no other shapes."""
+    drop_slots(state, named, checkpoint.trainer.get("without_slots", []))
+    index = checkpoint.index
+    for fqn, tensor in named.tensors.items():
+        name, slot = HOOK.entry_key(fqn)
+        row = index.rows.get((index.tied.get(name, name), slot))
+        if row is None:
+            raise CheckpointDamaged(f"checkpoint {checkpoint.folder.name} holds no tensor {fqn!r}.")
+        entry = index.entries[row]
+        if (entry.dtype, entry.shape) != (dtype_name(tensor.dtype), tuple(tensor.shape)):
+            raise InputInvalid(
+                f"checkpoint {checkpoint.folder.name}: {fqn!r} was saved as {entry.dtype} "
+                f"{entry.shape}, the job built it as {dtype_name(tensor.dtype)} "
+                f"{tuple(tensor.shape)}; build the same model, or convert on purpose."
+            )
+
+
+def _or_clear(staging: Path, act: Callable[[], None]) -> None:
+    """Let the leader act; when that fails, what was staged goes before the others hear of it.
+
+    They may end the launch at once, and this process with it.
+    """
+    try:
+        act()
+    except Exception:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def _seal(
+    staging: Path,
+    header: Header,
+    every: Sequence[Mapping[str, Any]],
+    index: Index,
+    trainer: Mapping[str, Any],
+    *,
+    sync: bool,
+) -> None:
+    """Write what makes the ranks' files a checkpoint."""
+    manifest = Manifest(
+        kind=Kind.PHYSICAL,
+        data={name: DataFile(**file) for told in every for name, file in told["files"].items()},
+        run=header.run,
+        attempt=header.attempt,
+        source={"kind": "run"},
+        logical_digest=header.digest,
+    )
+    seal(staging, manifest, index, trainer, sync=sync)
+
+
+def _on_all(act: Callable[[], None]) -> None:
+    """Run one rank's part of a load; what stopped one is raised on all."""
+    problem, kind = "", ""
+    own: Exception | None = None
+    try:
+        act()
+    except (CheckpointDamaged, InputInvalid) as error:
+        problem, kind = str(error), type(error).__name__
+    except OSError as error:
+        problem = f"a checkpoint could not be loaded: {in_step.words(error)}"
+        kind = "CheckpointDamaged"
+    except Exception as error:
+        # A job's own load_state_dict may raise anything; the others wait below all the same.
+        own, problem = error, f"{type(error).__name__}: {error}"
+    every = group.gather([problem, kind])
+    if own is not None:
+        raise own
+    for rank, (told, told_kind) in enumerate(every):
+        if told_kind:
+            raise InputInvalid(told) if told_kind == "InputInvalid" else CheckpointDamaged(told)
+        if told:
+            raise SwitchFailed(f"rank {rank} of the group could not load its part: {told}")
+
+
+def header_of(
+    *,
+    run: str,
+    attempt: int,
+    position: Position,
+    layout: Layout,
+    ranks: tuple[int, ...],
+    digest: str,
+) -> Header:
+    """Make the header of a checkpoint about to be written."""
+    return Header(
+        run=run,
+        attempt=attempt,
+        step=position.step,
+        samples=position.samples,
+        tokens=position.tokens,
+        layout=layout.to_dict(),
+        ranks=ranks,
+        digest=digest,
+    )

@@ -1,0 +1,44 @@
+"""Comparing every byte of a checkpoint with the digests taken from memory when it was written.
+
+The job's short way to say "whole" or which tensor is not; `universal.verify` lists everything.
+
+Invariant: damage is told by the tensor it hit and the file it lies in; nothing is changed.
+"""
+
+import numpy as np
+
+from wattmesh.errors import CheckpointDamaged
+from wattmesh.reconfig.universal import record
+from wattmesh.reconfig.universal.files.hashing import hash_segments
+from wattmesh.reconfig.universal.folder import Checkpoint, check_header
+
+
+def check(checkpoint: Checkpoint, *, share: int = 0, shares: int = 1) -> None:
+    """Read the data files and hash them, or one of several equal shares of them.
+
+    Raises:
+        CheckpointDamaged: bytes differ from their digest, or there is none; the tensor is named.
+    """
+    index, where = checkpoint.index, f"checkpoint {checkpoint.folder.name}"
+    digest = record.digests(checkpoint)
+    if digest is None and len(index.segments):
+        raise CheckpointDamaged(
+            f"{where} has no digests, so nothing can tell whether it is whole; let `wattmesh "
+            "checkpoint verify --record` hash it once."
+        )
+    for name in sorted(checkpoint.manifest.data)[share::shares]:
+        if checkpoint.manifest.data[name].header_nbytes:
+            check_header(checkpoint, name)
+    rows = np.arange(share, len(index.segments), shares)
+    part = index.segments.take(rows)
+    found = hash_segments(checkpoint.folder, index.files, part)
+    if found.unreadable:
+        raise CheckpointDamaged(f"{where}: {found.unreadable[0][1]}")
+    if digest is None:
+        return
+    for at in np.flatnonzero((found.digest != digest[rows]).any(axis=1)).tolist():
+        entry = index.entries[int(part.entry[at])]
+        raise CheckpointDamaged(
+            f"{where}: {index.files[int(part.file[at])]} has changed: {entry} "
+            f"{part.box(at, entry)} differs from the digest taken when it was written."
+        )

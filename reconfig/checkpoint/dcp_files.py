@@ -1,0 +1,156 @@
+"""One rank's data files of a universal checkpoint: plain safetensors, digests taken on the way.
+
+    8 bytes, little-endian: length of the header     header, padded with spaces to 4096     data
+
+Larger elements come first, so that every tensor is aligned to its own element. Keys are
+"<state>:<name>#<k>", k counting the pieces of a tensor in one file.
+
+Invariant: a block is hashed from the tensor's memory before it is handed to the file; a file that
+is returned is on the disk, unless the caller undertook to sync it.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import xxhash
+
+from wattmesh.reconfig.state.memory import Staging
+from wattmesh.reconfig.universal.folder import DataFile
+from wattmesh.reconfig.universal.index import dtypes
+from wattmesh.reconfig.universal.index.box import Box, Shape
+from wattmesh.reconfig.universal.index.data_header import data_header
+
+FILE_BYTES = 4 << 30
+"""A data file's header and data together stay below this."""
+
+_BUFFER = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a tensor as this rank holds it.
+
+    Attributes:
+        fqn: the trainer's name. `key`: the logical (name, state). `dtype`: torch's name.
+        whole: shape of the tensor as the trainer has it. `box`: of the piece, logical.
+        local: its elements, of the box's shape, any strides, any device.
+    """
+
+    fqn: str
+    key: tuple[str, str]
+    dtype: str
+    whole: Shape
+    box: Box
+    local: torch.Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self.box.count * dtypes.size_of(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a piece was written, as ranks tell the coordinator; `file` "": it was not."""
+
+    fqn: str
+    dtype: str
+    whole: Shape
+    box: Box
+    digest: bytes
+    file: str = ""
+    offset: int = 0
+
+
+def write_files(
+    folder: Path,
+    rank: int,
+    pieces: Sequence[Piece],
+    limit: int = FILE_BYTES,
+    *,
+    durable: bool = True,
+) -> tuple[dict[str, DataFile], list[Placed]]:
+    """Write a rank's pieces into `folder`.
+
+    Args:
+        folder: staging.
+        rank: for the files' names.
+        pieces: none larger than `limit`.
+        limit: bytes of data per file.
+        durable: whether the files are on the disk on return; else somebody syncs them later.
+
+    Raises:
+        OSError: the disk is full, or a file exists already.
+    """
+    files: dict[str, DataFile] = {}
+    placed: list[Placed] = []
+    staging = Staging()
+    for number, group in enumerate(_groups(pieces, limit)):
+        name = f"data-{rank}-{number}.safetensors"
+        files[name] = _write_file(folder / name, group, staging, placed, durable)
+    return files, placed
+
+
+def digest_of(piece: Piece, staging: Staging) -> bytes:
+    """xxh3_128 of a piece's elements in row-major order, from its memory."""
+    digest = xxhash.xxh3_128()
+    for block in staging.blocks(piece.local):
+        digest.update(block)
+    return digest.digest()
+
+
+def told(piece: Piece, digest: bytes, file: str = "", offset: int = 0) -> Placed:
+    """What the coordinator hears of a piece."""
+    return Placed(piece.fqn, piece.dtype, piece.whole, piece.box, digest, file, offset)
+
+
+def _groups(pieces: Sequence[Piece], limit: int) -> Iterator[list[Piece]]:
+    """Spread pieces over files, larger elements first."""
+    group: list[Piece] = []
+    size = 0
+    for piece in sorted(pieces, key=lambda each: -dtypes.size_of(each.dtype)):
+        if group and size + piece.nbytes > limit:
+            yield group
+            group, size = [], 0
+        group.append(piece)
+        size += piece.nbytes
+    if group:
+        yield group
+
+
+def _write_file(
+    path: Path, pieces: Sequence[Piece], staging: Staging, placed: list[Placed], durable: bool
+) -> DataFile:
+    """Write one file; append where its pieces lie to `placed`."""
+    header = _header(pieces)
+    at = len(header)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    with open(descriptor, "wb", buffering=_BUFFER) as file:
+        file.write(header)
+        for piece in pieces:
+            digest = xxhash.xxh3_128()
+            for block in staging.blocks(piece.local):
+                digest.update(block)
+                file.write(block)
+            placed.append(told(piece, digest.digest(), path.name, at))
+            at += piece.nbytes
+        file.flush()
+        if durable:
+            os.fdatasync(descriptor)
+    return DataFile(
+        size=at, header_nbytes=len(header), header_xxh3_128=xxhash.xxh3_128_hexdigest(header)
+    )
+
+
+def _header(pieces: Sequence[Piece]) -> bytes:
+    """The safetensors header; a tensor's pieces are numbered."""
+    numbers: dict[tuple[str, str], int] = {}
+    named = []
+    for piece in pieces:
+        number = numbers[piece.key] = numbers.get(piece.key, -1) + 1
+        name, state = piece.key
+        named.append((f"{state}:{name}#{number}", piece.dtype, piece.box.shape))
+    return data_header(named)[0]

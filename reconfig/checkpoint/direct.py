@@ -1,0 +1,184 @@
+"""A rank's own boxes of a state, written to and read from a universal checkpoint without a planner.
+
+torch's planners gather, merge and check plans for every tensor, in Python, on every save and load.
+The session knows more than they do: names, boxes and replicas were compared by the logical digest.
+
+Invariant: every box is written by one rank that holds it; what is read is exactly this rank's box,
+of the dtype and shape that were saved.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.checkpoint.dcp_files import FILE_BYTES, Piece, Placed, write_files
+from wattmesh.reconfig.checkpoint.dcp_parts import Part
+from wattmesh.reconfig.launch.group import gather_bytes
+from wattmesh.reconfig.state import boxes, plain
+from wattmesh.reconfig.state.memory import (
+    Staging,
+    as_array,
+    boxes_within,
+    dtype_name,
+    narrow,
+    torch_dtype,
+)
+from wattmesh.reconfig.universal.files.reader import Files, Reader
+from wattmesh.reconfig.universal.folder import Checkpoint, DataFile
+from wattmesh.reconfig.universal.index import dtypes
+from wattmesh.reconfig.universal.index.box import Box
+from wattmesh.reconfig.universal.index.names import HOOK
+
+Boxes = Mapping[str, boxes.Box]
+
+
+def own_share(held: Boxes) -> list[str]:
+    """Choose whose boxes this rank writes; a collective call.
+
+    Of the ranks that hold a box the one with the fewest bytes so far writes it.
+    """
+    rows = [[box.box_id, box.local.numel() * box.local.element_size()] for box in held.values()]
+    every = gather_bytes(np.array(rows, dtype=np.int64).tobytes())
+    told = [np.frombuffer(each, dtype=np.int64).reshape(-1, 2).tolist() for each in every]
+    writer = assign(told)
+    mine = dist.get_rank()
+    return [key for key, box in held.items() if writer[box.box_id] == mine]
+
+
+def assign(held: Sequence[Sequence[Sequence[int]]]) -> dict[int, int]:
+    """Give each box id the rank that writes it; `held`: per rank, rows of (box id, bytes)."""
+    holders: dict[int, list[int]] = {}
+    size: dict[int, int] = {}
+    for rank, rows in enumerate(held):
+        for box_id, nbytes in rows:
+            holders.setdefault(box_id, []).append(rank)
+            size[box_id] = nbytes
+    load = [0] * len(held)
+    writer = {}
+    for box_id in sorted(holders, key=lambda each: (-size[each], each)):
+        writer[box_id] = min(holders[box_id], key=lambda rank: (load[rank], rank))
+        load[writer[box_id]] += size[box_id]
+    return writer
+
+
+def write(
+    staging: Path, rank: int, held: Boxes, share: Iterable[str], *, durable: bool
+) -> dict[str, Any]:
+    """Write some of this rank's boxes into `staging`; gives what the leader must hear, as JSON.
+
+    Raises:
+        OSError: the disk is full.
+        InputInvalid: a tensor's name that a checkpoint cannot carry.
+    """
+    pieces = [piece for key in share for piece in _pieces(held[key])]
+    files, placed = write_files(staging, rank, pieces, durable=durable)
+    return {
+        "files": {name: asdict(file) for name, file in files.items()},
+        "placed": [
+            [
+                *(each.fqn, each.dtype, each.whole, each.box.start, each.box.shape),
+                *(each.digest.hex(), each.file, each.offset),
+            ]
+            for each in placed
+        ],
+    }
+
+
+def part_of(rank: int, told: Mapping[str, Any]) -> Part:
+    """What `write` told, as the maker of the index takes it."""
+    placed = []
+    for fqn, dtype, whole, start, shape, digest, file, offset in told["placed"]:
+        box, taken = Box(tuple(start), tuple(shape)), bytes.fromhex(digest)
+        placed.append(Placed(fqn, dtype, tuple(whole), box, taken, file, offset))
+    files = {name: DataFile(**file) for name, file in told["files"].items()}
+    return Part(rank, files, placed, [])
+
+
+def read(checkpoint: Checkpoint, held: Boxes) -> None:
+    """Fill this rank's boxes of tensors that the checkpoint holds in the same dtype and shape.
+
+    Raises:
+        CheckpointDamaged: bytes are missing.
+    """
+    with Files(checkpoint.folder) as files:
+        reader, staging = Reader(checkpoint.index, files), Staging()
+        for key, box in held.items():
+            row = checkpoint.index.row_of(*HOOK.entry_key(key))
+            staging.fill(box.local, _Filler(reader, row, box.offset))
+        staging.finish()
+
+
+class _Filler:
+    """Reads parts of one tensor that begin at an offset."""
+
+    def __init__(self, reader: Reader, row: int, offset: tuple[int, ...]) -> None:
+        self._reader = reader
+        self._row = row
+        self._offset = offset
+
+    def __call__(self, part: Box, array: NDArray[np.generic]) -> None:
+        start = tuple(a + b for a, b in zip(self._offset, part.start, strict=True))
+        self._reader.read_into(self._row, Box(start, part.shape), array)
+
+
+class Values:
+    """Decodes values of a checkpoint's trainer.json, with the tensors inside of them."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Open no file before a value asks for a tensor."""
+        self._checkpoint = checkpoint
+
+    def __call__(self, encoded: Any) -> Any:
+        """Decode one.
+
+        Raises:
+            InputInvalid: the checkpoint lacks a tensor inside of it.
+            CheckpointDamaged: its bytes are missing.
+        """
+        if not isinstance(encoded, dict | list):
+            return encoded
+        return plain.decode(encoded, _Inside(self._checkpoint))
+
+
+class _Inside(dict[str, torch.Tensor]):
+    """Tensors inside of values, read when they are asked for."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__()
+        self._checkpoint = checkpoint
+
+    def __missing__(self, fqn: str) -> torch.Tensor:
+        index = self._checkpoint.index
+        row = index.row_of(*HOOK.entry_key(fqn))
+        entry = index.entries[row]
+        out = torch.empty(entry.shape, dtype=torch_dtype(entry.dtype))
+        with Files(self._checkpoint.folder) as files:
+            Reader(index, files).read_into(row, Box.whole(entry.shape), as_array(out))
+        return out
+
+
+def _pieces(box: boxes.Box) -> Iterable[Piece]:
+    """A box as pieces that fit into a file."""
+    local = box.local
+    if dtype_name(local.dtype) not in dtypes.CODES:
+        raise InputInvalid(
+            f"checkpoint: {box.key!r} is {local.dtype}, which a checkpoint does not carry; it "
+            f"carries {', '.join(dtypes.CODES)}."
+        )
+    for cut in boxes_within(tuple(local.shape), local.element_size(), FILE_BYTES):
+        start = tuple(a + b for a, b in zip(box.offset, cut.start, strict=True))
+        yield Piece(
+            fqn=box.key,
+            key=HOOK.entry_key(box.key),
+            dtype=dtype_name(local.dtype),
+            whole=box.whole,
+            box=Box(start, cut.shape),
+            local=narrow(local, cut),
+        )

@@ -1,0 +1,125 @@
+"""When a switch may begin to rebuild before its checkpoint is on the disk, and why not. Pure.
+
+The bytes then lie in the page cache, whole and with their digests, where the ranks of this host
+load them from; `background_fsync.py` makes them durable while training goes on.
+
+Invariant: never without a durable checkpoint to go back to, never where another host would have to
+see files that are not synced, never where memory is short.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HEADROOM = 1.5
+"""Free memory and disk wanted, in multiples of the state: the files, and buffers around them."""
+
+_UNLIMITED = 1 << 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footing:
+    """What one rank stands on before a switch.
+
+    Attributes:
+        state_bytes: of this rank's pieces.
+        free_bytes: memory that its host, and its own control group, still have.
+        disk_bytes: room in the run's folder.
+        hosts: of every rank that was launched; a name, and which kernel it is, after a space.
+        durable: the newest checkpoint on disk; "" when there is none.
+        failed: why the last one could not be made durable; "" when it could.
+    """
+
+    state_bytes: int
+    free_bytes: int
+    disk_bytes: int
+    hosts: tuple[str, ...]
+    durable: str
+    failed: str
+
+
+def refusal(ranks: Sequence[Footing]) -> str:
+    """Say why the checkpoint must be on the disk before the old layout goes; "" when it need not.
+
+    Args:
+        ranks: of every rank that trains.
+    """
+    return _apart(ranks) or _nothing_behind(ranks) or _too_full(ranks)
+
+
+def _apart(ranks: Sequence[Footing]) -> str:
+    """Say that not all ranks see each other's page cache."""
+    hosts = sorted({host for rank in ranks for host in rank.hosts})
+    if len(hosts) <= 1:
+        return ""
+    names = ", ".join(host.partition(" ")[0] for host in hosts)
+    return f"ranks are on {len(hosts)} hosts ({names}), which share synced files only"
+
+
+def _nothing_behind(ranks: Sequence[Footing]) -> str:
+    """Say that a crash would find nothing durable, or might not find anything newer for long."""
+    if not all(rank.durable for rank in ranks):
+        return "there is no durable checkpoint to go back to yet"
+    failed = next((rank.failed for rank in ranks if rank.failed), "")
+    return f"the last one could not be made durable afterwards ({failed})" if failed else ""
+
+
+def _too_full(ranks: Sequence[Footing]) -> str:
+    """Say that the files, and buffers around them, would not fit."""
+    wanted = HEADROOM * sum(rank.state_bytes for rank in ranks)
+    free = min(rank.free_bytes for rank in ranks)
+    if free < wanted:
+        return f"{_mb(free)} of memory are free, {_mb(int(wanted))} are wanted"
+    disk = min(rank.disk_bytes for rank in ranks)
+    if disk < wanted:
+        return f"{_mb(disk)} are free on the disk, {_mb(int(wanted))} are wanted"
+    return ""
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:.0f} MB"
+
+
+def free_memory(
+    meminfo: Path = Path("/proc/meminfo"),
+    groups: Path = Path("/sys/fs/cgroup"),
+    own: Path = Path("/proc/self/cgroup"),
+) -> int:
+    """Bytes that can still be used: by the kernel's estimate and the control groups' limits.
+
+    0 where the kernel says nothing.
+    """
+    return min(_available(meminfo), _left_in_group(groups, own))
+
+
+def _available(meminfo: Path) -> int:
+    try:
+        lines = meminfo.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else 0
+
+
+def _left_in_group(groups: Path, own: Path) -> int:
+    """What the limit of this process's control group (version 2, any level) leaves.
+
+    Pages of files count there as used although they can be dropped, so they are taken off.
+    """
+    left = _UNLIMITED
+    try:
+        line = own.read_text(encoding="ascii").strip().splitlines()[-1]
+    except (OSError, IndexError):
+        return left
+    here = groups / line.partition("::")[2].lstrip("/")
+    for folder in (here, *here.parents):
+        try:
+            limit = (folder / "memory.max").read_text(encoding="ascii").strip()
+            used = int((folder / "memory.current").read_text(encoding="ascii"))
+            stat = (folder / "memory.stat").read_text(encoding="ascii").split()
+        except (OSError, ValueError):
+            continue
+        files = int(stat[stat.index("inactive_file") + 1]) if "inactive_file" in stat else 0
+        if limit.isdigit():
+            left = min(left, int(limit) - used + files)
+    return max(0, left)

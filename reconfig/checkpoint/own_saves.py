@@ -1,0 +1,240 @@
+"""Saving through the job's own checkpointer: begin, wait for it or come back, index, hash.
+
+Invariant: what is published is the state at the step where the save began; nothing older is deleted
+before it has been compared with memory's digest and hashed.
+"""
+
+import base64
+import logging
+import shutil
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+
+from wattmesh.errors import Fenced, InputInvalid, WattmeshError
+from wattmesh.reconfig.checkpoint import checkpoint, extra_state, foreign
+from wattmesh.reconfig.checkpoint.checkpoint import Header
+from wattmesh.reconfig.checkpoint.foreign import Save, Wanted, Written
+from wattmesh.reconfig.launch import group
+from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.launch.in_step import CheckpointNotSaved
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.state.memory import as_array, dtype_name, torch_dtype
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import Named
+from wattmesh.reconfig.universal.files.staging import Fence
+from wattmesh.reconfig.universal.folder import COMMIT, Kind, Manifest
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A save that was begun: all that is needed to index it later, when training has gone on."""
+
+    written: Written
+    header: Header
+    trainer: Mapping[str, Any]
+    tensors: Mapping[str, Any]
+    inside: Mapping[str, torch.Tensor]
+
+
+class OwnSaves:
+    """One rank's part in the saves of the job's own checkpointer."""
+
+    def __init__(self, save: Save, folder: RunFolder, keep: int) -> None:
+        """Index in `folder` what `save` writes; keep the newest `keep` verified ones."""
+        self._save = save
+        self._folder = folder
+        self._keep = keep
+        self._begun: Begun | None = None
+        self._hashing: threading.Thread | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether a save was begun and is not indexed yet; the same on every rank."""
+        return self._begun is not None
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether this rank is still writing."""
+        return self._begun is not None and not self._begun.written.ready
+
+    def begin(self, state: State, named: Named, header: Header) -> None:
+        """Let the checkpointer write, or begin to; a collective call.
+
+        Raises:
+            CheckpointNotSaved: on every rank, when it failed on any.
+        """
+        trainer, inside = _facts(named, state, header)
+        problem, written = "", Written(folder="")
+        try:
+            written = self._save(state, header.step)
+        except (Exception, CheckpointException) as error:
+            problem = _words(error)
+        _agree(problem)
+        self._begun = Begun(
+            written=written,
+            header=header,
+            trainer=trainer,
+            tensors=foreign.described(named.tensors),
+            inside={name: each.clone() for name, each in inside.items()},
+        )
+
+    def forget(self) -> None:
+        """Leave a save that was begun unindexed; what it writes stays the checkpointer's."""
+        self._begun = None
+
+    def finish(
+        self, *, leads: bool, protected: set[str], fence: Fence, prove: bool = False
+    ) -> Header:
+        """Wait for the write, index it and have it hashed; a collective call.
+
+        `prove`: return only when it is verified, for what follows may have to go back to it.
+
+        Raises:
+            CheckpointNotSaved: on every rank, when the write or the index failed.
+            Fenced: on every rank; a newer attempt exists.
+        """
+        begun, self._begun = self._begun, None
+        assert begun is not None
+        problem = ""
+        try:
+            if begun.written.future is not None:
+                begun.written.future.result()
+        except (Exception, CheckpointException) as error:
+            problem = _words(error)
+        _agree(problem)
+        told = group.gather({"tensors": begun.tensors, "inside": _as_json(begun.inside)})
+        path = self._folder.checkpoint(begun.header.step)
+        fenced = ""
+        try:
+            if leads:
+                self._publish(begun, path, told, fence)
+                if prove:
+                    foreign.prove(path, gentle=False)
+        except Fenced as error:
+            fenced = str(error)
+        except (WattmeshError, OSError) as error:
+            problem = str(error)
+        told_fenced = group.agree_on_problem(fenced)
+        if told_fenced:
+            raise Fenced(told_fenced)
+        _agree(problem)
+        if leads:
+            args = (path, {*protected, path.name})
+            self._hashing = threading.Thread(
+                target=self._prove, args=args, name="hash", daemon=True
+            )
+            self._hashing.start()
+        return begun.header
+
+    def wait(self, patience_s: float) -> None:
+        """Wait until what was saved last has been hashed, on the leader."""
+        if self._hashing is not None:
+            self._hashing.join(patience_s)
+
+    def _publish(self, begun: Begun, path: Path, told: list[dict[str, Any]], fence: Fence) -> None:
+        header = begun.header
+        fence()
+        if path.exists():
+            path.rename(path.with_name(f"{path.name}.set-aside-by-attempt-{header.attempt}"))
+        foreign.publish(
+            begun.written,
+            path,
+            wanted=Wanted.of([each["tensors"] for each in told]),
+            beside=_from_json([each["inside"] for each in told]),
+            about=Manifest(
+                kind=Kind.VIRTUAL,
+                data={},
+                run=header.run,
+                attempt=header.attempt,
+                logical_digest=header.digest,
+            ),
+            trainer=begun.trainer,
+            fence=fence,
+        )
+
+    def _prove(self, path: Path, protected: set[str]) -> None:
+        """Hash a checkpoint behind everybody else; only then may older ones go."""
+        try:
+            foreign.prove(path, gentle=True)
+            self.prune(protected)
+        except (WattmeshError, OSError) as error:
+            log.error("%s stays unverified, and older checkpoints stay: %s", path.name, error)
+
+    def prune(self, protected: set[str]) -> None:
+        """Delete what is older than the newest `keep` verified ones, never a protected one."""
+        found = self._folder.checkpoints()
+        verified = [each for each in found if foreign.is_verified(each)]
+        if len(verified) > self._keep:
+            for each in found[found.index(verified[self._keep - 1]) + 1 :]:
+                if each.name not in protected:
+                    (each / COMMIT).unlink(missing_ok=True)
+                    shutil.rmtree(each, ignore_errors=True)
+
+
+def _facts(
+    named: Named, state: State, header: Header
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """What goes into trainer.json, of all ranks, and this rank's tensors in it."""
+    inside: dict[str, torch.Tensor] = {}
+    problem, mine, whole = "", {}, {}
+    try:
+        layout = Layout.from_dict(header.layout)
+        mine = extra_state.own(named, state, layout, dist.get_rank(), inside)
+    except InputInvalid as error:
+        problem = str(error)
+    _agree(problem)
+    parts = group.gather(mine)
+    try:
+        whole = extra_state.together(asdict(header), parts, checkpoint.facts_of(state))
+    except InputInvalid as error:
+        problem = str(error)
+    _agree(problem)
+    return whole, inside
+
+
+def _agree(problem: str) -> None:
+    """Raise what one rank met on every rank."""
+    told = group.agree_on_problem(problem)
+    if told:
+        raise CheckpointNotSaved(
+            f"the job's own checkpointer: {told} Training goes on; the checkpoint before stays the "
+            "one to restart from."
+        )
+
+
+def _words(error: BaseException) -> str:
+    """An error in words; DCP's own names what happened on each rank."""
+    if isinstance(error, CheckpointException) and error.failures:
+        error = next(failure for failure, _ in error.failures.values())
+    return f"{type(error).__name__}: {error}"
+
+
+def _as_json(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[Any]]:
+    """Small tensors as text: dtype, shape, bytes."""
+    return {
+        name: [
+            dtype_name(each.dtype),
+            list(each.shape),
+            base64.b64encode(as_array(each).tobytes()).decode(),
+        ]
+        for name, each in tensors.items()
+    }
+
+
+def _from_json(told: list[dict[str, list[Any]]]) -> dict[str, torch.Tensor]:
+    """Undo `_as_json`, of all ranks; the first one's counts."""
+    found: dict[str, torch.Tensor] = {}
+    for name, (kind, shape, text) in (item for part in told for item in part.items()):
+        dtype, data = torch_dtype(kind), bytearray(base64.b64decode(text))
+        flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+        found.setdefault(name, flat.reshape(shape))
+    return found

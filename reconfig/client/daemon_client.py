@@ -1,0 +1,315 @@
+"""The threads that talk to the daemon for a job, on global rank 0; training never waits for them.
+
+One thread posts (leftovers of earlier launches, the registration, transitions and the end in
+order, the newest progress), another asks for the newest order, a third says that the launch lives.
+
+Invariant: nothing here raises into training or blocks it; a daemon that is absent, slow, or makes
+no sense changes nothing but that no order is known.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from wattmesh.errors import InputInvalid, SourceUnavailable
+from wattmesh.reconfig.client.heartbeat import Heartbeats
+from wattmesh.reconfig.client.outbox import Outbox
+from wattmesh.reconfig.link import Answer, Link
+from wattmesh.reconfig.wire import Finish, Heartbeat, Orders, Progress, Register, Transition
+
+log = logging.getLogger(__name__)
+
+CALL_LIMIT_S = 3.0
+ORDER_WAIT_S = 1.0
+PROGRESS_EVERY_S = 0.5
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 5.0
+CLAIMS = 20
+"""How often a higher attempt number is claimed when the daemon knows of a higher one."""
+
+
+class Fence(Protocol):
+    """What a daemon client needs of whoever holds the run's attempt numbers."""
+
+    def raise_above(self, floor: int) -> int:
+        """Take an attempt number above `floor` and above every one known."""
+        ...
+
+    def accepted(self) -> None:
+        """Remember that the daemon knows this launch now."""
+        ...
+
+
+class DaemonClient:
+    """Carries one launch's reports to the daemon, and its orders back."""
+
+    def __init__(
+        self,
+        link: Link,
+        register: Register,
+        outbox: Outbox,
+        fence: Fence,
+        phase: Callable[[], str] = str,
+        *,
+        takes_orders: bool = True,
+    ) -> None:
+        """Prepare to speak for the launch that `register` introduces.
+
+        Args:
+            link: the way to the daemon.
+            register: the introduction; sent again whenever the daemon has forgotten us.
+            outbox: where reports are kept until acknowledged.
+            fence: what stands behind the attempt number.
+            phase: what the launch is doing now.
+            takes_orders: ask for them.
+        """
+        self._link = link
+        self._register = register
+        self._outbox = outbox
+        self._fence = fence
+        self._phase = phase
+        self._new: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
+        self._progress: Progress | None = None
+        self._orders = Orders()
+        self._seq = 0
+        self._claims_left = CLAIMS
+        self._registered = threading.Event()
+        self._once_registered = False
+        self._silenced = threading.Event()
+        self._silencing = threading.Lock()
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._idle = threading.Event()
+        self._poster = threading.Thread(target=self._post, name="wattmesh-post", daemon=True)
+        self._asker = threading.Thread(target=self._ask, name="wattmesh-order", daemon=True)
+        self._takes_orders = takes_orders
+        self._corrected: Register | None = None
+        self._heartbeats = Heartbeats(link, self._heartbeat, self._be_silent)
+
+    def start(self) -> None:
+        """Begin to talk."""
+        self._poster.start()
+        if self._takes_orders:
+            self._asker.start()
+        self._heartbeats.start()
+
+    @property
+    def registered(self) -> bool:
+        """Whether the daemon knows this launch, as far as was heard."""
+        return self._registered.is_set()
+
+    def correct(self, register: Register) -> None:
+        """Introduce the same launch anew: more is known of it by now."""
+        self._corrected = register
+        self._wake.set()
+
+    def progress(self, message: Progress) -> None:
+        """Replace the newest progress."""
+        self._progress = message
+
+    def transition(self, message: Transition) -> None:
+        """Queue one step of a switch."""
+        self._queue("transitions", message.to_json())
+
+    def finish(self, message: Finish) -> None:
+        """Queue the end of this launch."""
+        self._queue("finish", message.to_json())
+
+    def orders(self) -> Orders:
+        """Give what the daemon said last."""
+        return self._orders
+
+    def pump(self) -> None:
+        """Have nothing to pass on from here."""
+
+    def close(self, patience_s: float) -> None:
+        """Let what is queued go out, for at most `patience_s`; the rest stays on disk."""
+        until = time.monotonic() + patience_s
+        while time.monotonic() < until and not self._silenced.is_set():
+            self._wake.set()
+            if self._new.empty() and self._idle.wait(0.05):
+                break
+        self._stop.set()
+        self._heartbeats.stop()
+        self._wake.set()
+        self._poster.join(CALL_LIMIT_S)
+
+    def _queue(self, kind: str, body: dict[str, Any]) -> None:
+        self._idle.clear()
+        self._new.put((kind, body))
+        self._wake.set()
+
+    def _post(self) -> None:
+        """Post until told to stop; pause longer after every failure in a row.
+
+        One line when the daemon goes, one when it is back: only an answer says that it is.
+        """
+        pause_s, gone_s = FIRST_PAUSE_S, None
+        while not self._stop.is_set():
+            self._take_new()
+            try:
+                if self._post_next():
+                    if gone_s is not None:
+                        away_s = time.monotonic() - gone_s
+                        log.warning("the daemon answers again, after %.0f s", away_s)
+                    pause_s, gone_s = FIRST_PAUSE_S, None
+            except SourceUnavailable as error:
+                if gone_s is None:
+                    gone_s = time.monotonic()
+                    log.warning("%s (training goes on; this is said once)", str(error).rstrip("."))
+                self._stop.wait(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            except OSError as error:
+                log.warning("a report could not be kept on disk: %s", error)
+                self._stop.wait(pause_s)
+        self._take_new()
+
+    def _take_new(self) -> None:
+        while not self._new.empty():
+            self._outbox.add(*self._new.get())
+
+    def _post_next(self) -> bool:
+        """Send whatever is due first; wait a moment when nothing is. Say whether one answered."""
+        corrected, self._corrected = self._corrected, None
+        if corrected is not None:
+            self._register = replace(corrected, attempt=self._register.attempt)
+            self._registered.clear()
+        entry = self._outbox.head()
+        if self._silenced.is_set():
+            self._stop.wait(LONGEST_PAUSE_S)
+        elif entry is not None and (self._registered.is_set() or self._foreign(entry.body)):
+            self._settle(entry.kind, self._call(entry.kind, self._stamped(entry.body)))
+        elif not self._registered.is_set():
+            self._introduce()
+        elif self._progress is not None:
+            self._send_progress()
+        else:
+            self._idle.set()
+            self._wake.wait(PROGRESS_EVERY_S)
+            self._wake.clear()
+            return False
+        return not self._silenced.is_set()
+
+    def _send_progress(self) -> None:
+        message, self._progress = self._progress, None
+        if message is None:
+            return
+        self._seq += 1
+        body = self._stamped(replace(message, seq=self._seq).to_json())
+        answer = self._call("progress", body)
+        if answer.status == 404:
+            self._forgotten()
+        if answer.fenced:
+            self._be_silent(answer)
+        if self._outbox.head() is None and self._new.empty():
+            self._idle.set()
+        self._wake.wait(PROGRESS_EVERY_S)
+        self._wake.clear()
+
+    def _introduce(self) -> None:
+        answer = self._call("register", self._register.to_json())
+        if answer.accepted:
+            self._once_registered = True
+            self._heartbeats.pace(answer.body)
+            self._registered.set()
+            self._fence.accepted()
+        elif answer.fenced and not self._once_registered and self._claims_left > 0:
+            self._claims_left -= 1
+            self._register = replace(self._register, attempt=self._fence.raise_above(0))
+            raise SourceUnavailable(f"the daemon did not let this launch in: {_words(answer)}")
+        elif answer.fenced and self._once_registered:
+            self._be_silent(answer)
+        else:
+            raise SourceUnavailable(
+                f"the daemon answered {answer.status} to register: {_words(answer)}"
+            )
+
+    def _settle(self, kind: str, answer: Answer) -> None:
+        """Drop the head of the outbox when its answer is final."""
+        if not answer.accepted and not answer.final:
+            raise SourceUnavailable(f"the daemon answered {answer.status} to {kind}.")
+        head = self._outbox.head()
+        ours = head is not None and not self._foreign(head.body)
+        if answer.status == 404 and ours:
+            self._forgotten()
+        self._outbox.done()
+        if answer.final:
+            log.warning("the daemon refused %s (%d): %s", kind, answer.status, _words(answer))
+            if answer.fenced and ours:
+                self._be_silent(answer)
+
+    def _forgotten(self) -> None:
+        """The daemon does not know this run (another journal): introduce ourselves again.
+
+        Raises:
+            SourceUnavailable: always, so that the message is kept and a pause is made.
+        """
+        self._registered.clear()
+        raise SourceUnavailable("the daemon does not know this run any more; registering again.")
+
+    def _be_silent(self, answer: Answer) -> None:
+        """A newer launch reports for this run: train on, without reports or orders."""
+        with self._silencing:
+            if self._silenced.is_set():
+                return
+            self._silenced.set()
+        log.error(
+            "this launch reports no more and takes no orders, for the daemon refuses it (%s); it "
+            "trains on. Stop it unless it is the one you want.",
+            _words(answer),
+        )
+        self._orders = Orders()
+
+    def _heartbeat(self) -> Heartbeat | None:
+        """Give what to say now; None while the daemon does not know this launch."""
+        if self._silenced.is_set() or not self._registered.is_set():
+            return None
+        known = self._register
+        return Heartbeat(
+            run=known.run,
+            incarnation=known.incarnation,
+            attempt=known.attempt,
+            phase=self._phase(),
+        )
+
+    def _call(self, kind: str, body: dict[str, Any]) -> Answer:
+        path = f"/v1/runs/{self._register.run}/{kind}"
+        return self._link.call("POST", path, body, CALL_LIMIT_S)
+
+    def _foreign(self, body: dict[str, Any]) -> bool:
+        """Whether an earlier launch left this message; those go out before we register."""
+        return bool(body.get("incarnation") != self._register.incarnation)
+
+    def _stamped(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Give our own messages the attempt number that the daemon accepted."""
+        return body if self._foreign(body) else {**body, "attempt": self._register.attempt}
+
+    def _ask(self) -> None:
+        """Ask for the newest order until told to stop."""
+        pause_s = FIRST_PAUSE_S
+        path = f"/v1/runs/{self._register.run}/order?wait={ORDER_WAIT_S:g}"
+        while not self._stop.is_set():
+            if self._silenced.is_set() or not self._registered.wait(ORDER_WAIT_S):
+                self._stop.wait(FIRST_PAUSE_S)
+                continue
+            began = time.monotonic()
+            try:
+                answer = self._link.call("GET", path, None, CALL_LIMIT_S + ORDER_WAIT_S)
+                if answer.accepted:
+                    self._orders = Orders.from_json(answer.body)
+                elif answer.status == 404:
+                    self._registered.clear()
+                pause_s = FIRST_PAUSE_S if answer.accepted else min(2 * pause_s, LONGEST_PAUSE_S)
+            except (SourceUnavailable, InputInvalid):
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            # A daemon that answers at once is asked again after the pause, not in a tight loop.
+            self._stop.wait(max(0.0, pause_s - (time.monotonic() - began)))
+
+
+def _words(answer: Answer) -> str:
+    """The daemon's own sentence, cut to a length that a log bears."""
+    return str(answer.body.get("error", ""))[:300]

@@ -1,0 +1,127 @@
+"""Who speaks to the daemon for a rank: global rank 0's client, a relay through it, or nobody.
+
+Invariant: no call here waits for the daemon or the network.
+"""
+
+from typing import Protocol
+
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.launch.launch_store import LaunchStore
+from wattmesh.reconfig.wire import Finish, Orders, Progress, Transition
+
+
+class Reporter(Protocol):
+    """What a session needs of whoever speaks for it."""
+
+    def progress(self, message: Progress) -> None:
+        """Report where training stands; only the newest matters."""
+        ...
+
+    def transition(self, message: Transition) -> None:
+        """Report one step of a switch; kept in order until acknowledged."""
+        ...
+
+    def finish(self, message: Finish) -> None:
+        """Report the end of this launch; kept until acknowledged."""
+        ...
+
+    def orders(self) -> Orders:
+        """Give what the daemon said last."""
+        ...
+
+    def pump(self) -> None:
+        """Pass on what other ranks left to be passed on."""
+        ...
+
+    def close(self, patience_s: float) -> None:
+        """Send what is left, for at most `patience_s`."""
+        ...
+
+
+class Silent:
+    """Speaks for a rank that has nothing to say, or whose job has no daemon."""
+
+    def progress(self, message: Progress) -> None:
+        """Say nothing."""
+
+    def transition(self, message: Transition) -> None:
+        """Say nothing."""
+
+    def finish(self, message: Finish) -> None:
+        """Say nothing."""
+
+    def orders(self) -> Orders:
+        """Know of no order."""
+        return Orders()
+
+    def pump(self) -> None:
+        """Have nothing to pass on."""
+
+    def close(self, patience_s: float) -> None:
+        """Have nothing left."""
+
+
+class Relay:
+    """Speaks for a leader other than global rank 0, through the store, to global rank 0."""
+
+    def __init__(self, launch_store: LaunchStore) -> None:
+        """Leave messages on `launch_store`."""
+        self._board = launch_store
+
+    def progress(self, message: Progress) -> None:
+        """Replace the newest progress."""
+        self._board.put("relay/progress", message.to_json())
+
+    def transition(self, message: Transition) -> None:
+        """Queue a transition."""
+        self._queue("transition", message)
+
+    def finish(self, message: Finish) -> None:
+        """Queue the end."""
+        self._queue("finish", message)
+
+    def orders(self) -> Orders:
+        """Read what global rank 0 heard last; nothing when it makes no sense."""
+        try:
+            return Orders.from_json(self._board.peek("relay/orders") or {})
+        except InputInvalid:
+            return Orders()
+
+    def pump(self) -> None:
+        """Have nothing to pass on."""
+
+    def close(self, patience_s: float) -> None:
+        """Have nothing left: the store holds it."""
+
+    def _queue(self, kind: str, message: Transition | Finish) -> None:
+        number = self._board.count("relay/count") - 1
+        self._board.put(f"relay/message/{number}", {"kind": kind, "body": message.to_json()})
+
+
+class Pump:
+    """Global rank 0's end of the relay: carries messages from the store to its courier."""
+
+    def __init__(self, launch_store: LaunchStore, to: Reporter) -> None:
+        """Carry from `launch_store` to the reporter `to`."""
+        self._board = launch_store
+        self._to = to
+        self._next = 0
+        self._seq = -1
+        self._orders: Orders | None = None
+
+    def run(self) -> None:
+        """Carry what has arrived since the last call, and set out the newest orders."""
+        orders = self._to.orders()
+        if orders != self._orders:
+            self._board.put("relay/orders", orders.to_json())
+            self._orders = orders
+        while (item := self._board.peek(f"relay/message/{self._next}")) is not None:
+            self._next += 1
+            if item["kind"] == "transition":
+                self._to.transition(Transition.from_json(item["body"]))
+            else:
+                self._to.finish(Finish.from_json(item["body"]))
+        newest = self._board.peek("relay/progress")
+        if newest is not None and newest["seq"] != self._seq:
+            self._seq = newest["seq"]
+            self._to.progress(Progress.from_json(newest))

@@ -1,0 +1,246 @@
+"""Which GPUs this process computes on, by UUID: as torch says, or as its environment and NVML do.
+
+Nothing is initialised for it: CUDA is asked through torch only once the script has begun to use it.
+Before, CUDA_VISIBLE_DEVICES and the local rank tell, read as CUDA reads them (CUDA Programming
+Guide, "CUDA Environment Variables"). Invariant: a GPU is named only where no other one can be
+meant; else there is a sentence that says why none is.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wattmesh.reconfig.launch.bounded import Attempt
+from wattmesh.reconfig.launch.launched import Launched
+from wattmesh.reconfig.ranges import clean
+from wattmesh.reconfig.wire import GPUS_UNKNOWN
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 5.0
+"""What NVML may take: a driver that hangs answers never."""
+
+FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""Elsewhere (in most containers) our process ids are not those that NVML lists."""
+
+LONGEST = 255
+"""Characters of a capability."""
+
+NO_GPU = "this process uses no GPU"
+MIG = (
+    "it computes on a MIG slice of a board, whose energy no meter tells apart from the other slices"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnGpus:
+    """What was found. `uuids`: none where `why` says why not."""
+
+    uuids: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """One board as NVML lists it, in the order of the PCI bus.
+
+    Attributes:
+        name: its kind. `sliced`: it is cut into MIG instances.
+        ours: NVML lists this process as one that computes on it.
+    """
+
+    uuid: str
+    name: str = ""
+    sliced: bool = False
+    ours: bool = False
+
+
+_newest: list[Attempt[OwnGpus]] = []
+
+
+def own_gpus() -> OwnGpus:
+    """Look now; takes at most `LOOK_S` and raises nothing."""
+    hangs = OwnGpus(why=f"NVML did not answer within {LOOK_S:g} s")
+    # A driver that hangs holds one thread, however often it is asked.
+    if _newest and not _newest[0].ended:
+        return hangs
+    _newest[:] = [Attempt(_look)]
+    try:
+        _newest[0].done(LOOK_S)
+    except Exception as error:
+        return OwnGpus(why=f"its GPUs could not be looked up ({type(error).__name__}: {error})")
+    return _newest[0].answer(hangs)
+
+
+def gpu_of_rank(named: str, device: str, rank: int) -> tuple[str, str]:
+    """Give the GPU of a rank that is attached, and why it is not known.
+
+    Args:
+        named: as the script names it; "" looks for it.
+        device: what the rank trains on, as torch calls it.
+        rank: its global rank, for the log.
+    """
+    if named or not device.startswith("cuda"):
+        return named, ""
+    found = own_gpus()
+    if len(found.uuids) == 1:
+        return found.uuids[0], ""
+    why = found.why or f"it computes on {len(found.uuids)} GPUs; give attach its gpu_uuid"
+    log.warning("attach: the GPU of rank %d is not known: %s", rank, why)
+    return "", why
+
+
+def gpus_unknown(whys: Iterable[str]) -> tuple[str, ...]:
+    """Give the capability that tells the daemon why not all GPUs are named; () where all are."""
+    why = next(filter(None, whys), "")
+    return (f"{GPUS_UNKNOWN}{clean(why)}"[:LONGEST],) if why else ()
+
+
+def tell(boards: Sequence[Board], environment: Mapping[str, str]) -> OwnGpus:
+    """Say which of the node's boards a process uses that has this environment. Pure."""
+    meant = _meant(boards, environment)
+    if isinstance(meant, str):
+        return OwnGpus(why=meant)
+    if any(each.sliced for each in meant):
+        return OwnGpus(why=MIG)
+    return OwnGpus(uuids=tuple(each.uuid for each in meant))
+
+
+def _meant(boards: Sequence[Board], environment: Mapping[str, str]) -> Sequence[Board] | str:
+    """Give the boards that are meant, or why that is not known."""
+    launched = Launched.read(environment)
+    ours = [each for each in boards if each.ours]
+    if ours and launched.world_size == 1:
+        return ours
+    shown = _visible(boards, environment)
+    if isinstance(shown, str) or len(shown) == 1:
+        return shown
+    local = launched.local_rank
+    if launched.world_size == 1 or local is None:
+        return (
+            f"{len(shown)} GPUs are visible and it computes on none of them as far as NVML says; "
+            "set CUDA_VISIBLE_DEVICES"
+        )
+    if local >= len(shown):
+        return f"its local rank is {local}, and {len(shown)} GPUs are visible"
+    # Ranks often leave a context on the first GPU: one elsewhere is no proof, but a doubt.
+    if ours and shown[local] not in ours:
+        return f"its local rank means {shown[local].uuid}, and NVML lists it on {ours[0].uuid}"
+    return [shown[local]]
+
+
+def _visible(boards: Sequence[Board], environment: Mapping[str, str]) -> list[Board] | str:
+    """Give the boards that CUDA shows, in its order; or why that is not known."""
+    setting = environment.get("CUDA_VISIBLE_DEVICES")
+    if not boards:
+        return NO_GPU
+    mixed = len({each.name for each in boards}) > 1
+    by_speed = mixed and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+    if setting is None:
+        return _order_unknown(boards) if by_speed and len(boards) > 1 else list(boards)
+    shown: list[Board] = []
+    for entry in (each.strip() for each in setting.split(",")):
+        found = _entry(boards, entry)
+        # As CUDA has it: whatever follows an entry that means nothing is not visible.
+        if found is None:
+            break
+        if entry.isdecimal() and by_speed:
+            return _order_unknown(boards)
+        if isinstance(found, str):
+            return found
+        if found in shown:
+            return f"CUDA_VISIBLE_DEVICES names {found.uuid} twice"
+        shown.append(found)
+    return shown or f"{NO_GPU}: CUDA_VISIBLE_DEVICES shows none"
+
+
+def _entry(boards: Sequence[Board], entry: str) -> Board | str | None:
+    """Give the board that one entry means; None: none, a text: why it is not known."""
+    if entry.isascii() and entry.isdecimal():
+        return next(iter(boards[int(entry) :]), None) if len(entry) < 10 else None
+    if entry.startswith("MIG-"):
+        return MIG
+    meant = [each for each in boards if entry.startswith("GPU-") and each.uuid.startswith(entry)]
+    return meant[0] if len(meant) == 1 else None
+
+
+def _order_unknown(boards: Sequence[Board]) -> str:
+    kinds = ", ".join(sorted({each.name for each in boards}))
+    return f"the node has several kinds of boards ({kinds}); set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+
+
+def _look() -> OwnGpus:
+    """Ask torch where it computes already, else what the environment shows of NVML's boards."""
+    computing = _by_torch()
+    try:
+        boards = _boards()
+    except ImportError:
+        missing = "nvidia-ml-py is not installed here (`pip install nvidia-ml-py`)"
+        return OwnGpus(uuids=computing, why="" if computing else missing)
+    if computing and boards and not {each.uuid for each in boards}.issuperset(computing):
+        return OwnGpus(why=MIG)
+    return OwnGpus(uuids=computing) if computing else tell(boards, os.environ)
+
+
+def _by_torch() -> tuple[str, ...]:
+    """Give the devices that torch has memory on; none before the script uses CUDA."""
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    # Asking for more would initialise CUDA, after which a script may neither fork nor choose.
+    if cuda is None or not hasattr(cuda, "is_initialized") or not cuda.is_initialized():
+        return ()
+    used = [each for each in range(cuda.device_count()) if cuda.memory_reserved(each) > 0]
+    uuids = (str(cuda.get_device_properties(each).uuid) for each in used)
+    return tuple(each if each.startswith("GPU-") else f"GPU-{each}" for each in uuids)
+
+
+def _boards() -> list[Board]:
+    """List the node's boards as this process may see them.
+
+    Raises:
+        ImportError: there is no NVML binding. Others: NVML says so.
+    """
+    # Only here: the hook works without it, and then says what is missing.
+    import pynvml  # noqa: PLC0415
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError_LibraryNotFound:
+        return []
+    try:
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        return [_board(pynvml, each) for each in handles]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _board(pynvml: Any, handle: Any) -> Board:
+    """Read one board."""
+    try:
+        sliced = bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
+    except pynvml.NVMLError:  # a board that knows no MIG
+        sliced = False
+    pids = set()
+    if _sees_our_pid():
+        pids = {each.pid for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+    return Board(
+        uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
+        name=_text(pynvml.nvmlDeviceGetName(handle)),
+        sliced=sliced,
+        ours=os.getpid() in pids,
+    )
+
+
+def _text(said: str | bytes) -> str:
+    """Older bindings give bytes."""
+    return said.decode() if isinstance(said, bytes) else said
+
+
+def _sees_our_pid() -> bool:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink()) == FIRST_PID_NAMESPACE
+    except OSError:
+        return False

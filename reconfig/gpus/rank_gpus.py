@@ -1,0 +1,88 @@
+"""What the ranks of one launch tell global rank 0 of their GPUs, through torchrun's own store.
+
+The agent of torchrun keeps a store before any process group stands. Invariant: torch is never
+imported from here, nobody waits for another rank, and a store that does not answer costs some
+seconds of a thread beside the training.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from wattmesh.reconfig.gpus.own_gpus import OwnGpus
+from wattmesh.reconfig.launch.launched import Launched
+
+log = logging.getLogger(__name__)
+
+STORE_LIMIT = timedelta(seconds=5)
+
+
+class RankGpus:
+    """One rank's connection; used by one thread."""
+
+    def __init__(self, launched: Launched, environment: Mapping[str, str]) -> None:
+        """Prepare; nothing is opened before the first word."""
+        self._rank = launched.rank
+        self._world_size = launched.world_size
+        self._environment = environment
+        self._store: Any = None
+        self._told: dict[int, OwnGpus] = {}
+
+    @property
+    def offered(self) -> bool:
+        """Whether a launcher keeps a store for its ranks."""
+        return self._environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+    def tell(self, found: OwnGpus) -> bool:
+        """Leave word of this rank's GPUs; False: not yet."""
+        return self._ask(
+            lambda store: store.set(str(self._rank), json.dumps([found.uuids, found.why]))
+        )
+
+    def told(self) -> Mapping[int, OwnGpus]:
+        """Give what other ranks have left so far."""
+        self._ask(self._collect)
+        return self._told
+
+    def _collect(self, store: Any) -> None:
+        for rank in range(self._world_size):
+            # A rank speaks again once it knows more.
+            known = self._told.get(rank)
+            if rank != self._rank and not (known and known.uuids) and store.check([str(rank)]):
+                uuids, why = json.loads(store.get(str(rank)))
+                self._told[rank] = OwnGpus(uuids=tuple(uuids), why=why)
+
+    def _ask(self, act: Any) -> bool:
+        """Use the store, once it can be had."""
+        if not self.offered:
+            return False
+        try:
+            self._store = self._store or self._connect()
+            if self._store is not None:
+                act(self._store)
+        except Exception as error:
+            log.debug("torchrun's store does not answer: %s", error)
+            self._store = None
+        return self._store is not None
+
+    def _connect(self) -> Any:
+        """Reach the store; None until the script has imported torch itself."""
+        torch = sys.modules.get("torch")
+        # While a module runs for the first time, its spec says that it is being initialised.
+        if torch is None or getattr(torch.__spec__, "_initializing", False):
+            return None
+        distributed: Any = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_available():
+            return None
+        environment = self._environment
+        store = distributed.TCPStore(
+            environment["MASTER_ADDR"],
+            int(environment["MASTER_PORT"]),
+            is_master=False,
+            timeout=STORE_LIMIT,
+        )
+        launch = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+        return distributed.PrefixStore(f"wattmesh-observe/{launch}", store)

@@ -1,0 +1,162 @@
+"""Inside a run that `wattmesh attach-check` has started: orders its layouts one after the other.
+
+It stands where a daemon's daemon client would, in the process of global rank 0, so that an order is
+there at the very step at which it is due, however fast the steps are.
+
+Invariant: a run under check saves into the check's folder alone, speaks to no daemon, and ends in
+band when the walk is over. Nobody acts on it: what would end a launch is one sentence, and the walk
+goes on.
+"""
+
+import os
+from pathlib import Path
+
+from wattmesh.reconfig.client.reporter import Silent
+from wattmesh.reconfig.hook.attach_check.place import Attached, LeftOut, Place, SaveStep
+from wattmesh.reconfig.hook.boundary_vote import Agreed
+from wattmesh.reconfig.hook.job import Job
+from wattmesh.reconfig.itinerary import EPOCH, Itinerary
+from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE, RunFolder
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.link import URL_VARIABLE
+from wattmesh.reconfig.wire import Finish, Orders, Progress, Transition
+
+MOST_STEPS = 5
+"""Steps in each layout where nobody says: what goes wrong in a layout does so in its first ones."""
+
+MOST_TRIES = 3
+"""Save steps at which an order is not taken, before the walk is given up."""
+
+MOST_DEFERRED = 20
+"""The same for steps that wait to be a save step: they come one after the other."""
+
+_ANY_LATER = 1 << 40
+"""Steps: an order is never too late."""
+
+
+def folder_of(checkpoint_dir: str | Path) -> RunFolder:
+    """Give the run's folder: the check's, where the script runs under one.
+
+    Raises:
+        InputInvalid: it is said to, but by a folder that is none.
+    """
+    place = Place.from_environment()
+    if place is None:
+        return RunFolder(Path(checkpoint_dir).absolute())
+    place.asked()
+    return RunFolder(place.run)
+
+
+def prepare(job: Job, layout: Layout) -> None:
+    """Let a run that stands under a check be walked through layouts; every other is left alone.
+
+    Args:
+        job: before it begins.
+        layout: that it begins in.
+    """
+    place = Place.from_environment()
+    if place is None:
+        return
+    layouts, steps_each = place.asked()
+    attached = Attached(
+        layout=layout,
+        launched=job.launch_store.launched,
+        boundary_every=job.boundary_every,
+        steps_each=steps_each or min(job.boundary_every, MOST_STEPS),
+        seekable=job.seekable,
+        own_saves=job.save is not None,
+    )
+    for name in (URL_VARIABLE, OUTCOME_VARIABLE):
+        os.environ.pop(name, None)
+    job.boundary_every, job.save, job.relaunched = attached.steps_each, None, False
+    if job.rank == 0:
+        place.tell(attached)
+        walker = Walker(place, job, layouts, attached.steps_each)
+        job.client, job.noted = walker, walker.noted
+
+
+class Walker(Silent):
+    """A reporter that orders one layout after the other, and tells what becomes of it."""
+
+    def __init__(
+        self, place: Place, job: Job, layouts: tuple[Layout, ...], steps_each: int
+    ) -> None:
+        """Begin in the layout that the script begins in."""
+        self._place = place
+        self._job = job
+        self._itinerary = Itinerary(layouts=layouts, steps_each=steps_each)
+        self._now: Progress | None = None
+        self._tries = 0
+
+    def progress(self, message: Progress) -> None:
+        """Learn where the run stands; ask for its end when the last layout was trained in."""
+        self._now = message
+        self._place.tell(message)
+        walk = self._itinerary
+        if walk.over and message.step >= walk.since + walk.steps_each:
+            self._end()
+
+    def transition(self, message: Transition) -> None:
+        """Pass on what is said of a switch; go on when it has ended."""
+        self._place.tell(message)
+        if self._itinerary.ended(message):
+            self._tries = 0
+
+    def finish(self, message: Finish) -> None:
+        """Pass on that the run has ended in band."""
+        self._place.tell(message)
+
+    def orders(self) -> Orders:
+        """Order the next layout that may be."""
+        now, walk = self._now, self._itinerary
+        if now is None:
+            return Orders()
+        while not walk.over and (why := self._why_not(walk.layouts[walk.next], now)):
+            self._place.tell(LeftOut(layout=walk.layouts[walk.next], why=why))
+            walk.skip()
+        order = walk.order(
+            run=now.run,
+            attempt=now.attempt,
+            point="" if walk.over else str(walk.layouts[walk.next]),
+            reason="attach-check",
+            late_steps=_ANY_LATER,
+        )
+        return Orders(order=order, epoch=EPOCH)
+
+    def noted(self, step: int, agreed: Agreed, trouble: str) -> None:
+        """Tell what all ranks agreed on at a save step; give the walk up where it does not go on.
+
+        Called before a switch that was agreed on.
+        """
+        job, now = self._job, self._now
+        for_good = job.uncarried or job.unprobed
+        if now is not None:
+            self._place.tell(
+                SaveStep(
+                    step=step,
+                    layout=now.layout,
+                    ranks=len(now.ranks),
+                    told=agreed.told,
+                    deferred=agreed.deferred,
+                    trouble=trouble,
+                    for_good=for_good,
+                )
+            )
+        self._tries += 1
+        if for_good or self._tries > (MOST_DEFERRED if agreed.deferred else MOST_TRIES):
+            self._end()
+
+    def _why_not(self, layout: Layout, now: Progress) -> str:
+        """Say why a layout is not ordered; "" when it is."""
+        if layout == now.layout:
+            return "training was in it already"
+        if not self._job.seekable and layout.data_parallel != now.layout.data_parallel:
+            return (
+                f"the script says seekable=False, so its data parallel degree stays "
+                f"{now.layout.data_parallel}: no daemon would order it"
+            )
+        return ""
+
+    def _end(self) -> None:
+        """Let the run end at its next save step."""
+        self._job.stop_reason = self._job.stop_reason or "attach-check has seen enough"

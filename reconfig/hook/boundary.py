@@ -1,0 +1,405 @@
+"""What happens at a save step: agree, checkpoint, and carry out an order if there is one.
+
+Invariant: every rank of the generation leaves this sequence on the same branch, because each
+choice is made from facts that all of them gathered.
+"""
+
+import logging
+import os
+import time
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from wattmesh.errors import Fenced
+from wattmesh.reconfig.client.orderbook import OrderBook
+from wattmesh.reconfig.hook import switch_line
+from wattmesh.reconfig.hook.background_fsync import Saved
+from wattmesh.reconfig.hook.boundary_vote import Agreed, Fact, conclude, left_out
+from wattmesh.reconfig.hook.job import Job, SwitchReporter
+from wattmesh.reconfig.hook.rank_runner import RankRunner
+from wattmesh.reconfig.hook.saves import Saves
+from wattmesh.reconfig.launch import group, usage
+from wattmesh.reconfig.launch.deadlines import Phase
+from wattmesh.reconfig.launch.folder import write_json
+from wattmesh.reconfig.launch.generation import Generation, Outcome, Purpose, SwitchNote
+from wattmesh.reconfig.launch.group import RankFailed
+from wattmesh.reconfig.launch.guard import all_or_none, ending
+from wattmesh.reconfig.launch.in_step import CheckpointNotSaved
+from wattmesh.reconfig.launch.peers import boot_id
+from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.probe import probing
+from wattmesh.reconfig.state.held import LIVE_SHARE
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import Finish, Order, SwitchMode
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """What ranks have done and agreed on, up to the point where this layout may be left.
+
+    `short`: what the ordered layout would lack here.
+    """
+
+    agreed: Agreed
+    order: Order | None = None
+    story: SwitchReporter | None = None
+    saved: Saved | None = None
+    short: str = ""
+
+
+class Boundary:
+    """The sequence at a save step, for one rank."""
+
+    def __init__(self, job: Job, runner: RankRunner) -> None:
+        """Work on behalf of `runner`."""
+        self._job = job
+        self._member = runner
+        self._orders = OrderBook(job.folder)
+        self._position = Position()
+        self.saves = Saves(job, runner)
+        self._story: SwitchReporter | None = None
+        self._told = -1
+
+    @property
+    def _now(self) -> tuple[State, Generation]:
+        state, generation = self._member.state, self._member.generation
+        assert state is not None
+        assert generation is not None
+        return state, generation
+
+    def _phase(self, phase: Phase) -> AbstractContextManager[None]:
+        generation = self._member.generation
+        number = generation.number if generation else 0
+        return self._job.watchdog.phase(phase, generation=number, step=self._position.step)
+
+    def run(self, loss: float | None, *, due: bool = True) -> Agreed:
+        """Do everything that is due at this step; not `due`, only look after a save in flight.
+
+        On return this rank trains on (perhaps in another generation), or the member's generation
+        is over. `deferred` in the answer asks to be called again at the next step.
+        """
+        began = time.monotonic()
+        state, _ = self._now
+        self._position, self._story, self._told = state.position, None, -1
+        with self._phase(Phase.AGREE):
+            try:
+                ready = all_or_none(partial(self._prepare, began, due=due))
+            except RankFailed as failure:
+                ready = Ready(agreed=self._train_on(failure))
+        agreed = ready.agreed
+        if not due:
+            return agreed
+        self._job.noted(state.position.step, agreed, self.saves.trouble)
+        if agreed.outcome is not None:
+            self._end(agreed.outcome, agreed.detail, loss)
+        elif agreed.deferred:
+            log.info("the boundary of step %d waits: %s", state.position.step, agreed.deferred)
+            return agreed
+        elif ready.story is not None and ready.order is not None and ready.saved is not None:
+            self._switch(ready.story, ready.order, ready.saved, loss, ready.short)
+        return agreed
+
+    def _prepare(self, began: float, *, due: bool) -> Ready:
+        """Agree, and save where that is due; begin the tale of a switch where one is ordered."""
+        agreed = self._agree()
+        self._job.acted_on = agreed.acted_on
+        ends = due and agreed.outcome is not None
+        if self.saves.writing and (ends or not agreed.deferred):
+            with self._phase(Phase.SAVE):
+                self.saves.finish_write(began)
+        if not due or (agreed.deferred and not ends) or self._job.uncarried:
+            return Ready(agreed=agreed)
+        order, short, in_place = agreed.order, "", False
+        if order is not None:
+            self._story = self._announce(order, began)
+            in_place = order.mode is SwitchMode.IN_PLACE
+            short = self._shortage(order) if in_place else ""
+        story = self._story
+        saved = self._save(story, wait=ends or story is not None, in_place=in_place and not short)
+        return Ready(agreed=agreed, order=order, story=story, saved=saved, short=short)
+
+    def _train_on(self, failure: RankFailed) -> Agreed:
+        """Go on after a boundary that some rank could not do; a collective call.
+
+        Raises:
+            Diverged, CallHuman, Refused: the ranks do not train one run, and it may be switched or
+                is launched again from where they did.
+            Fenced: a newer launch trains it, and no daemon says that it is only observed.
+        """
+        job, position = self._job, self._position
+        # Whether training ends here must not hang on what failed.
+        wishes = {
+            "finish": job.finish_asked,
+            "stop": job.stop_reason,
+            "tokens": position.tokens,
+            "again": job.relaunched and self.saves.newest is not None,
+        }
+        every = group.gather(wishes)
+        error = ending(failure)
+        goes_on = isinstance(error, Fenced) or any(each["again"] for each in every)
+        if error is not None and (job.acted_on or (goes_on and job.is_alone)):
+            raise error
+        self.saves.say(
+            f"the boundary of step {position.step} was left out ({failure}). Training goes on; the "
+            "checkpoint before stays the one to restart from.",
+            cause=str(failure),
+        )
+        self.saves.forget()
+        if self._story is not None:
+            with suppress(Exception):
+                self._story.tell(SwitchState.ROLLED_BACK, detail=f"no checkpoint: {failure}")
+                self._orders.end()
+        return replace(left_out(every, job.tokens_total), told=self._told)
+
+    def _agree(self) -> Agreed:
+        """Compare positions, and learn what any rank was asked for and what the leader decided."""
+        state, generation = self._now
+        job, position = self._job, state.position
+        facts = group.gather(self._facts(state, generation))
+        agreed = conclude(facts, generation.ranks, position, job.tokens_total)
+        self._told = agreed.told
+        job.consumed.begin(position.samples)
+        return agreed
+
+    def _facts(self, state: State, generation: Generation) -> Fact:
+        """What this rank knows; the leader also has the order, and wishes to stop."""
+        job, position = self._job, state.position
+        leads = job.leads(generation)
+        order = self._pick_order(state, generation) if leads else None
+        return {
+            "position": [position.step, position.samples, position.tokens],
+            "stop": job.stop_reason or (self._stop_heard() if leads else ""),
+            "finish": job.finish_asked,
+            "consumed": job.consumed.to_json(),
+            "live": any(each.grad is not None for each in state.parameters()),
+            "writing": self.saves.in_flight,
+            "order": order.to_json() if order else None,
+            "acted_on": leads and job.may_be_switched(generation),
+        }
+
+    def _stop_heard(self) -> str:
+        """Why somebody outside of the training ranks wants it to stop; "" when nobody does."""
+        if self._job.folder.stop_file.exists():
+            return "the stop file was found"
+        return self._job.launch_store.peek("stop") or ""
+
+    def _pick_order(self, state: State, generation: Generation) -> Order | None:
+        """The leader's choice; the order book keeps what must survive a restart."""
+        if self._job.uncarried or self._job.unprobed:
+            return None
+        heard = self._job.voice(generation).orders()
+        return self._orders.pick(
+            heard,
+            generation,
+            attempt=self._job.attempt(generation),
+            step=state.position.step,
+            launched=self._job.launch_store.launched,
+            relaunched=self._job.relaunched,
+            seekable=self._job.seekable,
+        )
+
+    def _announce(self, order: Order, began: float) -> SwitchReporter | None:
+        """Begin the tale of a switch, durably; None when it cannot be noted, so is not begun."""
+        state, generation = self._now
+        note = SwitchNote(
+            plan=order.plan,
+            epoch=order.epoch,
+            point=order.point,
+            old_layout=generation.layout,
+            old_ranks=generation.ranks,
+            began_s=began,
+            boot=boot_id(),
+            to=str(order.layout),
+            reason=order.reason,
+        )
+        here = replace(generation, step=state.position.step)
+        story = SwitchReporter(self._job, here, note)
+        problem = ""
+        try:
+            if self._job.leads(generation):
+                self._orders.begin(order, step=state.position.step, attempt=generation.attempt)
+        except OSError as error:
+            problem = f"that order {order.plan} is begun cannot be noted on disk ({error})"
+        told = group.agree_on_problem(problem)
+        if told:
+            if self._job.leads(generation):
+                log.error("no switch at step %d: %s", state.position.step, told)
+            return None
+        story.tell(SwitchState.ANNOUNCED, detail=order.reason)
+        story.tell(SwitchState.CHECKPOINTING)
+        return story
+
+    def _save(self, story: SwitchReporter | None, *, wait: bool, in_place: bool) -> Saved | None:
+        """Checkpoint; None when it could not be written, which is no reason to stop training."""
+        state, _ = self._now
+        began = time.monotonic()
+        job = self._job
+        with self._phase(Phase.SAVE):
+            self._member.fsync.wait()
+            if story is not None:
+                # A probe has collectives of its own: whoever failed before it is heard of here.
+                group.gather(None)
+                story.note.evidence["probe_before"] = probing.take(job.probe, state)
+            try:
+                saved = self.saves.write(story if in_place else None, began, wait=wait)
+            except CheckpointNotSaved as error:
+                self.saves.say(
+                    f"the checkpoint of step {state.position.step} was not saved: {error}"
+                )
+                if story:
+                    story.tell(SwitchState.ROLLED_BACK, detail=f"no checkpoint: {error}")
+                    self._orders.end()
+                return None
+        if saved is None:
+            return None
+        self.saves.say("")
+        if not saved.staged:
+            self.saves.newest = saved
+        if story:
+            story.note.evidence.update(save_s=saved.save_s, digest_before=saved.digest)
+        return saved
+
+    def _switch(
+        self, story: SwitchReporter, order: Order, saved: Saved, loss: float | None, short: str
+    ) -> None:
+        """Leave this layout for the ordered one; `short`: what the next one would lack here."""
+        if order.mode is SwitchMode.RESTART or (short and self._job.relaunched):
+            self._restart(story, order, saved, loss, short or "the order asks for it")
+            return
+        if short:
+            if self._job.leads(story.generation):
+                log.error("no switch to %s: %s", order.layout, short)
+            story.tell(SwitchState.ROLLED_BACK, detail=f"not begun: {short}")
+            self._orders.end()
+            return
+        story.tell(SwitchState.REBUILDING)
+        began = time.monotonic()
+        held = self._tear_down(story)
+        story.note.evidence["teardown_s"] = round(time.monotonic() - began, 4)
+        if held and self._job.relaunched:
+            self._restart(story, order, saved, loss, held)
+            return
+        self._follow(_next_generation(story, order, saved, self._position, held), story)
+
+    def _tear_down(self, story: SwitchReporter) -> str:
+        """Empty every rank's state; say what still holds too much of it, "" when nothing does."""
+        with self._phase(Phase.TEARDOWN):
+            share, name = self._member.tear_down()
+            share, name = max(group.gather([share, name]))
+        story.note.evidence["held_share"] = round(share, 4)
+        if share <= LIVE_SHARE:
+            return ""
+        return f"{share:.0%} of the old layout is still held in memory ({name})"
+
+    def _follow(self, following: Generation, story: SwitchReporter) -> None:
+        """Go where the switch leads: the ordered layout, or back to this one."""
+        if following.purpose is Purpose.ROLLBACK:
+            assert following.switch is not None
+            why = following.switch.why
+            if self._job.leads(story.generation):
+                step, elapsed_s = self._position.step, story.elapsed_s
+                log.warning("%s", switch_line.taken_back(story.note, step, elapsed_s, why))
+            story.tell(SwitchState.ROLLING_BACK, detail=why)
+        if self._job.leads(story.generation):
+            self._job.launch_store.publish(following)
+        group.end()
+        self._member.follow(following.number)
+
+    def _shortage(self, order: Order) -> str:
+        """Say which rank has too few files or threads left for the next layout; "" when none."""
+        used, budget = usage.now(), self._member.budget
+        budget.settled(used)
+        allowed = usage.limits(used, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        return group.agree_on_problem(budget.problem((order.layout, order.ranks), allowed))
+
+    def _restart(
+        self, story: SwitchReporter, order: Order, saved: Saved, loss: float | None, why: str
+    ) -> None:
+        """Leave in band; the next launch begins in the ordered layout."""
+        generation = story.generation
+        if self._job.leads(generation):
+            log.warning(
+                "the switch from %s to %s goes by restart: %s; the next launch says how it ended",
+                generation.layout,
+                order.layout,
+                why,
+            )
+        story.tell(SwitchState.STOPPING, detail=why)
+        if saved.staged:
+            with self._phase(Phase.SAVE):
+                self._member.fsync.settle_for_restart(generation, saved.staged)
+        if self._job.leads(generation):
+            write_json(
+                self._job.folder.next_file,
+                {
+                    "checkpoint": saved.name,
+                    "layout": order.layout.to_dict(),
+                    "ranks": list(order.ranks),
+                    "probe": story.note.evidence["probe_before"],
+                    "switch": story.note.to_json(),
+                    "tries": 0,
+                },
+            )
+        self._end(Outcome.RESTART, f"restart into {order.layout}", loss)
+
+    def _end(self, outcome: Outcome, detail: str, loss: float | None) -> None:
+        """Nobody trains any more in this launch: tell the daemon, the launcher and every rank."""
+        generation = self._member.generation
+        assert generation is not None
+        position = self._position
+        over = replace(
+            generation,
+            number=generation.number + 1,
+            purpose=Purpose.OVER,
+            step=position.step,
+            samples=position.samples,
+            tokens=position.tokens,
+            outcome=outcome,
+            detail=detail,
+            switch=None,
+        )
+        if self._job.leads(generation):
+            with suppress(OSError):
+                self._job.folder.stop_file.unlink(missing_ok=True)
+            self._job.voice(generation).finish(
+                Finish(
+                    run=generation.run,
+                    incarnation=generation.incarnation,
+                    attempt=generation.attempt,
+                    step=position.step,
+                    tokens=position.tokens,
+                    reason=outcome if outcome is not Outcome.STOPPED else f"stopped: {detail}",
+                    loss=loss,
+                )
+            )
+            self._job.launch_store.publish(over)
+        self._member.generation = over
+
+
+def _next_generation(
+    story: SwitchReporter, order: Order, saved: Saved, position: Position, held: str
+) -> Generation:
+    """What trains after this: the ordered layout, or this one where memory is still `held`.
+
+    Nobody would launch such a job again, so it stays in the layout that is known to fit.
+    """
+    here = replace(
+        story.generation,
+        number=story.generation.number + 1,
+        checkpoint=saved.name,
+        staged=saved.staged,
+        step=position.step,
+        samples=position.samples,
+        tokens=position.tokens,
+        digest=saved.digest,
+        probe=float(story.note.evidence["probe_before"]),
+    )
+    if held:
+        return replace(here, purpose=Purpose.ROLLBACK, switch=replace(story.note, why=held))
+    return replace(
+        here, purpose=Purpose.SWITCH, layout=order.layout, ranks=order.ranks, switch=story.note
+    )

@@ -1,0 +1,171 @@
+"""What global rank 0 does for its launch: claim it, introduce it, decide how it begins.
+
+Invariant: nothing is published and no generation begins before the run folder's lock is held.
+"""
+
+import logging
+import os
+import socket
+import time
+
+from wattmesh.reconfig import ranges
+from wattmesh.reconfig.client import reached
+from wattmesh.reconfig.client.daemon_client import DaemonClient
+from wattmesh.reconfig.client.outbox import Outbox
+from wattmesh.reconfig.client.reporter import Reporter, Silent
+from wattmesh.reconfig.gpus.own_gpus import gpus_unknown
+from wattmesh.reconfig.hook.job import Job
+from wattmesh.reconfig.hook.start import Begun, Wanted, first_generation
+from wattmesh.reconfig.launch.attempt import Claim
+from wattmesh.reconfig.launch.folder import RunFolder, read_json
+from wattmesh.reconfig.launch.generation import Generation
+from wattmesh.reconfig.launch.launch_phase import LaunchPhase
+from wattmesh.reconfig.launch.launch_store import POLL_S, LaunchStore
+from wattmesh.reconfig.launch.launched import scheduler_key
+from wattmesh.reconfig.launch.peers import Peer
+from wattmesh.reconfig.link import Link
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import Register, Transition
+
+log = logging.getLogger(__name__)
+
+CAPABILITIES = ("in_place", "parking")
+
+FIXED_DATA_PARALLEL = "fixed_data_parallel"
+"""The run keeps its data parallel degree: its loader cannot seek by global sample."""
+
+
+class LaunchLeader:
+    """Global rank 0's office for one launch."""
+
+    def __init__(self, launch_store: LaunchStore, folder: RunFolder, name: str) -> None:
+        """Claim the run.
+
+        Raises:
+            Refused: another live launch holds it.
+        """
+        self._board = launch_store
+        self._folder = folder
+        self._claim = Claim(folder, name)
+        self.voice: Reporter = Silent()
+
+    def open(self, wanted: Wanted, job: Job) -> Generation:
+        """Decide how this launch begins, tell the daemon, and announce generation 1."""
+        self._folder.stop_file.unlink(missing_ok=True)
+        begun = first_generation(self._folder, self._claim.identity, wanted)
+        generation = begun.generation
+        self._board.put("attempt", self._claim.identity.attempt)
+        self._board.put("reached", reached.read(self._folder.reached_file))
+        link = Link.from_environment()
+        self._board.put("daemon", link is not None)
+        self._board.put("scripted", not isinstance(job.client, Silent))
+        if link is not None:
+            self.voice = self._courier(link, generation, job)
+        self._tell_what_was(begun)
+        self._board.publish(generation)
+        return generation
+
+    def accepted(self) -> None:
+        """Remember that the daemon knows this launch (the daemon client says so)."""
+        self._claim.accepted()
+
+    def close(self) -> None:
+        """Give the run up."""
+        self._claim.close()
+
+    def _courier(self, link: Link, generation: Generation, job: Job) -> DaemonClient:
+        identity = self._claim.identity
+        peers = self._all_peers()
+        client = DaemonClient(
+            link,
+            Register(
+                run=identity.run,
+                name=identity.name,
+                incarnation=identity.incarnation,
+                attempt=identity.attempt,
+                layout=generation.layout,
+                ranks=generation.ranks,
+                world_size=self._board.launched,
+                gpus=tuple(each.gpu for each in peers),
+                supersedes=identity.supersedes,
+                scheduler_key=scheduler_key(os.environ),
+                step=generation.step,
+                tokens=generation.tokens,
+                tokens_total=job.tokens_total,
+                boundary_every=min(job.boundary_every, ranges.NEVER),
+                checkpoint_digest=generation.digest,
+                capabilities=(
+                    *_capabilities(job),
+                    *gpus_unknown(each.gpu_unknown for each in peers),
+                ),
+                pid=os.getpid(),
+                host=socket.gethostname(),
+            ),
+            Outbox(self._folder.outbox),
+            self,
+            LaunchPhase(self._board, job.watchdog).read,
+        )
+        client.start()
+        return client
+
+    def _all_peers(self) -> list[Peer]:
+        """Every rank's process and GPU, once all have introduced themselves."""
+        while len(found := self._board.peers()) < self._board.launched:
+            time.sleep(POLL_S)
+        return [found[rank] for rank in sorted(found)]
+
+    def raise_above(self, floor: int) -> int:
+        """Take a higher attempt number (the daemon client asks) and let the other ranks know."""
+        launch_store = self._board.separate(5.0)
+        attempt = self._claim.raise_above(floor, lambda number: launch_store.put("attempt", number))
+        log.warning("the daemon knows of later launches: this is attempt %d now", attempt)
+        return attempt
+
+    def _tell_what_was(self, begun: Begun) -> None:
+        """Report what became of a switch that an earlier launch began."""
+        generation, note = begun.generation, begun.generation.switch
+        why = self._last_words()
+        if note is not None:
+            # Nothing new to say keeps the reason for the restart, which the launch before gave.
+            self._transition(generation, note.plan, note.epoch, SwitchState.LAUNCHING, why)
+        elif begun.died_in is not None:
+            plan, epoch = str(begun.died_in.get("plan")), int(begun.died_in.get("epoch", 0))
+            died = why or "the launch before ended without a word"
+            detail = f"restarted in the layout of {generation.checkpoint or 'the start'}: {died}"
+            self._transition(generation, plan, epoch, SwitchState.ROLLED_BACK, detail)
+            self._folder.switch_file.unlink(missing_ok=True)
+
+    def _transition(
+        self, generation: Generation, plan: str, epoch: int, state: SwitchState, detail: str
+    ) -> None:
+        self.voice.transition(
+            Transition(
+                run=generation.run,
+                incarnation=generation.incarnation,
+                attempt=generation.attempt,
+                plan=plan,
+                epoch=epoch,
+                state=state,
+                step=generation.step,
+                elapsed_s=0.0,
+                layout=generation.layout,
+                ranks=generation.ranks,
+                detail=detail,
+            )
+        )
+
+    def _last_words(self) -> str:
+        """Collect, and clear, the sentences of ranks that were ended in the launch before."""
+        words = []
+        if self._folder.failures.is_dir():
+            for path in sorted(self._folder.failures.glob("*.json")):
+                words.append(str((read_json(path) or {}).get("sentence", "")))
+                path.unlink(missing_ok=True)
+        return " ".join(filter(None, words))
+
+
+def _capabilities(job: Job) -> tuple[str, ...]:
+    """What the daemon may and may not order of this job."""
+    restart = ("restart",) if job.relaunched else ()
+    fixed = () if job.seekable else (FIXED_DATA_PARALLEL,)
+    return (*CAPABILITIES, *restart, *fixed)

@@ -1,0 +1,217 @@
+"""The proof of a generation: every rank holds what the record says, and all of them alike.
+
+Invariant: nothing here changes what is trained; whatever the probe and the load drew is undone.
+"""
+
+import hashlib
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from wattmesh.errors import InputInvalid, SwitchFailed
+from wattmesh.reconfig.checkpoint import checkpoint
+from wattmesh.reconfig.checkpoint.digest import Values, combine, pieces_of, pieces_of_values
+from wattmesh.reconfig.hook.job import Evidence, Job
+from wattmesh.reconfig.launch import group
+from wattmesh.reconfig.launch.deadlines import Phase
+from wattmesh.reconfig.launch.generation import Generation
+from wattmesh.reconfig.launch.group import RankFailed
+from wattmesh.reconfig.launch.guard import all_or_none, ending
+from wattmesh.reconfig.probe import noise, probing, rebuild_check, reordered
+from wattmesh.reconfig.state import streams
+from wattmesh.reconfig.state.aliased_load import is_state
+from wattmesh.reconfig.state.boxes import Box, boxes_of
+from wattmesh.reconfig.state.optimizers import kept, names_of, settings_of
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import MODEL, Named, by_owner, name_all, name_model
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Proof:
+    """One rank's part in the proof of one generation."""
+
+    def __init__(
+        self,
+        job: Job,
+        state: State,
+        generation: Generation,
+        *,
+        folder: Path,
+        acted_on: Callable[[], bool],
+    ) -> None:
+        """Take what is to be proven.
+
+        Args:
+            job: this rank's.
+            state: as it was built, and filled if there was a checkpoint.
+            generation: what the record says of it.
+            folder: its checkpoint's.
+            acted_on: whether the run may be switched; a collective call.
+        """
+        self._job = job
+        self._state = state
+        self._generation = generation
+        self._folder = folder
+        self._acted_on = acted_on
+
+    def hold(self, loaded: Named | None) -> Evidence:
+        """Compare this rank with the record and with its peers, from memory as it is now.
+
+        Args:
+            loaded: what was filled from the checkpoint; None where there is none.
+
+        Returns:
+            What was found, for the tale of the switch.
+
+        Raises:
+            SwitchFailed: they differ.
+        """
+        state, generation = self._state, self._generation
+        extra, digest, values = self._together(lambda: _looked_at(state, loaded))
+        probe = self._first_probe()
+        facts = rebuild_check.Facts(
+            step=state.position.step,
+            samples=state.position.samples,
+            tokens=state.position.tokens,
+            digest=digest,
+            extra=hashlib.sha256(extra.encode()).hexdigest()[:16],
+            random=state.streams.digest,
+            probe=probe,
+            damage=state.streams.damage,
+            dtypes=tuple({str(p.dtype).removeprefix("torch.") for p in state.parameters()}),
+        )
+        every = group.gather(facts.to_json())
+        problem = rebuild_check.disagreement(every, generation)
+        found: Evidence = {"probe_after": probe, "digest_after": digest}
+        if not problem and not self._job.unprobed:
+            problem = self._weigh_probe(every, found)
+            if problem and self._only_probed():
+                self._never_switch(problem)
+                problem = ""
+        if problem:
+            suspect = digest != generation.digest or any(each["damage"] for each in every)
+            raise SwitchFailed(problem + (self._damage(digest, values) if suspect else ""))
+        # What `build`, the load and the probe drew is undone: the script goes on where it was.
+        streams.set_to(state.streams.own)
+        return found
+
+    def _probe(self) -> float:
+        """The loss of the fixed batch, in the layout that stands."""
+        return probing.take(self._job.probe, self._state)
+
+    def _first_probe(self) -> float:
+        """The probe, or nan where none can be taken of a run that nothing acts on."""
+
+        def finite() -> float:
+            probe = self._probe()
+            if self._generation.probe is None and not math.isfinite(probe):
+                raise InputInvalid(f"attach: the probe gave {probe!r}; give a finite loss.")
+            return probe
+
+        try:
+            return self._together(finite)
+        except InputInvalid as error:
+            if self._generation.retreats or not self._only_probed():
+                raise
+            self._never_switch(str(error))
+            return math.nan
+
+    def _only_probed(self) -> bool:
+        """Whether a failing probe proves nothing that anybody asked for; a collective call."""
+        if self._generation.switch is not None:
+            return False
+        return not self._acted_on()
+
+    def _never_switch(self, why: str) -> None:
+        """Train and save, but in this layout, because no switch could be proven."""
+        self._job.unprobed = why
+        if dist.get_rank() == 0:
+            log.error("%s The run is measured and saved, and never switched.", why)
+
+    def _together(self, act: Callable[[], T]) -> T:
+        """Run a part of the proof so that all ranks leave it alike.
+
+        Where there is a layout to go back to, the failing rank sets the others free itself.
+
+        Raises:
+            InputInvalid, CallHuman, Refused, Diverged: on every rank, when it was raised on any.
+        """
+        if self._generation.retreats:
+            return act()
+        try:
+            return all_or_none(act)
+        except RankFailed as failure:
+            raise (ending(failure) or InputInvalid(str(failure))) from failure
+
+    def _weigh_probe(self, every: Sequence[dict[str, Any]], found: Evidence) -> str:
+        """Say whether the probe moved by more than its noise; collective. Measures it if need be.
+
+        What is fine in fp32 is fine at once, so that a job is not held up that computes in it.
+        """
+        generation = self._generation
+        dtypes = sorted({dtype for each in every for dtype in each["dtypes"]})
+        difference = rebuild_check.probe_difference(every, generation)
+        allowed = noise.at_once(dtypes)
+        if allowed.relative < difference < math.inf:
+
+            def again() -> float:
+                # Each has the deadline of one.
+                step = generation.step
+                with self._job.watchdog.phase(
+                    Phase.VERIFY, generation=generation.number, step=step
+                ):
+                    return self._probe()
+
+            computed = reordered.measure(again, difference, dtypes)
+            allowed = noise.tolerance(computed, dtypes)
+            found.update(
+                probe_noise=max(computed.moved, default=0.0),
+                probe_orders=len(computed.moved),
+                computed_in=computed.products,
+            )
+        found["probe_allowed"] = allowed.relative
+        return rebuild_check.probe_problem(every, generation, allowed)
+
+    def _damage(self, digest: str, values: Values) -> str:
+        """When what is in memory is not what was saved: what, or whether the files are."""
+        generation = self._generation
+        if not generation.checkpoint:
+            return ""
+        changed = ""
+        if digest != generation.digest:
+            changed = checkpoint.changed_value(self._folder, values)
+        if changed:
+            return f"; {changed}"
+        found = checkpoint.find_damage(self._folder)
+        return f"; {found}" if found else "; every byte of it is as it was written"
+
+
+def _looked_at(state: State, loaded: Named | None) -> tuple[str, str, Values]:
+    """The extra state, the digest, and plain values of a state as it is now; a collective call."""
+    extra = checkpoint.facts_of(state)
+    boxes, values = _now(state, loaded)
+    digest = combine({**pieces_of(boxes), **pieces_of_values(values)}, extra, values)
+    return extra, digest, values
+
+
+def _now(state: State, loaded: Named | None) -> tuple[Mapping[str, Box], Values]:
+    """Where the pieces of a state are, and its plain values, from memory as it is now."""
+    if loaded is None:
+        # Before the first step there are no slots; parameters and settings are all there is.
+        names = names_of(state).values()
+        return boxes_of(name_model(state)), by_owner(settings_of(state), frozenset(names))
+    if is_state(state, loaded.tensors) and not any(map(_is_model, loaded.plain)):
+        return loaded.boxes, by_owner(kept(state).plain, loaded.slots)
+    named = name_all(state)
+    return named.boxes, named.values
+
+
+def _is_model(key: str) -> bool:
+    return key.startswith(MODEL)

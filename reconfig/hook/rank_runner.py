@@ -1,0 +1,360 @@
+"""One rank's walk through the generations: build, load, prove, vote; or wait, parked.
+
+Invariant: a generation trains only after its leader has seen a good vote of every rank in it; else
+all go back to the layout before, from the same checkpoint, or the launch ends to be restarted.
+"""
+
+import gc
+import logging
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+
+from wattmesh.errors import (
+    CallHuman,
+    FixInput,
+    InputInvalid,
+    Refused,
+    SwitchFailed,
+    WattmeshError,
+)
+from wattmesh.reconfig.checkpoint import checkpoint
+from wattmesh.reconfig.hook import switch_line
+from wattmesh.reconfig.hook.background_fsync import BackgroundFsync
+from wattmesh.reconfig.hook.job import Evidence, Job, SwitchReporter
+from wattmesh.reconfig.hook.proof import Proof
+from wattmesh.reconfig.launch import group, usage
+from wattmesh.reconfig.launch.deadlines import Phase
+from wattmesh.reconfig.launch.generation import Generation, Purpose
+from wattmesh.reconfig.launch.launch_store import POLL_S, pauses
+from wattmesh.reconfig.state import carried
+from wattmesh.reconfig.state.caches import MeshCaches, forget_compiled, free_workspaces
+from wattmesh.reconfig.state.held import LIVE_SHARE, Held
+from wattmesh.reconfig.state.slots import begin_slots
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import (
+    Named,
+    name_to_fill,
+)
+from wattmesh.reconfig.switch import SwitchState
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class RankRunner:
+    """This rank as a member of the job, in whatever generation is running."""
+
+    def __init__(self, job: Job) -> None:
+        """Begin before the first generation."""
+        self.job = job
+        self.state: State | None = None
+        self.generation: Generation | None = None
+        self.budget = usage.Budget()
+        self._caches = MeshCaches()
+        self.fsync = BackgroundFsync(job)
+        self.built: dict[str, str] = {}
+
+    def follow(self, number: int) -> Generation:
+        """Follow the generations from `number` on until this rank trains or all is over."""
+        phase = Phase.WAKE
+        while True:
+            generation = self._await(number, phase)
+            if generation.purpose is Purpose.OVER or self._join(generation):
+                self.generation = generation
+                return generation
+            parked = not self.job.ranks(generation).taking_part
+            phase = Phase.PARKED if parked else Phase.WAKE
+            number += 1
+
+    def tear_down(self) -> tuple[float, str]:
+        """Empty the state; gives the share of its bytes that something still holds, and a name."""
+        state, self.state = self.state, None
+        if state is None:
+            return 0.0, ""
+        held = Held.of(state)
+        state.parts = SimpleNamespace()
+        forget_compiled()
+        state.close()
+        del state
+        gc.collect()
+        self._caches.forget(self.job.device)
+        gc.collect()
+        if self.job.device != "cpu":
+            free_workspaces()
+            torch.cuda.empty_cache()
+        return held.share(self.job.device)
+
+    def _await(self, number: int, phase: Phase) -> Generation:
+        """Wait for the record of generation `number`; global rank 0 carries messages meanwhile."""
+        pause_s = pauses()
+        with self.job.watchdog.phase(phase, generation=number, step=0):
+            while (found := self.job.launch_store.generation(number)) is None:
+                if phase is Phase.PARKED:
+                    self._idle(number)
+                time.sleep(next(pause_s))
+            return found
+
+    def _idle(self, number: int) -> None:
+        """Do a parked rank's chores: carry messages, pass a wish to stop on to the leader.
+
+        Raises:
+            SwitchFailed: those who trained have left without a word of what comes next.
+        """
+        if self.job.pump is not None:
+            self.job.pump.run()
+        if self.job.stop_reason and not self.job.launch_store.peek("stop"):
+            log.info("parked, asked to stop (%s): the leader is told", self.job.stop_reason)
+            self.job.launch_store.put("stop", self.job.stop_reason)
+        launch_store = self.job.launch_store
+        before = launch_store.generation(number - 1)
+        gone = before is not None and launch_store.has_left(before.leader)
+        # A leader says what comes next before it leaves, so the record is read after the leaving.
+        if before is not None and gone and launch_store.generation(number) is None:
+            raise SwitchFailed(
+                f"rank {before.leader}, which led, has left without ending the run; "
+                f"rank {self.job.rank}, parked, leaves too."
+            )
+
+    def _join(self, generation: Generation) -> bool:
+        """Take part in `generation`; False when parked in it or when it was given up."""
+        ranks = self.job.ranks(generation)
+        if not ranks.taking_part:
+            log.debug("rank %d is parked in generation %d", self.job.rank, generation.number)
+            return False
+        story = (
+            SwitchReporter(self.job, generation, generation.switch) if generation.switch else None
+        )
+        cause: BaseException | None = None
+        problem = ""
+        try:
+            self._bring_up(generation, story)
+        except (Exception, CheckpointException) as error:
+            cause, problem = error, f"{type(error).__name__}: {error}"
+            self.job.launch_store.spoil(generation.number, problem)
+            self._set_peers_free(generation, error)
+        self.job.launch_store.vote(generation.number, problem)
+        verdict = self._verdict(generation, story, cause)
+        if verdict:
+            self._give_up(generation)
+            return False
+        self._confirmed(generation, story)
+        return True
+
+    def _bring_up(self, generation: Generation, story: SwitchReporter | None) -> None:
+        """Build, load and prove this generation; any problem is raised."""
+        watch, step = self.job.watchdog, generation.step
+        began = time.monotonic()
+        self.budget.begin((generation.layout, generation.ranks), usage.now())
+        with watch.phase(Phase.REBUILD, generation=generation.number, step=step):
+            ranks = self.job.ranks(generation)
+            group.begin(
+                self.job.launch_store,
+                generation.number,
+                ranks,
+                device=self.job.device,
+                backend=self.job.backend,
+                timeout_s=self.job.deadlines.longest_s,
+            )
+            self.state = self.job.build(generation.layout, ranks)
+            if not isinstance(self.state, State):
+                raise InputInvalid(f"build gave a {type(self.state).__name__}, not a State.")
+            self.state.position = generation.position
+            self._ask_whether_carried(generation)
+        built = time.monotonic()
+        with watch.phase(Phase.LOAD, generation=generation.number, step=step):
+            named = self._load(generation) if generation.checkpoint else None
+        loaded = time.monotonic()
+        told = story if generation.purpose is not Purpose.ROLLBACK else None
+        if told:
+            seconds: Evidence = {
+                "build_s": round(built - began, 4),
+                "load_s": round(loaded - built, 4),
+            }
+            told.tell(SwitchState.LOADED, evidence=seconds)
+        if self.job.uncarried and not generation.checkpoint:
+            return
+        with watch.phase(Phase.VERIFY, generation=generation.number, step=step):
+            try:
+                found = self._proof(generation).hold(named)
+            except WattmeshError as error:
+                if generation.checkpoint or self._must_be_carried(generation, wait=True):
+                    raise
+                self._observe_only(str(error))
+                return
+        if told:
+            verify_s = round(time.monotonic() - loaded, 4)
+            told.tell(SwitchState.VERIFIED, evidence={"verify_s": verify_s, **found})
+
+    def _ask_whether_carried(self, generation: Generation) -> None:
+        """Refuse a state that no checkpoint could hold, before its first step; a collective call.
+
+        Raises:
+            InputInvalid: on every rank, where the run may be switched.
+        """
+        assert self.state is not None
+        problem = carried.problem(self.state, generation.layout)
+        self.built = {} if problem else carried.buffers_of(self.state)
+        told = group.agree_on_problem(problem)
+        must = self._must_be_carried(generation, wait=bool(told))
+        if told and (must or generation.retreats):
+            raise InputInvalid(told)
+        if told:
+            self._observe_only(told)
+
+    def _must_be_carried(self, generation: Generation, *, wait: bool) -> bool:
+        """Whether what keeps this run from being switched ends its launch; a collective call.
+
+        `wait`: a while for the daemon to say whether it acts.
+        """
+        job = self.job
+        leads = job.leads(generation)
+        until = time.monotonic() + (MODE_WAIT_S if wait else 0.0)
+        while leads and not job.knows_mode(generation) and time.monotonic() < until:
+            time.sleep(POLL_S)
+        job.acted_on = any(group.gather(leads and job.may_be_switched(generation)))
+        return job.acted_on
+
+    def _observe_only(self, why: str) -> None:
+        """Train without checkpoints or switches, because none can be made."""
+        self.job.uncarried = why
+        if dist.get_rank() == 0:
+            log.error("%s The run is measured, and neither saved nor switched.", why)
+
+    def _set_peers_free(self, generation: Generation, error: BaseException) -> None:
+        """Close this rank's connections, so that peers waiting in a collective come out.
+
+        They close when nothing refers to the groups: neither the state, nor the frames that the
+        error remembers, nor torch's caches.
+        """
+        with self.job.watchdog.phase(
+            Phase.TEARDOWN, generation=generation.number, step=generation.step
+        ):
+            if generation.retreats:
+                traceback.clear_frames(error.__traceback__)
+                self.tear_down()
+                group.end()
+
+    def _load(self, generation: Generation) -> Named:
+        """Load the generation's checkpoint into the fresh state; gives what was filled."""
+        assert self.state is not None
+        folder = self._where(generation)
+        opened = checkpoint.open_on_all(folder)
+        if generation.number > 1:
+            # This launch wrote it, so the optimizer that it was written from is this one's twin.
+            begin_slots(self.state, opened)
+        named = name_to_fill(self.state)
+        layout = generation.layout
+        header = checkpoint.load(folder, named, self.state, layout=layout, opened=opened)
+        if header.run != generation.run or header.position != generation.position:
+            raise SwitchFailed(
+                f"{folder.name} is of run {header.run} at {header.position}, the generation's "
+                f"record says run {generation.run} at {generation.position}."
+            )
+        return named
+
+    def _proof(self, generation: Generation) -> Proof:
+        """What is to be proven of a generation that was built, and loaded if need be."""
+        assert self.state is not None
+        return Proof(
+            self.job,
+            self.state,
+            generation,
+            folder=self._where(generation),
+            acted_on=lambda: self._must_be_carried(generation, wait=True),
+        )
+
+    def _where(self, generation: Generation) -> Path:
+        """Where the generation's checkpoint lies."""
+        return self.job.folder.path / (generation.staged or generation.checkpoint)
+
+    def _verdict(
+        self, generation: Generation, story: SwitchReporter | None, cause: BaseException | None
+    ) -> str:
+        """Learn whether this generation stands; "" when it does, else why it was given up."""
+        launch_store, number = self.job.launch_store, generation.number
+        # Nowhere to go back to: whoever failed says so aloud, and everybody ends.
+        if cause is not None and not generation.retreats:
+            if not isinstance(cause, REFUSALS):
+                self.job.watchdog.give_reason(
+                    f"rank {self.job.rank} could not begin to train ({cause})."
+                )
+            # Else the session tells the supervisor first: once the others know, all leave at once,
+            # and this process may not live to write it.
+            raise cause
+        with self.job.watchdog.phase(Phase.AGREE, generation=number, step=generation.step):
+            if self.job.leads(generation):
+                votes = {
+                    rank: launch_store.wait(f"vote/{number}/{rank}") for rank in generation.ranks
+                }
+                why = launch_store.spoiler(number) if any(votes.values()) else ""
+                if why and story is not None and generation.retreats:
+                    step, elapsed_s = generation.step, story.elapsed_s
+                    log.warning("%s", switch_line.taken_back(story.note, step, elapsed_s, why))
+                    story.tell(SwitchState.ROLLING_BACK, detail=why)
+                    launch_store.publish(_back(generation, why))
+                launch_store.put(f"verdict/{number}", why)
+            return str(launch_store.wait(f"verdict/{number}"))
+
+    def _give_up(self, generation: Generation) -> None:
+        """Drop what was built of a generation that does not stand."""
+        step = generation.step
+        watch = self.job.watchdog
+        with watch.phase(Phase.TEARDOWN, generation=generation.number, step=step):
+            group.end()
+            share, name = self.tear_down()
+        if share > LIVE_SHARE:
+            self.job.launch_store.fail(
+                f"rank {self.job.rank} still holds {share:.0%} of the layout it left ({name}); "
+                "the launcher restarts in the layout before."
+            )
+
+    def _confirmed(self, generation: Generation, story: SwitchReporter | None) -> None:
+        """This generation stands: say so, and forget the switch as one in progress."""
+        if story is None or not self.job.leads(generation):
+            return
+        back = generation.purpose is Purpose.ROLLBACK
+        story.tell(
+            SwitchState.ROLLED_BACK if back else SwitchState.CONFIRMED,
+            detail=story.note.why if back else "",
+            evidence={"total_s": round(story.elapsed_s, 4)},
+        )
+        if generation.staged:
+            self.fsync.begin(generation)
+        self.job.folder.switch_file.unlink(missing_ok=True)
+        self.job.folder.next_file.unlink(missing_ok=True)
+        if not back:
+            by_restart = generation.number == 1
+            # A warning: a script that set up no logging shows this too.
+            log.warning(
+                "%s", switch_line.arrived(generation, story.elapsed_s, by_restart=by_restart)
+            )
+
+
+REFUSALS = (Refused, CallHuman, FixInput)
+"""Errors after which starting again would not help."""
+
+MODE_WAIT_S = 10.0
+"""How long a run that cannot be carried waits for the daemon to say whether it acts."""
+
+
+def _back(generation: Generation, why: str) -> Generation:
+    """The generation that undoes `generation`, from the same checkpoint."""
+    note = generation.switch
+    assert note is not None
+    return replace(
+        generation,
+        number=generation.number + 1,
+        purpose=Purpose.ROLLBACK,
+        layout=note.old_layout,
+        ranks=note.old_ranks,
+        switch=replace(note, why=why),
+    )

@@ -1,0 +1,439 @@
+"""What a training script touches: `attach`, `session.state`, `report`, `boundary`, `done`.
+
+    session = wattmesh.attach(name, build=build, probe=probe, layout=default, checkpoint_dir=...)
+    while not session.done:
+        metrics = train_step(session.state)
+        session.report(tokens=..., samples=..., loss=...)
+        session.boundary()
+
+Invariant: `attach` and `boundary` return only when this rank has a state to train or when
+`session.done`; a parked rank waits inside. Training position comes from the checkpoint and the
+session alone.
+"""
+
+import atexit
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import SupportsFloat, SupportsIndex
+
+import torch
+
+from wattmesh.errors import CallHuman, Diverged, FixInput, Refused
+from wattmesh.reconfig import ranges
+from wattmesh.reconfig.checkpoint.foreign import Save
+from wattmesh.reconfig.client.pace import Pace
+from wattmesh.reconfig.client.reached import Reached
+from wattmesh.reconfig.client.reporter import Pump, Reporter, Silent
+from wattmesh.reconfig.gpus.own_gpus import gpu_of_rank
+from wattmesh.reconfig.hook import reported
+from wattmesh.reconfig.hook.attach_check import walker
+from wattmesh.reconfig.hook.boundary import Boundary
+from wattmesh.reconfig.hook.first_steps import FirstSteps
+from wattmesh.reconfig.hook.job import Build, Job, Probe
+from wattmesh.reconfig.hook.launch_leader import LaunchLeader
+from wattmesh.reconfig.hook.launcher import heed_sigterm, refuse, write_outcome
+from wattmesh.reconfig.hook.rank_runner import RankRunner
+from wattmesh.reconfig.hook.start import Wanted
+from wattmesh.reconfig.launch import group
+from wattmesh.reconfig.launch.bounded import within
+from wattmesh.reconfig.launch.closing import Closing
+from wattmesh.reconfig.launch.deadlines import Deadlines, Phase
+from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE
+from wattmesh.reconfig.launch.generation import Generation, Outcome, Purpose
+from wattmesh.reconfig.launch.launch_store import POLL_S, LaunchStore
+from wattmesh.reconfig.launch.watchdog import Watchdog
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.wire import Progress
+
+log = logging.getLogger(__name__)
+
+FLUSH_S = 3.0
+"""How long the end of a job waits for the daemon to take its last reports."""
+
+
+class Session(Closing):
+    """One rank's handle on a run; made by `attach`."""
+
+    def __init__(self, job: Job, leader: LaunchLeader | None) -> None:
+        """Begin before the first generation; `attach` does the rest."""
+        self._job = job
+        self._chair = leader
+        self._member = RankRunner(job)
+        self._boundary = Boundary(job, self._member)
+        self._pace = Pace(time.monotonic())
+        self._first_steps = FirstSteps(job)
+        self._loss: float | None = None
+        self._expected = Position()
+        self._due = False
+        self._handled_step = 0
+        self._reports = 0
+        self._reached = Reached(job.folder.reached_file)
+        self._reached_before = 0
+        self._over: Generation | None = None
+        self._closed = False
+
+    @property
+    def state(self) -> State:
+        """What this rank trains with.
+
+        Raises:
+            RuntimeError: the session is done and nothing is left to train.
+        """
+        if self._member.state is None:
+            raise RuntimeError("session.state: the session is done; there is nothing to train.")
+        return self._member.state
+
+    @property
+    def done(self) -> bool:
+        """Whether this launch's training has ended; see `outcome` for how."""
+        return self._over is not None
+
+    @property
+    def outcome(self) -> str:
+        """How this launch ended: "done", "restart" (another launch follows), "stopped"; else ""."""
+        over = self._over
+        return str(over.outcome) if over is not None and over.outcome is not None else ""
+
+    @property
+    def generation(self) -> Generation:
+        """The record of what trains now: layout, ranks, where it began."""
+        assert self._member.generation is not None
+        return self._member.generation
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank speaks for the run now: the one to write to an experiment tracker.
+
+        May be another rank after a switch; exactly one rank of a generation leads.
+        """
+        return not self.done and self._job.leads(self.generation)
+
+    @property
+    def run(self) -> str:
+        """The run's UUID: the same after every switch and restart."""
+        return self.generation.run
+
+    @property
+    def retrained(self) -> bool:
+        """Whether an earlier launch reported the last reported step already, and was then lost."""
+        return 0 < self.position.step <= self._reached_before
+
+    @property
+    def position(self) -> Position:
+        """Where training stands; at the end, where it ended."""
+        return self._over.position if self._over is not None else self.state.position
+
+    def report(
+        self,
+        *,
+        tokens: SupportsIndex | SupportsFloat,
+        samples: SupportsIndex | SupportsFloat = 0,
+        loss: SupportsFloat | None = None,
+        data: Iterable[int] | torch.Tensor = (),
+    ) -> None:
+        """Say that one optimizer step was done; never blocks.
+
+        Args:
+            tokens: consumed by this step, over all ranks: a whole number, also numpy's, a float's
+                or a tensor's of one element.
+            samples: consumed by this step, over all ranks; likewise.
+            loss: of this step, the same on every rank; None when this rank does not know it. What
+                is not finite is sent as not known; a tensor on a device is waited for.
+            data: numbers, in the run's order of data, of the samples that this rank's loader gave
+                for this step; compared at the next save step with what the run should have read.
+
+        Raises:
+            Diverged: something else than the session has changed this rank's position.
+            InputInvalid: `tokens` or `samples` is no whole number, and the run may be switched;
+                where it is only observed, that is one sentence in the log and in `status`.
+        """
+        state = self.state
+        before = state.position
+        self._check_position(before)
+        tokens = reported.counted(tokens, "tokens", self._job)
+        samples = reported.counted(samples, "samples", self._job)
+        self._job.consumed.add(data)
+        state.position = Position(
+            step=before.step + 1, samples=before.samples + samples, tokens=before.tokens + tokens
+        )
+        self._expected = state.position
+        self._loss = reported.loss(loss)
+        ended_s = time.monotonic()
+        self._pace.note(ended_s, state.position.tokens)
+        self._first_steps.step(ended_s)
+        self._rest()
+        if self.leads:
+            self._reached.note(state.position.step)
+            self._job.voice(self.generation).progress(self._progress(state.position))
+
+    def boundary(self) -> None:
+        """Do what is due after a step: at a save step a checkpoint, and a switch if ordered.
+
+        Call it after optimizer.step and zero_grad. A collective call at save steps.
+        """
+        if self.done:
+            return
+        position = self.state.position
+        self._check_position(position)
+        total = self._job.tokens_total
+        due = position.step % self._job.boundary_every == 0 or 0 < total <= position.tokens
+        due = (due or self._due) and position.step > self._handled_step
+        if not due and not self._boundary.saves.writing:
+            return
+        with self._last_words():
+            agreed = self._boundary.run(self._loss, due=due)
+        self._first_steps.resume(time.monotonic())
+        if not due:
+            return
+        self._due = bool(agreed.deferred) and agreed.outcome is None
+        if not self._due:
+            self._handled_step = position.step
+        self._settle()
+
+    def _check_position(self, found: Position) -> None:
+        """Notice a counter that moved behind the session's back: others train at another step."""
+        if found != self._expected:
+            raise Diverged(
+                f"rank {self._job.rank} stands at {found}, though its steps led to "
+                f"{self._expected}: only the session sets state.position."
+            )
+
+    def finish(self) -> None:
+        """Ask for the end of the run at the next save step; one rank's asking is enough."""
+        self._job.finish_asked = True
+
+    def _close(self, error: BaseException | None) -> None:
+        """End this rank's part; an `error` before the end is told to every rank."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._job.watchdog.stop()
+        clean = error is None or self.done or isinstance(error, SystemExit)
+        # Nobody watches any more, and with a lost host every call to the store may hang.
+        with suppress(RuntimeError):
+            if clean:
+                within(self._job.deadlines.leave_s, self._job.launch_store.leave, None)
+            else:
+                words = f"rank {self._job.rank} failed: {error!r}"
+                tell = partial(self._job.watchdog.give_reason, words)
+                within(self._job.deadlines.leave_s, tell, None)
+        if clean:
+            # In a group that failed a peer may hang; its end is left to the process's.
+            group.end()
+        self._member.tear_down()
+        self._reached.rest()
+        self._job.client.close(FLUSH_S)
+        if self._chair is not None:
+            if clean:
+                within(2 * self._job.deadlines.leave_s, self._await_others, None)
+            self._chair.close()
+
+    def begin(self) -> None:
+        """Wait for generation 1 and follow it; part of `attach`."""
+        with self._last_words():
+            self._member.follow(1)
+        self._reached_before = int(self._job.launch_store.peek("reached") or 0)
+        self._settle()
+        self._end_if_trained()
+        if self._job.rank == 0 and not self.done:
+            write_outcome("training", f"as {self.generation.layout}", self.generation.step)
+
+    def _end_if_trained(self) -> None:
+        """End at once when the checkpoint already holds the whole run: not a step too many."""
+        total = self._job.tokens_total
+        if not self.done and 0 < total <= self.position.tokens:
+            self._handled_step = self.position.step - 1
+            self.boundary()
+
+    def _settle(self) -> None:
+        """Take note of the generation that this rank is in now."""
+        generation = self.generation
+        if generation.purpose is Purpose.OVER:
+            self._end(generation)
+            return
+        self._job.resumed_from = self._job.resumed_from or generation.checkpoint
+        self._handled_step = max(self._handled_step, generation.step)
+        self._expected = self.state.position
+        self._job.consumed.begin(self._expected.samples)
+        self._pace.begin()
+        self._first_steps.begin(generation, time.monotonic())
+        self._reached.rest()
+        self._rest()
+
+    def _rest(self) -> None:
+        self._job.watchdog.resting(
+            Phase.TRAIN, generation=self.generation.number, step=self.state.position.step
+        )
+
+    def _end(self, over: Generation) -> None:
+        """This launch is over for every rank."""
+        if self._job.pump is not None:
+            self._job.pump.run()
+        self._over = over
+        if self._job.rank == 0:
+            write_outcome(over.outcome or Outcome.DONE, over.detail, over.step)
+        with suppress(RuntimeError):
+            self._job.launch_store.leave()
+        group.end()
+        self._job.watchdog.stop()
+        self._job.client.close(FLUSH_S)
+
+    def _await_others(self) -> None:
+        """Where rank 0 hosts the store it leaves last, or others could not hear the end."""
+        until = time.monotonic() + self._job.deadlines.leave_s
+        launch_store = self._job.launch_store
+        with suppress(RuntimeError):
+            while time.monotonic() < until:
+                if all(launch_store.has_left(rank) for rank in range(launch_store.launched)):
+                    return
+                time.sleep(POLL_S)
+
+    def _progress(self, position: Position) -> Progress:
+        generation, saved = self.generation, self._boundary.saves.newest
+        self._reports += 1
+        # What is still being made durable is no checkpoint to the daemon.
+        known = replace(generation, step=0, digest="") if generation.staged else generation
+        return Progress(
+            run=generation.run,
+            incarnation=generation.incarnation,
+            attempt=generation.attempt,
+            seq=self._reports,
+            step=position.step,
+            samples=position.samples,
+            tokens=position.tokens,
+            tokens_per_s=self._pace.tokens_per_s,
+            pause_share=self._pace.pause_share,
+            loss=self._loss,
+            layout=generation.layout,
+            ranks=generation.ranks,
+            boundary_every=min(self._job.boundary_every, ranges.NEVER),
+            checkpoint_step=saved.step if saved else known.step,
+            checkpoint_digest=saved.digest if saved else known.digest,
+            trouble=self._boundary.saves.trouble,
+        )
+
+    @contextmanager
+    def _last_words(self) -> Iterator[None]:
+        """Let every rank, and a supervisor, know why this rank cannot go on."""
+        try:
+            yield
+        except (Refused, CallHuman, FixInput) as error:
+            refuse(self._job.launch_store, error)
+            raise
+
+
+def attach(
+    name: str,
+    *,
+    build: Build,
+    probe: Probe,
+    layout: Layout,
+    checkpoint_dir: str | Path,
+    boundary_every: int = 20,
+    tokens_total: int = 0,
+    device: str = "cpu",
+    backend: str = "",
+    deadlines: Deadlines | None = None,
+    gpu_uuid: str = "",
+    initial_ranks: tuple[int, ...] | None = None,
+    keep: int = 3,
+    reporter: Reporter | None = None,
+    save: Save | None = None,
+    seekable: bool = True,
+) -> Session:
+    """Join a run as one of its ranks; returns when this rank has a state to train, or at the end.
+
+    Args:
+        name: what people call the run, `[A-Za-z0-9_.-]{1,64}`; chooses its section in the daemon's
+            settings. Another text is taken for the nearest name, with a warning.
+        build: makes meshes, model, optimizers for a layout; the process group stands by then.
+        probe: loss of a fixed batch, forward only; the same number on every rank.
+        layout: where to begin when no checkpoint says otherwise.
+        checkpoint_dir: the run's folder, on a file system that every rank sees.
+        boundary_every: optimizer steps between save steps.
+        tokens_total: the run is done at this many tokens; 0 leaves it to `Session.finish`.
+        device: "cpu" or "cuda"; chooses the process group's backends.
+        backend: another choice, as torch takes it; needs one for CPU tensors, as in
+            "cpu:gloo,cuda:gloo" for ranks that share a GPU, which NCCL does not serve.
+        deadlines: seconds per phase before the watchdog ends a rank.
+        gpu_uuid: this rank's device, for the daemon's accounting, as NVML names it; "" looks for it
+            where `device` is "cuda", and what is not found is said in the log and in `status`.
+        initial_ranks: who begins; None takes the first `layout.world_size` ranks.
+        keep: how many checkpoints stay.
+        save: the job's own checkpointer: called with the state and the step on every rank, it
+            writes a folder of torch's distributed checkpoint, or begins to; None lets the session
+            save.
+        reporter: gives orders and hears reports on global rank 0 where no daemon does (a script of
+            switches, see `wattmesh.reconfig.equivalence`).
+        seekable: whether the loader can begin at any global sample in any layout; without it the
+            data parallel degree stays what it is.
+
+    Raises:
+        InputInvalid: no launcher, or a layout that the launched ranks cannot carry.
+        Refused: another live launch holds this run.
+        CallHuman: every checkpoint is damaged.
+    """
+    deadlines = deadlines or Deadlines()
+    folder = walker.folder_of(checkpoint_dir)
+    launch_store = LaunchStore.connect(deadlines.wake_s)
+    launch_store.introduce(*gpu_of_rank(gpu_uuid, device, launch_store.rank))
+    job = Job(
+        name=name,
+        launch_store=launch_store,
+        watchdog=Watchdog(
+            launch_store, deadlines=deadlines, folder=folder, interrupt=group.interrupt
+        ),
+        folder=folder,
+        deadlines=deadlines,
+        build=build,
+        probe=probe,
+        device=device,
+        backend=backend,
+        boundary_every=boundary_every,
+        tokens_total=tokens_total,
+        keep=keep,
+        client=reporter or Silent(),
+        relaunched=OUTCOME_VARIABLE in os.environ,
+        seekable=seekable,
+        save=save,
+    )
+    walker.prepare(job, layout)
+    wanted = Wanted(
+        layout=layout, ranks=initial_ranks, launched=launch_store.launched, seekable=seekable
+    )
+    return _join(job, wanted)
+
+
+def _join(job: Job, wanted: Wanted) -> Session:
+    """Begin to watch, claim the run on global rank 0, and follow the first generation."""
+    job.folder.path.mkdir(parents=True, exist_ok=True)
+    heed_sigterm(job)
+    job.watchdog.start()
+    session = Session(job, _take_chair(job, wanted) if job.rank == 0 else None)
+    atexit.register(session.close)
+    session.begin()
+    return session
+
+
+def _take_chair(job: Job, wanted: Wanted) -> LaunchLeader:
+    """Do global rank 0's part of a launch; a refusal is told to every rank."""
+    try:
+        leader = LaunchLeader(job.launch_store, job.folder, job.name)
+        leader.open(wanted, job)
+    except (Refused, CallHuman, FixInput) as error:
+        refuse(job.launch_store, error)
+        job.watchdog.stop()
+        raise
+    if not isinstance(leader.voice, Silent):
+        job.client = leader.voice
+        job.pump = Pump(job.launch_store, leader.voice)
+    return leader

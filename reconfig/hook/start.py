@@ -1,0 +1,190 @@
+"""How a launch begins: global rank 0 decides where from and in which layout, others are told.
+
+Invariant: training starts from the newest checkpoint whose every byte is as it was written; a
+damaged one is passed over aloud and stays on disk for a human.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wattmesh.errors import CallHuman, CheckpointDamaged, InputInvalid
+from wattmesh.reconfig.checkpoint import foreign
+from wattmesh.reconfig.checkpoint.checkpoint import Header, read_whole
+from wattmesh.reconfig.launch.attempt import Identity
+from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
+from wattmesh.reconfig.launch.generation import Generation, Purpose, SwitchNote
+from wattmesh.reconfig.layout import Layout
+
+log = logging.getLogger(__name__)
+
+RESTART_TRIES = 1
+"""Launches that may try the layout of a restart switch before the run goes back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the caller of `attach` asked for, when no checkpoint says otherwise."""
+
+    layout: Layout
+    ranks: tuple[int, ...] | None
+    launched: int
+    seekable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """The first generation of a launch, and the switch that an earlier launch died in."""
+
+    generation: Generation
+    died_in: dict[str, Any] | None = None
+
+
+def first_generation(folder: RunFolder, identity: Identity, wanted: Wanted) -> Begun:
+    """Decide how this launch begins; the caller holds the folder's lock.
+
+    Raises:
+        InputInvalid: no layout fits the ranks that were launched.
+        CallHuman: checkpoints exist, but every one of them is damaged, or is another run's.
+    """
+    folder.drop_stagings()
+    found = newest_whole(folder)
+    if found is None:
+        ranks = wanted.ranks or tuple(range(wanted.layout.world_size))
+        _fits(wanted.layout, ranks, wanted.launched)
+        folder.next_file.unlink(missing_ok=True)
+        return Begun(
+            generation=_generation(identity, wanted.layout, ranks), died_in=_died_in(folder)
+        )
+    path, header = found
+    if header.run != identity.run:
+        raise CallHuman(
+            f"{path} belongs to run {header.run}, this folder is run {identity.run}'s: "
+            "checkpoints of two runs were mixed; move one of them away."
+        )
+    restart = _restart(folder, identity, path, header, wanted.launched)
+    if restart is not None:
+        return Begun(generation=restart)
+    layout, ranks = layout_of(header, wanted)
+    generation = _generation(identity, layout, ranks, path, header)
+    return Begun(generation=generation, died_in=_died_in(folder))
+
+
+def newest_whole(folder: RunFolder) -> tuple[Path, Header] | None:
+    """Find the newest checkpoint that is as it was written; None when there is none at all.
+
+    Raises:
+        CallHuman: there are some, and all are damaged.
+    """
+    damage = ""
+    for path in folder.checkpoints():
+        try:
+            # One that the job's own checkpointer wrote may not have been hashed in time.
+            foreign.prove(path, gentle=False)
+            header = read_whole(path)
+        except CheckpointDamaged as error:
+            damage = damage or str(error)
+            log.error("%s It is passed over; the one before is tried.", error)
+            continue
+        if damage:
+            log.error("training resumes from %s, because newer ones are damaged.", path.name)
+        return path, header
+    if damage:
+        raise CallHuman(
+            f"every checkpoint in {folder.path} is damaged ({damage}) Restore one from a backup, "
+            "or move them away to begin anew."
+        )
+    return None
+
+
+def _restart(
+    folder: RunFolder, identity: Identity, path: Path, header: Header, launched: int
+) -> Generation | None:
+    """Read what a restart switch asked of this launch; None when it asked nothing that holds."""
+    asked = read_json(folder.next_file)
+    if asked is None:
+        return None
+    try:
+        note = SwitchNote.from_json(asked["switch"])
+        layout = Layout.from_dict(asked["layout"])
+        ranks = tuple(int(each) for each in asked["ranks"])
+        tries, probe, named = int(asked["tries"]), float(asked["probe"]), str(asked["checkpoint"])
+        _fits(layout, ranks, launched)
+    except (KeyError, TypeError, ValueError, InputInvalid) as error:
+        log.error("%s cannot be used (%s); the run stays in its layout.", folder.next_file, error)
+        folder.next_file.unlink(missing_ok=True)
+        return None
+    if named != path.name or tries >= RESTART_TRIES:
+        log.error("the restart into %s did not come up; the run goes back.", layout)
+        folder.next_file.unlink(missing_ok=True)
+        return None
+    write_json(folder.next_file, {**asked, "tries": tries + 1})
+    base = _generation(identity, layout, ranks, path, header)
+    return replace(base, switch=note, probe=probe)
+
+
+def layout_of(header: Header, wanted: Wanted) -> tuple[Layout, tuple[int, ...]]:
+    """The checkpoint's own layout where the launched ranks allow it, else the one asked for."""
+    layout, ranks = Layout.from_dict(header.layout), header.ranks
+    if max(ranks) < wanted.launched:
+        return layout, ranks
+    log.warning(
+        "the checkpoint was trained as %s on ranks %s, but %d ranks were launched: training goes "
+        "on as %s.",
+        layout,
+        list(ranks),
+        wanted.launched,
+        wanted.layout,
+    )
+    if not wanted.seekable and wanted.layout.data_parallel != layout.data_parallel:
+        raise InputInvalid(
+            f"the checkpoint was trained as {layout}, the launch asks for {wanted.layout}: the "
+            "loader cannot seek by global sample, so the data parallel degree must stay "
+            f"{layout.data_parallel}; launch with such a layout."
+        )
+    ranks = wanted.ranks or tuple(range(wanted.layout.world_size))
+    _fits(wanted.layout, ranks, wanted.launched)
+    return wanted.layout, ranks
+
+
+def _fits(layout: Layout, ranks: tuple[int, ...], launched: int) -> None:
+    """Refuse a layout that the launched ranks cannot carry."""
+    if len(ranks) != layout.world_size:
+        raise InputInvalid(
+            f"layout {layout} needs {layout.world_size} ranks, {len(ranks)} are named: {ranks}"
+        )
+    if max(ranks) >= launched:
+        raise InputInvalid(
+            f"layout {layout} needs rank {max(ranks)}, but the launcher started {launched} ranks; "
+            f"launch at least {max(ranks) + 1} or choose a smaller layout."
+        )
+
+
+def _generation(
+    identity: Identity,
+    layout: Layout,
+    ranks: tuple[int, ...],
+    path: Path | None = None,
+    header: Header | None = None,
+) -> Generation:
+    """The record of generation 1."""
+    return Generation(
+        number=1,
+        purpose=Purpose.START,
+        run=identity.run,
+        incarnation=identity.incarnation,
+        attempt=identity.attempt,
+        layout=layout,
+        ranks=ranks,
+        checkpoint=path.name if path else "",
+        step=header.step if header else 0,
+        samples=header.samples if header else 0,
+        tokens=header.tokens if header else 0,
+        digest=header.digest if header else "",
+    )
+
+
+def _died_in(folder: RunFolder) -> dict[str, Any] | None:
+    """The switch that an earlier launch did not live to finish."""
+    return read_json(folder.switch_file)

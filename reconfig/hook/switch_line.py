@@ -1,0 +1,56 @@
+"""The one line that a switch leaves in the training log: from, to, seconds, why, proof. Pure.
+
+Invariant: of a switch that stands it is said when all ranks train in the new layout, and names what
+they proved; what was not measured is not named.
+"""
+
+from collections.abc import Mapping
+
+from wattmesh.reconfig.launch.generation import Generation, SwitchNote
+
+
+def arrived(generation: Generation, elapsed_s: float, *, by_restart: bool) -> str:
+    """Say that a switch stands.
+
+    Args:
+        generation: what trains from here on, in the ordered layout.
+        elapsed_s: since the boundary began.
+        by_restart: whether another launch began the switch.
+    """
+    note = generation.switch
+    assert note is not None
+    how = "by restart" if by_restart else "in place"
+    why = f" Why: {note.reason.rstrip('.')}." if note.reason else ""
+    return (
+        f"switched from {note.old_layout} to {generation.layout} {how} at step {generation.step} "
+        f"in {elapsed_s:.2f} s.{why} Proof: {_proof(len(generation.ranks), note.evidence)}."
+    )
+
+
+def taken_back(note: SwitchNote, step: int, elapsed_s: float, why: str) -> str:
+    """Say that a switch is given up, when the way back begins: who knows whether that succeeds."""
+    return (
+        f"not switched from {note.old_layout} to {note.to or 'another layout'}: taken back at "
+        f"step {step} after {elapsed_s:.2f} s. Why: {why.rstrip('.')}. The job goes back to "
+        f"{note.old_layout}."
+    )
+
+
+def _proof(ranks: int, evidence: Mapping[str, float | str]) -> str:
+    """Say what the ranks compared."""
+    held = f"{ranks} ranks hold" if ranks > 1 else "1 rank holds"
+    found = [f"{held} what was saved"] if _equal_digests(evidence) else []
+    before, after, allowed = (
+        evidence.get(name) for name in ("probe_before", "probe_after", "probe_allowed")
+    )
+    if isinstance(before, float) and isinstance(after, float):
+        moved = abs(after - before) / max(abs(before), 1e-300)
+        equal = f"equal to {moved:.0e}" if moved else "bitwise equal"
+        limit = f" ({allowed:.0e} allowed)" if isinstance(allowed, float) else ""
+        found.append(f"probe loss {equal}{limit}".replace("e-0", "e-"))
+    return ", ".join(found) or "the ranks agree"
+
+
+def _equal_digests(evidence: Mapping[str, float | str]) -> bool:
+    before = evidence.get("digest_before")
+    return before is not None and before == evidence.get("digest_after")

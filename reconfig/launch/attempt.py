@@ -1,0 +1,184 @@
+"""Who a launch is: the run it continues, and the attempt number that fences older launches.
+
+Invariant: at most one process holds a run folder's lock, and attempt numbers only rise; each is
+claimed by creating a file that must not exist yet.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from wattmesh import durable
+from wattmesh.errors import Refused
+from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
+from wattmesh.reconfig.ranges import NAME, as_name
+
+log = logging.getLogger(__name__)
+
+LOCK_PATIENCE_S = 3.0
+"""A predecessor that was just killed may take a moment to be gone."""
+
+# A POSIX lock vanishes when its process closes any descriptor of the file, so a second claim in
+# the same process must not even open it.
+_held: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """One launch of one run.
+
+    Attributes:
+        supersedes: the last launch that a daemon let in (else the one before this); dead, because
+            we hold its lock.
+    """
+
+    run: str
+    name: str
+    incarnation: str
+    attempt: int
+    supersedes: str | None
+
+
+class Claim:
+    """The lock on a run folder and the attempt number taken under it; for the process's life."""
+
+    def __init__(self, folder: RunFolder, name: str) -> None:
+        """Take the lock and the next attempt number.
+
+        Raises:
+            Refused: another live launch holds the folder; the message names it.
+            OSError: the folder cannot be written.
+        """
+        folder.attempts.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._lock = _take_lock(folder)
+        if (known_as := as_name(name)) != name:
+            log.warning(
+                "attach: the name %r is not %s; the daemon knows the run as %s",
+                name,
+                NAME.what,
+                known_as,
+            )
+            name = known_as
+        run = _run_id(folder, name)
+        before = highest_attempt(folder)
+        let_in = read_json(folder.registered_file) or _holder(folder, before)
+        supersedes = let_in.get("incarnation") if before else None
+        self.identity = Identity(
+            run=run, name=name, incarnation=str(uuid.uuid4()), attempt=0, supersedes=supersedes
+        )
+        self.raise_above(0)
+
+    def raise_above(self, floor: int, announce: Callable[[int], None] | None = None) -> int:
+        """Take an attempt number above `floor` and above every one known here.
+
+        Args:
+            floor: the highest number that must not be taken.
+            announce: told each number before it is claimed, so that who compares the folder with
+                what was announced never takes this launch's own claim for a stranger's.
+        """
+        number = max(floor, highest_attempt(self._folder))
+        while True:
+            number += 1
+            if announce is not None:
+                announce(number)
+            if self._create(number):
+                break
+        identity = self.identity
+        self.identity = Identity(
+            run=identity.run,
+            name=identity.name,
+            incarnation=identity.incarnation,
+            attempt=number,
+            supersedes=identity.supersedes,
+        )
+        return number
+
+    def accepted(self) -> None:
+        """Note that the daemon let this launch in; the next one supersedes it."""
+        write_json(self._folder.registered_file, {"incarnation": self.identity.incarnation})
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            _held.discard(str(self._folder.path.resolve()))
+            self._lock = -1
+
+    def _create(self, number: int) -> bool:
+        """Claim `number`; False when another launch was faster."""
+        path = self._folder.attempts / f"{number:04d}"
+        note = {
+            "incarnation": self.identity.incarnation,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "at": datetime.now(UTC).isoformat(),
+        }
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except FileExistsError:
+            return False
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(note, file)
+            file.flush()
+            os.fsync(file.fileno())
+        durable.fsync_folder(self._folder.attempts)
+        return True
+
+
+def highest_attempt(folder: RunFolder) -> int:
+    """The highest attempt number claimed in this folder; 0 when there is none."""
+    if not folder.attempts.is_dir():
+        return 0
+    return max(
+        (int(each.name) for each in folder.attempts.iterdir() if each.name.isdigit()), default=0
+    )
+
+
+def _holder(folder: RunFolder, attempt: int) -> dict[str, Any]:
+    """What attempt `attempt` wrote about itself."""
+    return read_json(folder.attempts / f"{attempt:04d}") or {}
+
+
+def _run_id(folder: RunFolder, name: str) -> str:
+    """The run's UUID, made at its first launch."""
+    known = read_json(folder.run_file)
+    if known is not None and isinstance(known.get("run"), str):
+        return str(known["run"])
+    run = str(uuid.uuid4())
+    write_json(folder.run_file, {"run": run, "name": name, "at": datetime.now(UTC).isoformat()})
+    return run
+
+
+def _take_lock(folder: RunFolder) -> int:
+    """Lock the folder for this process's life; waits a moment for a dying predecessor."""
+    key = str(folder.path.resolve())
+    if key in _held:
+        raise Refused(f"this process already trains in {folder.path}; attach to a run only once.")
+    descriptor = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    until = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() < until:
+                time.sleep(0.05)
+                continue
+            os.close(descriptor)
+            attempt = highest_attempt(folder)
+            holder = _holder(folder, attempt)
+            raise Refused(
+                f"the run in {folder.path} is live already: attempt {attempt} on host "
+                f"{holder.get('host', 'unknown')}, pid {holder.get('pid', 'unknown')} holds it. "
+                "Stop that one first, or give this run another checkpoint folder."
+            ) from None
+        _held.add(key)
+        return descriptor

@@ -1,0 +1,211 @@
+"""The process group of one generation: made from the launch's store, ended at teardown.
+
+Invariant: at most one exists in a process, and each has its own part of the store, so that no
+generation meets the leavings of another.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from wattmesh.errors import NotSwitched, SwitchFailed
+from wattmesh.reconfig.launch.bounded import Attempt, within
+from wattmesh.reconfig.launch.launch_store import LaunchStore
+from wattmesh.reconfig.layout import Ranks
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 20.0
+"""What ending groups may take before it counts as hanging; far below a teardown's deadline."""
+
+
+def begin(
+    launch_store: LaunchStore,
+    number: int,
+    ranks: Ranks,
+    *,
+    device: str,
+    timeout_s: float,
+    backend: str = "",
+) -> None:
+    """Make the process group of generation `number`; returns when all its ranks are in.
+
+    `backend`: as torch takes it; "" for gloo, and on devices NCCL beside it.
+    """
+    dist.init_process_group(
+        backend or ("gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"),
+        store=launch_store.under(f"group/{number}"),
+        rank=ranks.group_rank,
+        world_size=ranks.world_size,
+        timeout=timedelta(seconds=timeout_s),
+    )
+
+
+def end(patience_s: float = PATIENCE_S) -> None:
+    """End the process group, if there is one; peers that wait in it are set free with an error.
+
+    What hangs is aborted after `patience_s` (NCCL), or left behind in a thread (gloo, whose groups
+    end only after their pending calls, and heed no abort).
+
+    Raises:
+        SwitchFailed: torch could not be made to forget the group; no other can be begun.
+    """
+    if not dist.is_initialized():
+        return
+    # Held here, so that what torch forgets in `destroy_process_group` is not destroyed in there:
+    # it would hang half way, and go on to clear the names of the groups that come after.
+    groups = list(dist.distributed_c10d._world.pg_map)
+    ending = Attempt(_destroy)
+    if not ending.done(patience_s):
+        log.error("ending the process groups takes longer than %g s: they are aborted", patience_s)
+        within(patience_s, partial(_abort, groups), None)
+        if not ending.done(patience_s):
+            raise SwitchFailed(
+                f"the process groups did not end within {2 * patience_s:g} s, though they were "
+                "aborted; this process cannot make others and must be started again."
+            )
+    if not _drop(groups, patience_s):
+        log.error(
+            "a process group still waits for a call that some rank never made, after %g s; its "
+            "thread and connections are left behind",
+            patience_s,
+        )
+
+
+def _destroy() -> bool:
+    dist.destroy_process_group()
+    return True
+
+
+def _abort(groups: list[dist.ProcessGroup]) -> None:
+    for each in groups:
+        each.abort()
+
+
+def _drop(groups: list[dist.ProcessGroup], patience_s: float) -> bool:
+    """Let the last references go, which waits for what is pending; whether all went in time.
+
+    Each in a thread of its own: gloo's groups wait up to 10 ms for their loop to look up, too, and
+    a layout has ten of them.
+    """
+    held = [[each] for each in groups]
+    groups.clear()
+    until = time.monotonic() + patience_s
+    drops = [Attempt(partial(_let_go, each)) for each in held]
+    return all([each.done(max(0.0, until - time.monotonic())) for each in drops])
+
+
+def _let_go(held: list[dist.ProcessGroup]) -> bool:
+    held.clear()
+    return True
+
+
+def interrupt() -> None:
+    """Abort what runs on devices; callable from another thread.
+
+    Gloo needs none (and heeds none): its calls end when a peer's connections close.
+    """
+    world = dist.group.WORLD if dist.is_initialized() else None
+    if world is not None and torch.cuda.is_available():
+        with suppress(RuntimeError, ValueError, AttributeError):
+            world._get_backend(torch.device("cuda")).abort()
+
+
+class RankFailed(NotSwitched):
+    """A rank could not do its part of a sequence of gathers; every rank leaves it here.
+
+    `kind`: what that rank called its failure.
+    """
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        """Keep what kind of failure it was."""
+        self.kind = kind
+        super().__init__(message)
+
+
+def gather(fact: Any, through: dist.ProcessGroup | None = None) -> list[Any]:
+    """Give every rank's JSON value to every rank, in group order; no pickle on the way.
+
+    `through`: a group that takes CPU tensors; None for the one that `begin` made.
+
+    Raises:
+        RankFailed: on every rank that did not, when one called `give_up` instead.
+    """
+    return [json.loads(each) for each in gather_bytes(json.dumps(fact).encode(), through)]
+
+
+def gather_at_leader(fact: Any) -> list[Any]:
+    """Give the first rank every rank's JSON value, in group order; others get []."""
+    texts = gather_bytes(json.dumps(fact).encode())
+    return [json.loads(each) for each in texts] if dist.get_rank() == 0 else []
+
+
+def gather_bytes(data: bytes, through: dist.ProcessGroup | None = None) -> list[bytes]:
+    """Give every rank's bytes to every rank, in group order.
+
+    Raises:
+        RankFailed: see `gather`.
+    """
+    found = _exchange(_DONE + data, through)
+    failure = _failure_among(found)
+    if failure is not None:
+        raise failure
+    return [each[1:] for each in found]
+
+
+def give_up(words: str, kind: str = "") -> RankFailed:
+    """Take this rank out of a sequence of gathers, in the place of its next one.
+
+    The others learn of it in their next gather, whichever that is, and leave too. So ranks that
+    fail at different places, or only one of them, make the same number of gathers.
+
+    Returns:
+        The first failing rank's failure, the same that is raised on every other rank.
+    """
+    failure = _failure_among(_exchange(_FAILED + json.dumps([kind, words]).encode()))
+    assert failure is not None
+    return failure
+
+
+def _failure_among(found: Sequence[bytes]) -> RankFailed | None:
+    """The first rank's that failed."""
+    for rank, each in enumerate(found):
+        if each[:1] == _FAILED:
+            kind, words = json.loads(each[1:])
+            return RankFailed(f"{words} [group rank {rank}]", kind)
+    return None
+
+
+_DONE, _FAILED = b"+", b"!"
+
+
+def _exchange(data: bytes, through: dist.ProcessGroup | None = None) -> list[bytes]:
+    mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    world = dist.get_world_size(through)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
+    dist.all_gather(sizes, torch.tensor([mine.numel()], dtype=torch.int64), group=through)
+    # A failure from here to the second gather could not be told: nothing of ours runs there.
+    widest = int(torch.cat(sizes).max())
+    padded = torch.zeros(widest, dtype=torch.uint8)
+    padded[: mine.numel()] = mine
+    rows = [torch.zeros(widest, dtype=torch.uint8) for _ in range(world)]
+    dist.all_gather(rows, padded, group=through)
+    return [row[: int(size)].numpy().tobytes() for row, size in zip(rows, sizes, strict=True)]
+
+
+def agree_on_problem(problem: str) -> str:
+    """Give every rank the first rank's problem that is not ""; "" when all is well."""
+    problems = [(rank, each) for rank, each in enumerate(gather(problem)) if each]
+    if not problems:
+        return ""
+    rank, text = problems[0]
+    more = f" (and {len(problems) - 1} more ranks)" if len(problems) > 1 else ""
+    return f"{text} [group rank {rank}{more}]"

@@ -1,0 +1,72 @@
+"""Which phase a launch is in, in the words of its heartbeat.
+
+Global rank 0 speaks for the launch: with its own phase, or its leader's while rank 0 is parked.
+"""
+
+from contextlib import suppress
+
+from wattmesh.reconfig.launch.bounded import within
+from wattmesh.reconfig.launch.deadlines import Phase
+from wattmesh.reconfig.launch.launch_store import LaunchStore
+from wattmesh.reconfig.launch.watchdog import Watchdog
+from wattmesh.reconfig.wire import RunPhase
+
+STORE_LIMIT_S = 1.0
+"""What asking the launch's store may take: it hangs with a lost host."""
+
+_IN_A_GENERATION = {
+    Phase.TRAIN: RunPhase.TRAINING,
+    Phase.PARKED: RunPhase.PARKED,
+    Phase.AGREE: RunPhase.CHECKPOINTING,
+    Phase.SAVE: RunPhase.CHECKPOINTING,
+}
+
+
+def run_phase(phase: Phase, *, first: bool, moving: bool) -> RunPhase:
+    """Translate a rank's phase.
+
+    Args:
+        phase: what the rank is doing.
+        first: no generation of this launch has trained yet.
+        moving: it is doing that for a generation that does not train yet.
+    """
+    if moving or phase not in _IN_A_GENERATION:
+        return RunPhase.STARTING if first else RunPhase.SWITCHING
+    return _IN_A_GENERATION[phase]
+
+
+class LaunchPhase:
+    """Reads the phase, for one thread."""
+
+    def __init__(self, launch_store: LaunchStore, watchdog: Watchdog) -> None:
+        """Read it of `watchdog`, and of other ranks through `launch_store`."""
+        self._board = launch_store
+        self._watchdog = watchdog
+        self._apart: LaunchStore | None = None
+
+    def read(self) -> str:
+        """Give the launch's phase now."""
+        watch, trained = self._watchdog.watch, self._watchdog.trained
+        if watch.phase is Phase.PARKED:
+            # What this rank waits for is the generation after the one that trains.
+            return within(STORE_LIMIT_S, lambda: self._of_leader(watch.generation - 1), _PARKED)
+        return run_phase(
+            watch.phase,
+            first=trained == 0 and watch.generation <= 1,
+            moving=watch.phase is not Phase.TRAIN and watch.generation > trained,
+        )
+
+    def _of_leader(self, number: int) -> str:
+        """Give the phase of generation `number`, which trains without this rank."""
+        with suppress(RuntimeError, ValueError):
+            if self._apart is None:
+                self._apart = self._board.separate(STORE_LIMIT_S)
+            generation = self._apart.generation(number)
+            said = self._apart.peek(f"phase/{generation.leader}") if generation else None
+            if said:
+                phase = Phase(str(said).partition(" ")[0])
+                return run_phase(phase, first=number <= 1, moving=False)
+        return _PARKED
+
+
+_PARKED: str = RunPhase.PARKED

@@ -1,0 +1,221 @@
+"""Two threads per process that end it when a phase outlives its deadline or a peer has failed.
+
+One looks at the store (`detector`), which may hang with a lost host; the other counts seconds and
+waits for nothing. Neither speaks through a process group; they end same-host peers that cannot end
+themselves.
+
+Invariant: whatever hangs (a collective, the disk, the store, user code that lets other threads
+run), this process is gone within its phase's deadline plus a few seconds.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from wattmesh.reconfig.launch.bounded import within
+from wattmesh.reconfig.launch.deadlines import Deadlines, Phase
+from wattmesh.reconfig.launch.failure_detector import FailureDetector, Watch
+from wattmesh.reconfig.launch.folder import RunFolder, write_json
+from wattmesh.reconfig.launch.launch_store import LaunchStore
+from wattmesh.reconfig.launch.peers import end_stopped, end_stragglers
+
+log = logging.getLogger(__name__)
+
+EXIT_DEADLINE = 70
+EXIT_TOLD = 71
+EXIT_PEER_GONE = 72
+
+TICK_S = 0.1
+TRAINING_TICK_S = 0.5
+GUARD_TICK_S = 0.2
+PATIENCE_S = 2.0
+"""What a call to the store or to the disk may take while this process ends."""
+
+
+class Watchdog:
+    """Watches one rank; armed by `phase` and `resting`."""
+
+    def __init__(
+        self,
+        launch_store: LaunchStore,
+        *,
+        deadlines: Deadlines,
+        folder: RunFolder,
+        interrupt: Callable[[], None],
+    ) -> None:
+        """Watch over the calling process.
+
+        Args:
+            launch_store: the store; a connection of the watchdog's own is opened from it.
+            deadlines: seconds per phase.
+            folder: where the sentence of an ended rank is kept.
+            interrupt: frees the main thread from a collective of a spoiled generation.
+        """
+        self._rank = launch_store.rank
+        self._lookout = FailureDetector(
+            launch_store.separate(PATIENCE_S), deadlines=deadlines, interrupt=interrupt
+        )
+        self._deadlines = deadlines
+        self._folder = folder
+        self._watch = Watch(phase=Phase.WAKE, generation=0, step=0, since=time.monotonic())
+        self._trained = 0
+        self._stop = threading.Event()
+        self._ending = threading.Lock()
+        self._kick = threading.Event()
+        self._threads = [
+            threading.Thread(target=act, name=f"wattmesh-{name}", daemon=True)
+            for act, name in ((self._look_around, "failure detector"), (self._count, "watchdog"))
+        ]
+
+    @property
+    def watch(self) -> Watch:
+        """What this rank is doing now."""
+        return self._watch
+
+    @property
+    def trained(self) -> int:
+        """The newest generation that this rank has trained in; 0 before the first."""
+        return self._trained
+
+    def start(self) -> None:
+        """Begin to watch."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop watching: this process ends by itself from here."""
+        self._stop.set()
+        self._kick.set()
+        if self._threads[0].is_alive():
+            self._threads[0].join(PATIENCE_S)
+
+    def resting(self, phase: Phase, *, generation: int, step: int) -> None:
+        """Say that the rank now trains or is parked; re-arms the deadline."""
+        self._set(phase, generation, step)
+
+    @contextmanager
+    def phase(self, phase: Phase, *, generation: int, step: int) -> Iterator[None]:
+        """Bound what happens inside by the deadline of `phase`, then go back to the one before."""
+        before = self._watch
+        self._set(phase, generation, step)
+        try:
+            yield
+        finally:
+            self._set(before.phase, before.generation, step)
+
+    def give_reason(self, sentence: str) -> None:
+        """Tell every rank and the run folder why this process ends, naming peers that are gone.
+
+        For a process that ends by itself, after `stop`.
+        """
+        self._note(1, sentence)
+        gone = self._lookout.gone()
+        if gone:
+            sentence = f"{', '.join(gone)} is gone; {sentence}"
+        self._lookout.tell(sentence)
+        # Whoever spoke first named the cause; what this rank saw is mostly its consequence.
+        self._note(1, self._lookout.told() or sentence)
+
+    def _set(self, phase: Phase, generation: int, step: int) -> None:
+        self._watch = Watch(phase=phase, generation=generation, step=step, since=time.monotonic())
+        if phase is not Phase.TRAIN:
+            self._kick.set()
+        elif generation > self._trained:
+            self._trained = generation
+
+    def _look_around(self) -> None:
+        """Look at the store again and again; this thread may hang in it."""
+        while not self._stop.is_set():
+            resting = self._watch.phase in (Phase.TRAIN, Phase.PARKED)
+            self._kick.wait(TRAINING_TICK_S if resting else TICK_S)
+            self._kick.clear()
+            if self._stop.is_set():
+                return
+            watch = self._watch
+            # A store that does not answer is no reason yet: `_count` allows it some silence.
+            with suppress(RuntimeError):
+                told = self._lookout.told()
+                if told is not None and self._ending.acquire(blocking=False):
+                    sentence = f"rank {self._rank} leaves {watch}: {told}"
+                    self._end(EXIT_TOLD, sentence, quiet=True)
+                problem = self._lookout.look(watch)
+                if problem:
+                    self._fail(EXIT_PEER_GONE, f"{problem}; {self._all_leave()}.")
+
+    def _count(self) -> None:
+        """End this process when its time is over; nothing here may wait without a bound."""
+        while not self._stop.wait(GUARD_TICK_S):
+            watch, now = self._watch, time.monotonic()
+            lasted_s, allowed_s = now - watch.since, self._deadlines.of(watch.phase)
+            silent_s = now - self._lookout.heard_at
+            if lasted_s > allowed_s:
+                self._expire(watch, lasted_s)
+            elif silent_s > self._deadlines.silence_s:
+                self._fail(
+                    EXIT_DEADLINE,
+                    f"rank {self._rank} (pid {os.getpid()}), in {watch}, has heard nothing from "
+                    f"the launch's store at {os.environ.get('MASTER_ADDR', 'an unknown host')} for "
+                    f"{silent_s:.1f} s (it may be silent for {self._deadlines.silence_s:g} s): its "
+                    f"host or the way to it is lost; {self._all_leave()}.",
+                )
+
+    def _expire(self, watch: Watch, lasted_s: float) -> None:
+        sentence = (
+            f"rank {self._rank} (pid {os.getpid()}) has been in {watch} for {lasted_s:.1f} "
+            f"s, past its deadline of {self._deadlines.of(watch.phase):g} s; {self._all_leave()}."
+        )
+        with suppress(RuntimeError):
+            others = within(PATIENCE_S, self._lookout.others, "")
+            sentence += f" Seen last: {others}." if others else " The store does not answer."
+        self._fail(EXIT_DEADLINE, sentence)
+
+    def _fail(self, code: int, sentence: str) -> None:
+        """End the whole launch, this process last: peers first, for they may be stopped."""
+        if not self._ending.acquire(blocking=False):
+            # The other thread is at it, and must live to say why.
+            return
+        end_stopped(self._lookout.beside())
+        first = within(PATIENCE_S, lambda: self._lookout.tell(sentence), True)
+        if first:
+            killed = end_stragglers(self._lookout.beside(), self._deadlines.leave_s)
+            if killed:
+                sentence += f" Ended by force: rank {', '.join(map(str, killed))}."
+        self._end(code, sentence, quiet=not first)
+
+    def _end(self, code: int, sentence: str, *, quiet: bool) -> None:
+        """Say why, on stderr and on disk, and end without waiting for anything."""
+        if not quiet:
+            within(PATIENCE_S, lambda: say(sentence), None)
+            within(PATIENCE_S, lambda: self._note(code, sentence), None)
+        end_stopped(self._lookout.beside())
+        os._exit(code)
+
+    def _note(self, code: int, sentence: str) -> None:
+        """Leave this rank's last words in the run folder, where they can be.
+
+        Not synced: this process has seconds to live, and a busy disk may take more.
+        """
+        words = {"rank": self._rank, "code": code, "sentence": sentence}
+        with suppress(OSError):
+            write_json(self._folder.failures / f"rank-{self._rank}.json", words, sync=False)
+
+    def _all_leave(self) -> str:
+        point = within(PATIENCE_S, self._resume_point, "the last verified checkpoint")
+        return f"all ranks leave so that the launcher restarts from {point}"
+
+    def _resume_point(self) -> str:
+        """Name the checkpoint that a restart will resume from."""
+        with suppress(OSError):
+            found = self._folder.checkpoints()
+            return found[0].name if found else "the beginning"
+        return "the last verified checkpoint"
+
+
+def say(sentence: str) -> None:
+    """Put a sentence on stderr at once, whatever Python's own buffers are at."""
+    with suppress(OSError):
+        os.write(sys.stderr.fileno(), f"wattmesh: {sentence}\n".encode())

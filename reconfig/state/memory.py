@@ -1,0 +1,158 @@
+"""A tensor's memory as bytes, in blocks of bounded size, wherever the tensor is.
+
+On the CPU nothing is copied that lies contiguously. From and to a GPU everything passes through two
+pinned buffers, so that one is copied while the other is hashed, written or read into.
+
+Invariant: the memory used beside the tensor never exceeds two blocks.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wattmesh.reconfig.universal.index import dtypes
+from wattmesh.reconfig.universal.index.box import Box, Shape
+
+BLOCK = 8 << 20
+"""Bytes per block: what the page cache and the hash are both fast with."""
+
+_BITS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
+
+Fill = Callable[[Box, NDArray[np.generic]], None]
+"""Fills an array with a box, counted from the start of the destination."""
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """What a universal checkpoint calls a dtype."""
+    return str(dtype).removeprefix("torch.")
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The dtype of that name; `dtypes.CODES` lists the names."""
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def as_array(tensor: torch.Tensor) -> NDArray[np.generic]:
+    """A CPU tensor's own memory as an array of `dtypes.view_of`; any strides."""
+    bits = tensor.detach().view(_BITS[tensor.element_size()])
+    array: NDArray[np.generic] = bits.numpy().view(dtypes.view_of(dtype_name(tensor.dtype)))
+    return array
+
+
+def boxes_within(shape: Shape, item_size: int, limit: int) -> Iterator[Box]:
+    """Cut a tensor of `shape` into boxes of at most `limit` bytes, in row-major order.
+
+    Each is contiguous in a contiguous tensor. A limit below one element counts as one element.
+    """
+    if Box.whole(shape).count * item_size <= limit or not shape:
+        yield Box.whole(shape)
+        return
+    row = Box.whole(shape[1:]).count * item_size
+    if row <= limit:
+        rows = limit // row
+        for at in range(0, shape[0], rows):
+            count = min(rows, shape[0] - at)
+            yield Box((at, *(0,) * (len(shape) - 1)), (count, *shape[1:]))
+        return
+    for at in range(shape[0]):
+        for inner in boxes_within(shape[1:], item_size, limit):
+            yield Box((at, *inner.start), (1, *inner.shape))
+
+
+def narrow(tensor: torch.Tensor, box: Box) -> torch.Tensor:
+    """The part of a tensor in a box, as a view."""
+    for dim, (start, size) in enumerate(zip(box.start, box.shape, strict=True)):
+        if size != tensor.shape[dim]:
+            tensor = tensor.narrow(dim, start, size)
+    return tensor
+
+
+class Staging:
+    """Two buffers through which tensors pass; one thread's at a time."""
+
+    def __init__(self, block: int = BLOCK) -> None:
+        """Allocate nothing yet; `block` is the bytes of each buffer."""
+        self._block = block
+        self._buffers: list[torch.Tensor] = []
+        self._copied: list[Any] = [None, None]
+        self._next = 0
+
+    def blocks(self, tensor: torch.Tensor) -> Iterator[memoryview]:
+        """Give a tensor's bytes, row by row; a block holds until the next is asked for."""
+        boxes = boxes_within(tuple(tensor.shape), tensor.element_size(), self._block)
+        parts = (narrow(tensor.detach(), box) for box in boxes)
+        flat = (part.contiguous().reshape(-1).view(torch.uint8) for part in parts)
+        if tensor.device.type == "cpu":
+            yield from (part.numpy().data for part in flat)
+        else:
+            yield from self.fetched(flat)
+
+    def fetched(self, parts: Iterable[torch.Tensor]) -> Iterator[memoryview]:
+        """Bring flat bytes from a device; the next part is on its way while one is used."""
+        waiting: tuple[int, torch.Tensor] | None = None
+        for part in parts:
+            number, buffer = self._free_buffer(part.device)
+            host = buffer[: part.numel()]
+            host.copy_(part, non_blocking=True)
+            self._copied[number] = _mark(part.device)
+            if waiting is not None:
+                yield self._arrived(*waiting)
+            waiting = (number, host)
+        if waiting is not None:
+            yield self._arrived(*waiting)
+
+    def fill(self, out: torch.Tensor, read: Fill) -> None:
+        """Let `read` fill a tensor, straight into its memory where it is on the CPU."""
+        if out.device.type == "cpu":
+            read(Box.whole(tuple(out.shape)), as_array(out))
+        else:
+            self.fill_staged(out, read)
+
+    def fill_staged(self, out: torch.Tensor, read: Fill) -> None:
+        """Fill a tensor through the buffers; call `finish` before its content is used."""
+        size = out.element_size()
+        for box in boxes_within(tuple(out.shape), size, self._block):
+            number, buffer = self._free_buffer(out.device)
+            part = buffer[: box.count * size].view(out.dtype).view(box.shape)
+            read(box, as_array(part))
+            narrow(out.detach(), box).copy_(part, non_blocking=True)
+            self._copied[number] = _mark(out.device)
+
+    def finish(self) -> None:
+        """Wait for copies that are under way."""
+        for number in range(len(self._copied)):
+            self._wait(number)
+
+    def _wait(self, number: int) -> None:
+        if self._copied[number] is not None:
+            self._copied[number].synchronize()
+            self._copied[number] = None
+
+    def _arrived(self, number: int, host: torch.Tensor) -> memoryview:
+        """The bytes of a buffer once its copy is done."""
+        self._wait(number)
+        return host.numpy().data
+
+    def _free_buffer(self, device: torch.device) -> tuple[int, torch.Tensor]:
+        """The buffer that was used longest ago, once its copy is done."""
+        if not self._buffers:
+            pinned = device.type == "cuda"
+            self._buffers = [
+                torch.empty(self._block, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)
+            ]
+        number, self._next = self._next, 1 - self._next
+        self._wait(number)
+        return number, self._buffers[number]
+
+
+def _mark(device: torch.device) -> Any:
+    """An event after the copies begun so far; None where copies are done when they return."""
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return event

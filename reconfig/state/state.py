@@ -1,0 +1,72 @@
+"""What one rank trains with: a handle that the session can empty.
+
+Invariant: nothing outside this handle keeps tensors of the model alive, so that after a teardown
+the old model's memory is gone before the new one is built.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.state.streams import Streams
+
+
+class Stateful(Protocol):
+    """Anything with a state that a checkpoint carries whole, equal on every rank."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the state."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take the state back."""
+        ...
+
+
+@dataclass(slots=True)
+class State:
+    """Everything `build` made for one rank; emptied by the session at teardown.
+
+    Attributes:
+        modules: the parts of the model on this rank (one, or one per pipeline stage). Parameter
+            names are global: a layer keeps its number on whatever stage it sits.
+        optimizers: one per part, same order.
+        extra: schedules and the like, by name; replicated, carried whole.
+        averages: by slot ("ema"), then by the parameter's global name: tensors of the parameter's
+            shape, sharded as it is.
+        by_data_rank: what each data parallel rank has of its own (the state of a loader that
+            cannot seek), by name; can move only where the data parallel degree stays.
+        parts: whatever `train_step` needs beside (meshes, a pipeline schedule, a loader).
+        position: where training stands; the session sets it, the loader reads it.
+        streams: the session's: the random streams that a checkpoint gave this rank.
+    """
+
+    modules: list[nn.Module]
+    optimizers: list[torch.optim.Optimizer]
+    extra: dict[str, Stateful] = field(default_factory=dict)
+    averages: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+    by_data_rank: dict[str, Stateful] = field(default_factory=dict)
+    parts: SimpleNamespace = field(default_factory=SimpleNamespace)
+    position: Position = field(default_factory=Position)
+    streams: Streams = field(default_factory=Streams, init=False, repr=False)
+
+    def parameters(self) -> Sequence[nn.Parameter]:
+        """List this rank's parameters over all parts."""
+        return [each for module in self.modules for each in module.parameters()]
+
+    def close(self) -> None:
+        """Let go of everything; the handle stays, empty.
+
+        First what was made from the model (captured graphs, schedules), then the model.
+        """
+        self.parts = SimpleNamespace()
+        self.modules.clear()
+        self.optimizers.clear()
+        self.extra.clear()
+        self.averages.clear()
+        self.by_data_rank.clear()

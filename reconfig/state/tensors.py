@@ -1,0 +1,189 @@
+"""A rank's state as named tensors and plain values, under names that no layout changes.
+
+    model.<parameter or buffer>                 optim.state.<parameter>.<slot>
+    optim.param_groups.<parameter>.<setting>    (plain values, not tensors)
+    average.<slot>.<parameter>
+
+Invariant: two parts of a model never define the same name; that would lose one of them silently.
+"""
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+from torch.distributed.tensor import DTensor
+
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.state import optimizers, plain
+from wattmesh.reconfig.state.aliased_load import filled_in_place
+from wattmesh.reconfig.state.boxes import Box, boxes_of
+from wattmesh.reconfig.state.names import canonical
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.universal.index.names import AVERAGE
+
+MODEL = "model."
+
+
+@dataclass(frozen=True)
+class Named:
+    """What one rank holds: tensors (DTensor where sharded) and plain values, by global name.
+
+    `models`: per module, the names of its entries. `slots`: per parameter that an optimizer
+    updates, the names of its slots.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    plain: dict[str, Any]
+    models: list[list[str]]
+    slots: dict[str, list[str]]
+
+    @cached_property
+    def boxes(self) -> dict[str, Box]:
+        """Where this rank's pieces are, reckoned once.
+
+        Raises:
+            InputInvalid: a tensor that cannot be stored (partial, complex, oddly sharded).
+        """
+        return boxes_of(self.tensors)
+
+    @property
+    def values(self) -> dict[str, dict[str, Any]]:
+        """The plain values as JSON, by the parameter they belong to.
+
+        Raises:
+            InputInvalid: a value that a checkpoint cannot carry; it is named.
+        """
+        return by_owner(self.plain, self.slots)
+
+    def drop(self, name: str) -> None:
+        """Forget a parameter's slots."""
+        self.__dict__.pop("boxes", None)
+        for key in self.slots[name]:
+            self.plain.pop(key, None)
+            self.tensors.pop(key, None)
+        self.slots[name] = []
+
+
+def name_all(state: State) -> Named:
+    """Name every tensor and value of a rank's model parts and optimizers, as they are now.
+
+    Raises:
+        InputInvalid: two parts define one name, or something cannot be carried; it is named.
+    """
+    named = Named({}, {}, [], {})
+    for module in state.modules:
+        # First, for it also puts parameters back that a forward left gathered (FSDP).
+        model = dict(get_model_state_dict(module))
+        for key, value in model.items():
+            _add(named, f"{MODEL}{key}", value)
+        named.models.append(list(model))
+    kept = optimizers.kept(state)
+    named.tensors.update(kept.tensors)
+    named.plain.update(kept.plain)
+    named.slots.update(kept.slots)
+    named.tensors.update(_averages(state, named.tensors))
+    return named
+
+
+def name_to_fill(state: State) -> Named:
+    """Name what a checkpoint is to be loaded into; optimizers that have no slots get them."""
+    optimizers.begin(state)
+    return name_all(state)
+
+
+def name_model(state: State) -> dict[str, torch.Tensor]:
+    """Name the tensors of the model parts alone, leaving the optimizers untouched."""
+    model = {
+        f"{MODEL}{key}": value
+        for module in state.modules
+        for key, value in get_model_state_dict(module).items()
+        if isinstance(value, torch.Tensor)
+    }
+    return {**model, **_averages(state, model)}
+
+
+def by_owner(values: Mapping[str, Any], names: Container[str]) -> dict[str, dict[str, Any]]:
+    """Plain values as JSON, by the parameter, one of `names`, that they belong to.
+
+    Raises:
+        InputInvalid: a value that a checkpoint cannot carry; it is named.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        mine = found.setdefault(optimizers.owner_of(key, names), {})
+        mine[key] = plain.encode(value, key, {})
+    return found
+
+
+def give_back(state: State, named: Named) -> None:
+    """Put loaded tensors and values into the modules and optimizers they were named from."""
+    everything: dict[str, Any] = {**named.tensors, **named.plain}
+    for module, model in zip(state.modules, named.models, strict=True):
+        if not filled_in_place(module, named.tensors):
+            set_model_state_dict(module, {key: everything[f"{MODEL}{key}"] for key in model})
+    optimizers.give_back(state, named.tensors, named.plain)
+
+
+def without_slots(named: Named) -> list[str]:
+    """Names of this rank's parameters that an optimizer has no slots of.
+
+    They never got a gradient (an unused branch, a step that was skipped), or it keeps none.
+    """
+    return sorted(name for name, slots in named.slots.items() if not slots)
+
+
+def drop_slots(state: State, named: Named, names: Sequence[str]) -> None:
+    """Take the slots of some parameters out of a freshly built state, as if never begun."""
+    mine = {name for name in names if named.slots.get(name)}
+    for name in mine:
+        named.drop(name)
+    if mine:
+        optimizers.drop(state, mine)
+
+
+def _averages(state: State, model: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Name the averages; DCP loads into them in place.
+
+    Raises:
+        InputInvalid: an average of nothing on this rank, or of another shape or sharding.
+    """
+    named: dict[str, torch.Tensor] = {}
+    for slot, averages in state.averages.items():
+        if not slot or "." in slot:
+            raise InputInvalid(f"checkpoint: an average is called {slot!r}; choose a plain word.")
+        for told, average in averages.items():
+            name = canonical(told)
+            parameter = model.get(f"model.{name}")
+            if parameter is None:
+                raise InputInvalid(
+                    f"checkpoint: the average {slot!r} names {name!r}, which is no parameter on "
+                    "this rank; keep averages under the names of named_parameters()."
+                )
+            if _form(average) != _form(parameter):
+                raise InputInvalid(
+                    f"checkpoint: the average {slot!r} of {name!r} is {_form(average)}, the "
+                    f"parameter is {_form(parameter)}; make it with torch.zeros_like(parameter)."
+                )
+            named[f"{AVERAGE}{slot}.{name}"] = average
+    return named
+
+
+def _form(tensor: torch.Tensor) -> str:
+    """Shape and sharding, in words."""
+    sharded = f" sharded {list(tensor.placements)}" if isinstance(tensor, DTensor) else ""
+    return f"{tuple(tensor.shape)}{sharded}"
+
+
+def _add(named: Named, key: str, value: Any) -> None:
+    if key in named.tensors or key in named.plain:
+        raise InputInvalid(
+            f"checkpoint: two parts of the model on this rank both define {key!r}; one would "
+            "overwrite the other. Keep global layer numbers in the names of pipeline stages."
+        )
+    if isinstance(value, torch.Tensor):
+        named.tensors[key] = value
+    else:
+        named.plain[key] = value

@@ -1,0 +1,154 @@
+"""What pickles name, as inert values; and the few calls whose results we know as data.
+
+Invariant: a function here takes plain values and gives plain values, in time that does not grow
+with what it is given (a pickle may call it with the same large value over and over); whatever else
+a pickle names stays a Global, whatever else it calls a Record.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from wattmesh.reconfig.universal.archives.tensors import (
+    MAX_DIMS,
+    UNTYPED,
+    Storage,
+    StoredTensor,
+    element_type,
+)
+
+Arguments = tuple[Any, ...]
+
+
+class Refused(Exception):
+    """Something that a pickle may not do here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """A class or function that the pickle names; it is never looked up."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        """Dotted, shortened."""
+        return f"{self.module:.60}.{self.name:.60}"
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Record:
+    """What a pickle would have made by calling something: inert.
+
+    Attributes:
+        kind: what would be called. `args`: with what.
+        state: what would be set afterwards; None for nothing.
+        items: what would be added to it: values, or (key, value) pairs.
+    """
+
+    kind: Global
+    args: Arguments
+    state: Any = None
+    items: list[Any] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        """Without what it holds, which may be endless."""
+        return f"<a {self.kind}>"
+
+
+def brief(value: Any) -> str:
+    """A value for an error message; what can hold others may hold itself, so only its type is told.
+
+    Never use repr on what came out of a pickle: two lists in each other, sixty deep, take for ever.
+    """
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return f"{value!r:.60}"
+    return f"a {type(value).__name__}"
+
+
+def _tensor(args: Arguments) -> StoredTensor:
+    """torch._utils._rebuild_tensor_v2 and its older and newer sisters."""
+    storage, offset, shape, strides, *rest = args
+    if type(storage) is not Storage:
+        raise Refused("a tensor without a storage")
+    dtype = storage.dtype
+    if dtype == UNTYPED:
+        # _rebuild_tensor_v3: ..., requires_grad, hooks, dtype.
+        dtype = element_type(rest[2].module, rest[2].name)
+    return storage.tensor(dtype, offset, shape, strides)
+
+
+def _parameter(args: Arguments) -> StoredTensor:
+    """torch._utils._rebuild_parameter(tensor, ...)."""
+    if type(args[0]) is not StoredTensor:
+        raise Refused("a parameter without a tensor")
+    return args[0]
+
+
+def _from_type(args: Arguments) -> Any:
+    """torch._tensor._rebuild_from_type_v2(function, type, arguments, state)."""
+    function, _, arguments, _ = args
+    if type(function) is not Global or type(arguments) is not tuple:
+        raise Refused("a tensor rebuilt by what is no function")
+    known = _TENSORS.get((function.module, function.name))
+    return known(arguments) if known else Record(function, arguments)
+
+
+def _size(args: Arguments) -> tuple[int, ...]:
+    (sizes,) = args
+    if type(sizes) not in (tuple, list) or len(sizes) > MAX_DIMS:
+        raise Refused("a size that is no short list")
+    return tuple(sizes)
+
+
+def _mapping(args: Arguments) -> Any:
+    """An ordered or default dict: its items come later."""
+    return {}
+
+
+def _set(args: Arguments) -> Any:
+    """A set, as the list it was made from."""
+    if args and type(args[0]) is not list:
+        raise Refused("a set of what is no list")
+    return args[0] if args else []
+
+
+def _bytes(args: Arguments) -> bytes:
+    """_codecs.encode: bytes in protocol 2, as text of code points below 256."""
+    text, codec = args
+    if type(text) is not str or codec != "latin1":
+        raise Refused("bytes that are no latin1 text")
+    return text.encode("latin-1")
+
+
+def _no_bytes(args: Arguments) -> bytes:
+    """bytes(): the empty ones in protocol 2."""
+    if args:
+        raise Refused("bytes made from something")
+    return b""
+
+
+Known = dict[tuple[str, str], Callable[[Arguments], Any]]
+
+_TENSORS: Known = {
+    ("torch._utils", "_rebuild_tensor"): _tensor,
+    ("torch._utils", "_rebuild_tensor_v2"): _tensor,
+    ("torch._utils", "_rebuild_tensor_v3"): _tensor,
+    ("torch._utils", "_rebuild_parameter"): _parameter,
+    ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
+}
+
+KNOWN: Known = {
+    **_TENSORS,
+    ("torch._tensor", "_rebuild_from_type_v2"): _from_type,
+    ("torch", "Size"): _size,
+    ("collections", "OrderedDict"): _mapping,
+    ("collections", "defaultdict"): _mapping,
+    ("builtins", "set"): _set,
+    ("builtins", "frozenset"): _set,
+    ("__builtin__", "set"): _set,
+    ("__builtin__", "frozenset"): _set,
+    ("__builtin__", "bytes"): _no_bytes,
+    ("_codecs", "encode"): _bytes,
+}
+"""By (module, name). torch: torch/_utils.py, torch/_tensor.py; the rest: pickle of CPython."""

@@ -1,0 +1,130 @@
+"""Tensors of a torch archive as ranges of bytes in a file.
+
+Invariant: every element of a StoredTensor lies inside the storage that the archive's directory
+gives it; numbers out of a pickle are believed only after that was checked.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from wattmesh.reconfig.universal.index import dtypes
+from wattmesh.reconfig.universal.index.box import row_major
+
+MAX_DIMS = 64
+LARGEST = 1 << 48
+"""Any number that says where an element lies is below."""
+
+MAX_COUNT = 1 << 58
+"""Most elements of a tensor: their bytes still fit a 64-bit number."""
+
+UNTYPED = ""
+"""The element type of a storage that leaves it to each tensor."""
+
+# torch/storage.py, _dtype_to_storage_type_map.
+_STORAGES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "UntypedStorage": UNTYPED,
+}
+
+_ALIASES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64",
+            "int": "int32", "short": "int16"}  # fmt: skip
+
+
+def storage_type(module: str, name: str) -> str:
+    """Element type of torch's storage class of that name.
+
+    Raises:
+        LookupError: there is none that we carry.
+    """
+    if module not in ("torch", "torch.storage"):
+        raise LookupError(name)
+    return _STORAGES[name]
+
+
+def element_type(module: str, name: str) -> str:
+    """The name of `torch.<name>` as a dtype.
+
+    Raises:
+        LookupError: it is none that we carry.
+    """
+    dtype = _ALIASES.get(name, name)
+    if module != "torch" or dtype not in dtypes.CODES:
+        raise LookupError(name)
+    return dtype
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A strided tensor in a file.
+
+    Attributes:
+        offset: byte of the first element. `dtype`: torch's name.
+        shape, strides: in elements; strides are never negative.
+    """
+
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return self.count * dtypes.size_of(self.dtype)
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether its elements lie row-major without a gap."""
+        expected = row_major(self.shape)
+        return self.count == 0 or all(
+            size == 1 or step == wanted
+            for size, step, wanted in zip(self.shape, self.strides, expected, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A stretch of the file that tensors lie in; `dtype` may be UNTYPED."""
+
+    dtype: str
+    offset: int
+    nbytes: int
+
+    def tensor(self, dtype: str, offset: Any, shape: Any, strides: Any) -> StoredTensor:
+        """The tensor at element `offset`.
+
+        Raises:
+            ValueError: it reaches out of the storage, or is described by what is no number.
+        """
+        if type(shape) is not tuple or type(strides) is not tuple:
+            raise ValueError("shape and strides are no tuples")
+        if not len(shape) == len(strides) <= MAX_DIMS:
+            raise ValueError(f"{len(shape)} dims with {len(strides)} strides")
+        numbers = (offset, *shape, *strides)
+        if not all(type(each) is int and 0 <= each < LARGEST for each in numbers):
+            raise ValueError("sizes that are no numbers, or out of range")
+        if math.prod(shape) > MAX_COUNT:
+            raise ValueError(f"shape {shape!r:.80} has more elements than can be counted")
+        size = dtypes.size_of(dtype)
+        last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+        if math.prod(shape) and (offset + last + 1) * size > self.nbytes:
+            raise ValueError(
+                f"shape {shape} reaches to byte {(offset + last + 1) * size} of a storage of "
+                f"{self.nbytes}"
+            )
+        return StoredTensor(self.offset + offset * size, dtype, shape, strides)

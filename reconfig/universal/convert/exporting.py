@@ -1,0 +1,95 @@
+"""From a checkpoint to another tool's format: what `wattmesh checkpoint export` does.
+
+Invariant: a checkpoint with damage is not exported, and the target appears whole or not at all.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from wattmesh.errors import CheckpointDamaged
+from wattmesh.reconfig.universal import record
+from wattmesh.reconfig.universal.exports import dcp, deepspeed, huggingface
+from wattmesh.reconfig.universal.exports.values import from_trainer
+from wattmesh.reconfig.universal.files.reader import Files
+from wattmesh.reconfig.universal.files.staging import Progress, silent
+from wattmesh.reconfig.universal.folder import Checkpoint
+from wattmesh.reconfig.universal.index.declared import Rename
+from wattmesh.reconfig.universal.index.names import HOOK, TORCHTITAN
+from wattmesh.reconfig.universal.verify import verify
+
+
+class Format(StrEnum):
+    """What a checkpoint can be exported to."""
+
+    HF = "hf"
+    DCP = "dcp"
+    DEEPSPEED = "deepspeed"
+
+
+class Trainer(StrEnum):
+    """Whose names of tensors a DCP folder gets."""
+
+    WATTMESH = "wattmesh"
+    TORCHTITAN = "torchtitan"
+
+
+_NAMES = {Trainer.WATTMESH: HOOK, Trainer.TORCHTITAN: TORCHTITAN}
+
+
+def export(
+    checkpoint: Checkpoint,
+    target: Path,
+    to: Format,
+    *,
+    dtype: str = "float32",
+    renames: Sequence[Rename] = (),
+    trainer: Trainer = Trainer.WATTMESH,
+    progress: Progress = silent,
+) -> None:
+    """Write a checkpoint in another format.
+
+    Args:
+        checkpoint: opened.
+        target: must not exist.
+        to: the format.
+        dtype: of the parameters, Hugging Face only: "float32" or "bfloat16".
+        renames: of the parameters, Hugging Face only.
+        trainer: who shall load a DCP folder.
+        progress: told the bytes written.
+
+    Raises:
+        InputInvalid: the format cannot carry it, or the target cannot be written.
+        CheckpointDamaged: bytes are missing, or differ from their digests.
+    """
+    _refuse_damaged(checkpoint)
+    index, values = checkpoint.index, from_trainer(checkpoint.trainer)
+    with Files(checkpoint.folder) as files:
+        if to is Format.HF:
+            huggingface.export(
+                index, files, target, dtype=dtype, renames=renames, progress=progress
+            )
+        elif to is Format.DCP:
+            names = _NAMES[trainer]
+            dcp.export(index, files, target, values=values, names=names, progress=progress)
+        else:
+            deepspeed.export(
+                index,
+                files,
+                target,
+                engine=deepspeed.engine_of(checkpoint),
+                numbers=values.numbers,
+                progress=progress,
+            )
+
+
+def _refuse_damaged(checkpoint: Checkpoint) -> None:
+    """Hold every byte against its digest, so that damage is not handed on under a new name.
+
+    A virtual checkpoint that was never hashed has none, and is taken as it is.
+    """
+    if record.digests(checkpoint) is not None:
+        damage = verify(checkpoint.folder).damage
+        if damage:
+            raise CheckpointDamaged(f"checkpoint {checkpoint.folder.name}: {damage[0]}; nothing "
+                                    "was exported.")  # fmt: skip

@@ -1,0 +1,122 @@
+"""Where every tensor of an index goes in safetensors files of bounded size. Pure.
+
+    data-00000.safetensors   header, padded with spaces so that data begin at a multiple of 4096;
+                             whole tensors under "<state>:<name>", widest elements first
+
+Invariant: a file is a plain safetensors file without holes; a tensor lies in one file, so only a
+tensor that is larger than the limit makes a file that is.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattmesh.reconfig.universal.index import dtypes
+from wattmesh.reconfig.universal.index.data_header import ALIGNMENT, data_header, header_line
+from wattmesh.reconfig.universal.index.index import Column, Entry, Index, Segments, from_table
+
+MAX_FILE_BYTES = 4 << 30
+SEGMENT_BYTES = 64 << 20
+"""Longest segment: what one worker hashes at once."""
+_DIGITS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutFile:
+    """A data file to be. `header`: its first bytes, the 8 of its length too."""
+
+    name: str
+    header: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrangement:
+    """Data files and the index over them, whose entries are those it was made from."""
+
+    files: tuple[OutFile, ...]
+    index: Index
+
+
+def arrange(
+    index: Index, *, max_file_bytes: int = MAX_FILE_BYTES, segment_bytes: int = SEGMENT_BYTES
+) -> Arrangement:
+    """Lay out all tensors of an index, in its order."""
+    dims = max([len(entry.shape) for entry in index.entries], default=0) or 1
+    files: list[OutFile] = []
+    tables: list[Column] = []
+    for rows in _groups(index.entries, max_file_bytes):
+        # Stable, so that only tensors of other element sizes change places: no holes, and every
+        # tensor stays aligned to its elements.
+        rows.sort(key=lambda row: -dtypes.size_of(index.entries[row].dtype))
+        ordered = [index.entries[row] for row in rows]
+        header, offsets = data_header((key_of(each), each.dtype, each.shape) for each in ordered)
+        at = len(header)
+        name = f"data-{len(files):05d}.safetensors"
+        for row, offset in zip(rows, offsets, strict=True):
+            entry = index.entries[row]
+            tables.append(_segments(entry, row, len(files), at + offset, segment_bytes))
+        last = offsets[-1] + index.entries[rows[-1]].nbytes
+        files.append(OutFile(name=name, header=header, size=at + last))
+    return Arrangement(
+        files=tuple(files),
+        index=Index(
+            entries=index.entries,
+            files=tuple(each.name for each in files),
+            segments=_sorted(tables, dims),
+            tied=index.tied,
+        ),
+    )
+
+
+def key_of(entry: Entry) -> str:
+    """A tensor's name in a data file."""
+    return f"{entry.state}:{entry.name}"
+
+
+def _groups(entries: Sequence[Entry], limit: int) -> Iterator[list[int]]:
+    """Rows of the entries of each file."""
+    group: list[int] = []
+    used = 0
+    for row, entry in enumerate(entries):
+        # With offsets of 19 digits the line is at least as long as it will be.
+        need = (
+            entry.nbytes
+            + len(json.dumps(header_line(entry.dtype, entry.shape, _DIGITS)))
+            + len(key_of(entry)) * 6
+            + 8
+        )
+        if group and used + need > limit - 2 * ALIGNMENT:
+            yield group
+            group, used = [], 0
+        group.append(row)
+        used += need
+    if group:
+        yield group
+
+
+def _segments(entry: Entry, row: int, file: int, offset: int, limit: int) -> Column:
+    """An entry's flat ranges: columns of COLUMNS, the last three one wide."""
+    size = dtypes.size_of(entry.dtype)
+    count, each = entry.nbytes // size, max(1, limit // size)
+    begin = np.arange(0, count, each, dtype=np.int64)
+    length = np.minimum(each, count - begin)
+    same = np.ones_like(begin)
+    return np.stack(
+        [same * row, same * file, offset + begin * size, length * size, same, begin, length, same],
+        axis=1,
+    )
+
+
+def _sorted(tables: Sequence[Column], dims: int) -> Segments:
+    """All tables as one, in the order of the entries, in columns `dims` wide."""
+    narrow = np.concatenate([*tables, np.zeros((0, 8), dtype=np.int64)])
+    narrow = narrow[np.argsort(narrow[:, 0], kind="stable")]
+    table = np.zeros((len(narrow), 5 + 3 * dims), dtype=np.int64)
+    table[:, :5] = narrow[:, :5]
+    table[:, 5 + dims : 5 + 2 * dims] = 1
+    for at in range(3):
+        table[:, 5 + at * dims] = narrow[:, 5 + at]
+    return from_table(table, dims)

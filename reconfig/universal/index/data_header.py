@@ -1,0 +1,45 @@
+"""The header of a data file: plain safetensors, padded so that the data begins where it should.
+
+Format: 8 bytes, little-endian, the length of the JSON; the JSON, filled up with spaces; the data.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+
+from wattmesh.reconfig.universal.index import dtypes
+from wattmesh.reconfig.universal.index.box import Box, Shape
+
+ALIGNMENT = 4096
+
+
+def header_line(dtype: str, shape: Shape, begin: int) -> dict[str, object]:
+    """What the header says of one tensor whose data begins at `begin`."""
+    end = begin + Box.whole(shape).count * dtypes.size_of(dtype)
+    return {"dtype": dtypes.CODES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+
+
+def data_header(
+    tensors: Iterable[tuple[str, str, Shape]],
+    *,
+    metadata: Mapping[str, str] | None = None,
+    alignment: int = ALIGNMENT,
+) -> tuple[bytes, list[int]]:
+    """Make the header of tensors that lie one after the other.
+
+    Args:
+        tensors: key, dtype (torch's name) and shape of each, in the order of the data.
+        metadata: beside the format.
+        alignment: the header's length is a multiple of it; itself one of 8.
+
+    Returns:
+        The header, and where each tensor begins, counted from the header's end.
+    """
+    document: dict[str, object] = {"__metadata__": {"format": "pt", **(metadata or {})}}
+    begins, at = [], 0
+    for key, dtype, shape in tensors:
+        document[key] = header_line(dtype, shape, at)
+        begins.append(at)
+        at += Box.whole(shape).count * dtypes.size_of(dtype)
+    text = json.dumps(document, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % alignment)
+    return len(text).to_bytes(8, "little") + text, begins

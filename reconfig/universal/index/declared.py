@@ -1,0 +1,146 @@
+r"""What a person declares about a source: layout rules, renames, tied names, slot rules. TOML.
+
+    [[rule]]    match = "attention.wqkv.weight$"  kind = "sub_blocks"  dim = 0  widths = [[...]]
+    [[rename]]  match = '^stage1\.layers\.(\d+)\.'  add = 12  to = "layers.{0}."
+    [[tied]]    alias = "lm_head.weight"  name = "embed.weight"
+    [[slots]]   match = "..."  states = ["momentum_buffer"]
+
+A rename's `add` is added to its first group before it is written, so that a pipeline stage's local
+layer numbers become global ones.
+
+Invariant: nothing here is guessed from names; what is not declared is stored as it lies.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wattmesh.errors import InputInvalid
+from wattmesh.named_file import SETTINGS_BYTES, read_named
+from wattmesh.reconfig.universal.index import rules
+from wattmesh.reconfig.universal.index.rules import Replicate, Rule
+from wattmesh.toml_text import read_toml
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """Turn names that match into others.
+
+    Attributes:
+        match: searched for in the name; only the matching part is replaced.
+        to: a format string over the groups ("layers.{0}.").
+        add: added to the first group, which is then a whole number.
+    """
+
+    match: re.Pattern[str]
+    to: str
+    add: int = 0
+
+    def __call__(self, name: str) -> str:
+        """Give the new name; the old one where nothing matches."""
+        return self.match.sub(self._replacement, name)
+
+    def _replacement(self, found: re.Match[str]) -> str:
+        groups = [each or "" for each in found.groups()]
+        if self.add:
+            groups[0] = str(int(groups[0]) + self.add)
+        return self.to.format(*groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """Everything declared for one source; the empty one changes nothing.
+
+    Attributes:
+        rules: (pattern, rule), the first that matches a (renamed) name holds for all its states.
+        renames: applied one after the other.
+        tied: alias -> name, after renaming.
+        slots: (pattern, states): parameters that rightly have just those optimizer slots.
+    """
+
+    rules: tuple[tuple[re.Pattern[str], Rule], ...] = ()
+    renames: tuple[Rename, ...] = ()
+    tied: Mapping[str, str] = field(default_factory=dict)
+    slots: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = ()
+
+    def name(self, name: str) -> str:
+        """The logical name of a tensor that the source calls `name`."""
+        for rename in self.renames:
+            name = rename(name)
+        return name
+
+    def rule(self, name: str) -> Rule:
+        """The rule of a logical name."""
+        return next((rule for match, rule in self.rules if match.search(name)), Replicate())
+
+    def states(self, name: str) -> frozenset[str] | None:
+        """The slots declared for a logical name; None when none are."""
+        return next((states for match, states in self.slots if match.search(name)), None)
+
+    def check_used(self, names: Iterable[str]) -> None:
+        """Refuse declarations that fit nothing: they were meant for another source.
+
+        Args:
+            names: every logical name of the source.
+
+        Raises:
+            InputInvalid: a pattern or tied name that no tensor has.
+        """
+        known = set(names)
+        patterns = [match for match, _ in (*self.rules, *self.slots)]
+        unused = [match.pattern for match in patterns if not any(map(match.search, known))]
+        unused += [name for name in self.tied.values() if name not in known]
+        if unused:
+            raise InputInvalid(f"the declaration {unused[0]!r} fits no tensor of the source.")
+
+
+def read(path: Path) -> Declared:
+    """Read declarations from a TOML file.
+
+    Raises:
+        InputInvalid: it cannot be read, or says what it may not; the table is named.
+    """
+    try:
+        document = read_toml(read_named(path, SETTINGS_BYTES).decode())
+    except (OSError, ValueError) as error:
+        raise InputInvalid(f"{path}: cannot be read ({error}).") from error
+    return from_document(document, str(path))
+
+
+def from_document(document: Mapping[str, Any], where: str) -> Declared:
+    """Read declarations from parsed TOML.
+
+    Raises:
+        InputInvalid: it says what it may not; `where` names the file.
+    """
+    if unknown := sorted(set(document) - {"rule", "rename", "tied", "slots"}):
+        raise InputInvalid(f"{where}: there is no [[{unknown[0]}]]; known are rule, rename, tied, "
+                           "slots.")  # fmt: skip
+    try:
+        return Declared(
+            rules=tuple(_rule(table) for table in document.get("rule", ())),
+            renames=tuple(_rename(table) for table in document.get("rename", ())),
+            tied={str(each["alias"]): str(each["name"]) for each in document.get("tied", ())},
+            slots=tuple(
+                (re.compile(each["match"]), frozenset(map(str, each["states"])))
+                for each in document.get("slots", ())
+            ),
+        )
+    except KeyError as error:
+        raise InputInvalid(f"{where}: a table lacks the key {error}.") from error
+    except (TypeError, AttributeError, re.error) as error:
+        raise InputInvalid(f"{where}: {error}.") from error
+
+
+def _rule(table: Mapping[str, Any]) -> tuple[re.Pattern[str], Rule]:
+    rest = {key: value for key, value in table.items() if key != "match"}
+    return re.compile(table["match"]), rules.from_json(rest)
+
+
+def _rename(table: Mapping[str, Any]) -> Rename:
+    rename = Rename(re.compile(table["match"]), str(table["to"]), int(table.get("add", 0)))
+    if rename.add and rename.match.groups < 1:
+        raise InputInvalid(f"rename {rename.match.pattern!r}: `add` needs a group, the number.")
+    return rename

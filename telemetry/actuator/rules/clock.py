@@ -1,0 +1,18 @@
+"""The machine's clocks, as leases need them."""
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from wattmesh.telemetry.actuator.rules.leases import Moment
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def moment() -> Moment:
+    """Give the present moment."""
+    return Moment(
+        wall=datetime.now(UTC),
+        boot_s=time.clock_gettime(time.CLOCK_BOOTTIME),
+        boot_id=BOOT_ID.read_text().strip(),
+    )

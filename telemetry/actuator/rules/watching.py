@@ -1,0 +1,121 @@
+"""Is what we wrote still in force, or did someone else write? Pure.
+
+A limit can be read back (field 192). A clock lock cannot: NVML has no getter, so someone else's
+lock shows only in the SM clock, above ours at any time, or far below ours under load where no
+reason bit explains it (docs/safety.md). A driver that was loaded again has neither lock nor limit;
+its energy counter starts anew, which tells it from a foreign hand.
+
+Invariant: what is found to be someone else's is never overwritten while a wish lasts; what is
+still ours is still given back.
+"""
+
+from dataclasses import dataclass, replace
+
+from wattmesh.telemetry.actuator.rules.facts import TROUBLED, GpuFacts, Held, Reasons, Watch
+
+SETTLING_S = 0.5
+"""After a write the clock may still be on its way."""
+
+LOOKS = 3
+"""In a row, before the SM clock convicts anybody."""
+
+SAME_W = 0.5
+"""Two limits nearer than this are one: drivers round."""
+
+_EXPLAINED = TROUBLED | Reasons.GPU_IDLE | Reasons.SW_POWER_CAP | Reasons.SYNC_BOOST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one look changed.
+
+    Attributes:
+        note: what a person should hear; "".
+        repeat: the lock is to be written again (the driver forgot it). `reset`: it is to be taken
+            away (nobody knows whether it is in force).
+    """
+
+    held: Held
+    watch: Watch
+    note: str = ""
+    repeat: bool = False
+    reset: bool = False
+
+
+def look(held: Held, watch: Watch, facts: GpuFacts, now_s: float) -> Look:
+    """Compare one GPU with what is ours there. `now_s`: seconds since boot."""
+    reloaded = (
+        facts.energy_mj is not None
+        and watch.energy_mj is not None
+        and facts.energy_mj < watch.energy_mj
+    )
+    seen = replace(watch, energy_mj=facts.energy_mj)
+    if reloaded:
+        return _reloaded(held, seen, facts)
+    if held.found_w is not None and not is_ours(held, facts.requested_w):
+        ours = held.set_w
+        blocked = (
+            f"someone else set the power limit of {facts.gpu_uuid} to {facts.requested_w:g} W "
+            f"(ours was {ours:g} W): left as it is; find who sets it, then `wattmesh restore-all "
+            "--resume`"
+        )
+        return Look(
+            held=replace(held, found_w=None, set_w=None, prior_w=None),
+            watch=replace(seen, blocked=blocked),
+            note=blocked,
+        )
+    if watch.unsure and held.lock_mhz is not None:
+        return Look(held=held, watch=replace(seen, above=0, below=0), reset=True)
+    if held.lock_mhz is None or (watch.wrote_s is not None and now_s < watch.wrote_s + SETTLING_S):
+        return Look(held=held, watch=replace(seen, above=0, below=0))
+    return _clock(held, seen, facts)
+
+
+def is_ours(held: Held, limit_w: float) -> bool:
+    """Say whether a limit is one that we wrote, or were about to write."""
+    return any(each is not None and same(each, limit_w) for each in (held.set_w, held.prior_w))
+
+
+def same(one_w: float, other_w: float) -> bool:
+    """Say whether two limits are one."""
+    return abs(one_w - other_w) <= SAME_W
+
+
+def _reloaded(held: Held, watch: Watch, facts: GpuFacts) -> Look:
+    """The counter fell: the driver was loaded again, and what we wrote may be gone with it."""
+    now = held
+    if held.found_w is not None and not is_ours(held, facts.requested_w):
+        now = replace(held, found_w=None, set_w=None, prior_w=None)
+    note = "" if held.nothing else f"the driver of {facts.gpu_uuid} was loaded again; set anew"
+    repeat = held.lock_mhz is not None
+    return Look(held=now, watch=replace(watch, above=0, below=0), note=note, repeat=repeat)
+
+
+def _clock(held: Held, watch: Watch, facts: GpuFacts) -> Look:
+    """Judge the SM clock against our lock."""
+    lock = held.lock_mhz or 0
+    margin = max(30.0, 0.03 * lock)
+    above = below = 0
+    if facts.sm_mhz is not None and facts.sm_mhz > lock + margin:
+        above = watch.above + 1
+    elif facts.sm_mhz is not None and facts.sm_mhz < 0.9 * lock - margin and _unexplained(facts):
+        below = watch.below + 1
+    now = replace(watch, above=above, below=below)
+    if above < LOOKS and below < LOOKS:
+        return Look(held=held, watch=replace(now, hands_off=watch.hands_off and below > 0))
+    blocked = watch.blocked or (
+        f"the SM clock of {facts.gpu_uuid} is {facts.sm_mhz} MHz under our lock of {lock} MHz"
+        f"{'' if above else ' for no reason that the driver gives'}: someone else locks it; "
+        "left as it is; find who does, then `wattmesh restore-all --resume`"
+    )
+    note = blocked if not watch.blocked else ""
+    if above:  # our lock is not in force: there is nothing of ours to give back
+        return Look(
+            held=replace(held, lock_mhz=None), watch=replace(now, blocked=blocked), note=note
+        )
+    return Look(held=held, watch=replace(now, blocked=blocked, hands_off=True), note=note)
+
+
+def _unexplained(facts: GpuFacts) -> bool:
+    """Say whether the GPU is at work and nothing that the driver names holds its clock down."""
+    return facts.reasons is not None and not facts.reasons & _EXPLAINED and bool(facts.processes)

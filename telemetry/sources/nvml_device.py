@@ -1,0 +1,176 @@
+"""One GPU as NVML tells it: which of its answers to use, and one reading of it.
+
+Invariant: the counter of a device is always of one field. Fields 191 and 83 count alike on most
+boards but not on all; what answered first is gone on with, and has a name of its own in the books.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from wattmesh.telemetry.readings import PowerReading, Quality, utc_now
+from wattmesh.telemetry.sources.nvml import (
+    ENERGY,
+    ENFORCED_LIMIT,
+    POWER_AVERAGE,
+    POWER_INSTANT,
+    REQUESTED_LIMIT,
+    TOTAL_ENERGY,
+    BoardLimits,
+    DeviceLost,
+    DriverGone,
+    NotSupported,
+    Nvml,
+    NvmlFailed,
+)
+from wattmesh.telemetry.sources.stale import Watch
+
+T = TypeVar("T")
+
+FIELDS = (ENERGY, TOTAL_ENERGY, POWER_INSTANT, POWER_AVERAGE, ENFORCED_LIMIT, REQUESTED_LIMIT)
+
+SLOW_EVERY_S = 5.0
+"""Temperature, use and sharing change slowly, and are costly to ask for on some boards."""
+
+FIELD_SOURCE, CALL_SOURCE, POWER_SOURCE = "nvml", "nvml-total", "nvml-power"
+"""What rows call a device that counts by field 191, one that counts by field 83 or the call of the
+same meaning, and one without a counter, which can only be integrated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slow:
+    """What is asked for now and then; None: not known."""
+
+    at_s: float = float("-inf")
+    temperature_c: float | None = None
+    utilization: float | None = None
+    limits: BoardLimits | None = None
+    shared: str = ""
+
+
+@dataclass(slots=True)
+class NvmlDevice:
+    """Reads one GPU; one thread calls `read`.
+
+    Attributes:
+        ids: the fields it has. `counter`: the field that counts; 0: the call of its own; None: it
+            is not known yet which, or there is none (`counts` False).
+    """
+
+    nvml: Nvml
+    uuid: str
+    quality: Quality
+    ids: tuple[int, ...] = FIELDS
+    counter: int | None = None
+    counts: bool = True
+    slow: Slow = field(default_factory=Slow)
+    watch: Watch = field(default_factory=Watch)
+
+    def read(self) -> PowerReading:
+        """Read the device: one call for all its fields, and a few cheap ones beside.
+
+        Raises:
+            NvmlFailed: it does not answer (`DeviceLost`), or the driver does not (`DriverGone`).
+        """
+        before_s = time.monotonic()
+        told = self._fields()
+        energy_mj = self._energy(told)
+        monotonic_s, at = (before_s + time.monotonic()) / 2, utc_now()
+        instant, average = told.get(POWER_INSTANT), told.get(POWER_AVERAGE)
+        power_w = _watts(instant if instant is not None else average)
+        if power_w is None:
+            power_w = self._maybe(self.nvml.power_w)
+        if monotonic_s - self.slow.at_s >= SLOW_EVERY_S:
+            self.slow = self._look(monotonic_s)
+        limits = self.slow.limits
+        reading = PowerReading(
+            gpu_uuid=self.uuid,
+            at=at,
+            monotonic_s=monotonic_s,
+            power_w=power_w,
+            average_power_w=_watts(average),
+            energy_mj=energy_mj,
+            clock_mhz=self._maybe(self.nvml.sm_clock_mhz),
+            power_limit_w=_watts(told.get(ENFORCED_LIMIT))
+            or (limits.enforced_w if limits else None),
+            highest_limit_w=limits.max_w if limits else None,
+            requested_limit_w=_watts(told.get(REQUESTED_LIMIT)),
+            reasons=self._maybe(self.nvml.reasons),
+            temperature_c=self.slow.temperature_c,
+            utilization=self.slow.utilization,
+            shared=self.slow.shared,
+            source=self._source(),
+            quality=self.quality,
+        )
+        self.watch, reading = self.watch.seen(reading)
+        return reading
+
+    def _fields(self) -> dict[int, int]:
+        """Read the fields that it has; the first time, ask for all."""
+        if not self.ids:
+            return {}
+        try:
+            return self.nvml.fields(self.uuid, self.ids)
+        except NotSupported:  # a driver without the call itself
+            self.ids = ()
+            return {}
+
+    def _energy(self, told: dict[int, int]) -> int | None:
+        """Give the counter, always of the same field; None when it is not told now."""
+        if not self.counts:
+            return None
+        if self.counter is None:
+            for each in (ENERGY, TOTAL_ENERGY):
+                if each in told:
+                    self.counter = each
+                    self.ids = tuple(i for i in self.ids if i not in (ENERGY, TOTAL_ENERGY))
+                    self.ids = (each, *self.ids)
+                    return told[each]
+        elif self.counter:
+            return told.get(self.counter)
+        try:
+            energy_mj = self.nvml.energy_mj(self.uuid)
+        except NotSupported:
+            self.counts = False
+            return None
+        except (DeviceLost, DriverGone):
+            raise
+        except NvmlFailed:
+            return None
+        self.counter = 0
+        return energy_mj
+
+    def _source(self) -> str:
+        """Name what its energy comes from."""
+        if not self.counts:
+            return POWER_SOURCE
+        return CALL_SOURCE if self.counter in (0, TOTAL_ENERGY) else FIELD_SOURCE
+
+    def _look(self, now_s: float) -> Slow:
+        """Ask for what changes slowly."""
+        return Slow(
+            at_s=now_s,
+            temperature_c=self._maybe(self.nvml.temperature_c),
+            utilization=self._maybe(self.nvml.utilization),
+            limits=self._maybe(self.nvml.limits),
+            shared=self._maybe(self.nvml.shared) or "",
+        )
+
+    def _maybe(self, call: Callable[[str], T]) -> T | None:
+        """Ask for something that may be missing.
+
+        Raises:
+            NvmlFailed: the device or the driver is gone.
+        """
+        try:
+            return call(self.uuid)
+        except (DeviceLost, DriverGone):
+            raise
+        except NvmlFailed:
+            return None
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    """Give watts; None stays None."""
+    return None if milliwatts is None else milliwatts / 1000
