@@ -24,5 +24,6 @@ The map:
     switch.py          the durable state machine of one switch
     tables.py          reading a parsed TOML table strictly, collecting every mistake instead of
                        stopping at the first
+    torch_compat.py    everything private of torch that the hook touches
     wire.py            what a run and the daemon say to each other
 """

@@ -25,8 +25,8 @@ from benchmarks.gpu.chosen import Chosen
 from benchmarks.gpu.train import LARGE, TINY, draw_on_device, one_rank, precision, step, whole_batch
 from benchmarks.report import Report
 from examples.pretrain.train import build_state
-from wattmesh.reconfig.state.caches import forget_compiled
 from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.torch_compat import forget_compiled
 
 STEPS = 20
 COMPUTED_IN = "bf16 autocast"

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
@@ -31,6 +30,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from wattmesh.errors import InputInvalid, WattmeshError
+from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.checkpoint import damage
 from wattmesh.reconfig.state import plain
 from wattmesh.reconfig.state.memory import Staging, as_array, dtype_name, torch_dtype
@@ -250,7 +250,8 @@ class UniversalReader(StorageReader):
                 "values as pickles only; use torch's DefaultLoadPlanner."
             )
         if planner.flatten_state_dict:
-            set_element(planner.original_state_dict, planner.mappings[item.dest_index.fqn], value)
+            place = planner.mappings[item.dest_index.fqn]
+            torch_compat.set_element(planner.original_state_dict, place, value)
         else:
             planner.state_dict[item.dest_index.fqn] = value
 

@@ -21,7 +21,7 @@ from wattmesh.reconfig.launch.deadlines import Phase
 from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.launch.group import RankFailed
 from wattmesh.reconfig.launch.guard import all_or_none, ending
-from wattmesh.reconfig.probe import noise, probing, rebuild_check, reordered
+from wattmesh.reconfig.probe import noise, probing, rebuild_check
 from wattmesh.reconfig.state import streams
 from wattmesh.reconfig.state.aliased_load import is_state
 from wattmesh.reconfig.state.boxes import Box, boxes_of
@@ -168,6 +168,9 @@ class Proof:
                     Phase.VERIFY, generation=generation.number, step=step
                 ):
                     return self._probe()
+
+            # Imported only here: it needs a part of torch that no other probe needs.
+            from wattmesh.reconfig.probe import reordered  # noqa: PLC0415
 
             computed = reordered.measure(again, difference, dtypes)
             allowed = noise.tolerance(computed, dtypes)

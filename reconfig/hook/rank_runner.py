@@ -25,6 +25,7 @@ from wattmesh.errors import (
     SwitchFailed,
     WattmeshError,
 )
+from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.checkpoint import checkpoint
 from wattmesh.reconfig.hook import switch_line
 from wattmesh.reconfig.hook.background_fsync import BackgroundFsync
@@ -35,7 +36,7 @@ from wattmesh.reconfig.launch.deadlines import Phase
 from wattmesh.reconfig.launch.generation import Generation, Purpose
 from wattmesh.reconfig.launch.launch_store import POLL_S, pauses
 from wattmesh.reconfig.state import carried
-from wattmesh.reconfig.state.caches import MeshCaches, forget_compiled, free_workspaces
+from wattmesh.reconfig.state.caches import MeshCaches
 from wattmesh.reconfig.state.held import LIVE_SHARE, Held
 from wattmesh.reconfig.state.slots import begin_slots
 from wattmesh.reconfig.state.state import State
@@ -82,14 +83,14 @@ class RankRunner:
             return 0.0, ""
         held = Held.of(state)
         state.parts = SimpleNamespace()
-        forget_compiled()
+        torch_compat.forget_compiled()
         state.close()
         del state
         gc.collect()
         self._caches.forget(self.job.device)
         gc.collect()
         if self.job.device != "cpu":
-            free_workspaces()
+            torch_compat.free_workspaces()
             torch.cuda.empty_cache()
         return held.share(self.job.device)
 

@@ -8,7 +8,6 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from wattmesh.errors import NotSwitched, SwitchFailed
+from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.launch.bounded import Attempt, within
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.layout import Ranks
@@ -62,7 +62,7 @@ def end(patience_s: float = PATIENCE_S) -> None:
         return
     # Held here, so that what torch forgets in `destroy_process_group` is not destroyed in there:
     # it would hang half way, and go on to clear the names of the groups that come after.
-    groups = list(dist.distributed_c10d._world.pg_map)
+    groups = torch_compat.process_groups()
     ending = Attempt(_destroy)
     if not ending.done(patience_s):
         log.error("ending the process groups takes longer than %g s: they are aborted", patience_s)
@@ -115,8 +115,7 @@ def interrupt() -> None:
     """
     world = dist.group.WORLD if dist.is_initialized() else None
     if world is not None and torch.cuda.is_available():
-        with suppress(RuntimeError, ValueError, AttributeError):
-            world._get_backend(torch.device("cuda")).abort()
+        torch_compat.abort_on_cuda(world)
 
 
 class RankFailed(NotSwitched):

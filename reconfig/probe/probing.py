@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from wattmesh.errors import InputInvalid, WattmeshError
+from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.launch.in_step import words
 from wattmesh.reconfig.state import streams
 from wattmesh.reconfig.state.names import parameters_of
@@ -47,10 +48,10 @@ def untouched(state: State) -> Iterator[None]:
     buffers = [
         (module, name, buffer, _local(buffer).clone() if buffer is not None else None)
         for module in modules
-        for name, buffer in module._buffers.items()
+        for name, buffer in torch_compat.buffers(module).items()
     ]
     parameters = [
-        (each, each._version, each.grad)
+        (each, torch_compat.version_of(each), each.grad)
         for optimizer in state.optimizers
         for group in optimizer.param_groups
         for each in group["params"]
@@ -65,7 +66,7 @@ def untouched(state: State) -> Iterator[None]:
         left = [each for each, _, grad in parameters if each.grad is not grad]
         for each, _, grad in parameters:
             each.grad = grad
-    changed = [each for each, version, _ in parameters if each._version != version]
+    changed = [each for each, version, _ in parameters if torch_compat.version_of(each) != version]
     if changed or left:
         did = "changed the parameter" if changed else "left a gradient in"
         raise InputInvalid(
@@ -78,7 +79,7 @@ def _put_back(
     module: nn.Module, name: str, buffer: torch.Tensor | None, before: torch.Tensor | None
 ) -> None:
     """Let a buffer be the tensor that it was, with the bits that it had."""
-    module._buffers[name] = buffer
+    torch_compat.buffers(module)[name] = buffer
     if buffer is None or before is None:
         return
     local = _local(buffer)

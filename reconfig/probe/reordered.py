@@ -14,8 +14,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.probe.noise import (
     ORDERS,
@@ -41,12 +41,12 @@ _OTHERS = ("convolution", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm")
 """Products that are looked at and left alone, with those whose name has `attention` in it."""
 
 
-class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Products(torch_compat.dispatch_mode()):  # type: ignore[misc]
     """Watches what products are computed in, and cuts their sums into `parts`."""
 
     def __init__(self, parts: int = 1) -> None:
         """Have seen nothing."""
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._parts = parts
         self.dtypes: set[str] = set()
         self.losses: set[str] = set()
@@ -132,7 +132,7 @@ def _once(probe: Callable[[], float], parts: int) -> tuple[float, Products]:
 
 def uncompiled() -> AbstractContextManager[Any]:
     """Run compiled functions as they were written; without torch.compile there is nothing to do."""
-    if "torch._dynamo" not in sys.modules:
+    if not torch_compat.has_compiled():
         return nullcontext()
     stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
     return stance

@@ -14,12 +14,10 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.state.names import canonical, parameters_of
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.universal.index.names import AVERAGE
-
-_FSDP = "torch.distributed.fsdp._fully_shard"
-"""FSDP2's own hooks put parameters back that were gathered, which naming them has done."""
 
 
 def filled_in_place(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> bool:
@@ -65,21 +63,12 @@ def _held(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> list[tuple[
 def _hears_of_loads(module: nn.Module) -> bool:
     """Whether a load means more to a module than other numbers in its tensors."""
     kind = type(module)
-    hooks = [
-        *module._load_state_dict_pre_hooks.values(),
-        *module._load_state_dict_post_hooks.values(),
-    ]
     return (
-        any(not _defined_in(hook).startswith(_FSDP) for hook in hooks)
+        any(not torch_compat.is_of_fsdp(hook) for hook in torch_compat.load_hooks(module))
         or kind.set_extra_state is not nn.Module.set_extra_state
         or kind.load_state_dict is not nn.Module.load_state_dict
-        or kind._load_from_state_dict is not nn.Module._load_from_state_dict
+        or torch_compat.loads_by_itself(kind)
     )
-
-
-def _defined_in(hook: Any) -> str:
-    """The module that a hook comes from; torch wraps some into objects with a `hook`."""
-    return str(getattr(getattr(hook, "hook", hook), "__module__", ""))
 
 
 def _same(own: Any, named: torch.Tensor | None) -> bool:

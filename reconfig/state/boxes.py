@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import xxhash
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig import torch_compat
 
 _SIGN = 1 << 63
 
@@ -103,10 +103,7 @@ def _place(tensor: DTensor, known: dict[Any, Place]) -> Place:
     """Local shape and offset of this rank's piece."""
     kind = (tensor.shape, id(tensor.device_mesh), tensor.placements)
     if kind not in known:
-        shape, offset = compute_local_shape_and_global_offset(
-            tensor.shape, tensor.device_mesh, tensor.placements
-        )
-        known[kind] = (tuple(shape), tuple(offset))
+        known[kind] = torch_compat.own_piece(tensor)
     return known[kind]
 
 

@@ -11,33 +11,14 @@ the one that runs backward passes.
 
 import functools
 import gc
-import sys
 from typing import Any, ClassVar
 
 import torch
-from torch.distributed.tensor import debug
-from torch.distributed.tensor._redistribute import clear_redistribute_planner_cache
+
+from wattmesh.reconfig import torch_compat
 
 _LRU: Any = type(functools.lru_cache(lambda: None))
 _OWNER = "torch.distributed.tensor"
-
-
-def forget_compiled() -> None:
-    """Drop what torch.compile made, which holds modules by its guards, and its captured graphs."""
-    dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is not None:
-        dynamo.reset()
-
-
-def free_workspaces() -> None:
-    """Give back what matrix products keep on devices, which torch counts as allocated.
-
-    cuBLAS has some 32 MiB for each stream that it ever worked on: more than a small model's state,
-    which then seems to be held although it is gone. They are made again when next needed.
-    """
-    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # absent from CPU builds
-    if clear is not None:
-        clear()
 
 
 class MeshCaches:
@@ -68,7 +49,7 @@ class MeshCaches:
         """Empty every cache; those made since the last call are found again."""
         for cache in (*MeshCaches._found, *_find()):
             cache.cache_clear()
-        _forget_in_thread()
+        torch_compat.forget_shardings()
         if device != "cpu":
             # Backward passes run in a thread per device, with caches of its own.
             probe = torch.zeros(1, device=device, requires_grad=True)
@@ -84,13 +65,8 @@ class _Forget(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        _forget_in_thread()
+        torch_compat.forget_shardings()
         return gradient
-
-
-def _forget_in_thread() -> None:
-    debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
-    clear_redistribute_planner_cache()
 
 
 def _find() -> list[Any]:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.launch.in_step import words
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.state import plain
@@ -25,8 +26,6 @@ from wattmesh.reconfig.state.optimizers import PARAMS, names_of
 from wattmesh.reconfig.state.state import State, Stateful
 from wattmesh.reconfig.state.tensors import name_all
 from wattmesh.reconfig.universal.index.dtypes import CODES
-
-_STATISTICS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
 
 def problem(state: State, layout: Layout) -> str:
@@ -64,8 +63,7 @@ def buffers_of(state: State) -> dict[str, str]:
         canonical(f"{prefix}.{name}".removeprefix(".")): _form(buffer)
         for module in state.modules
         for prefix, each in module.named_modules()
-        for name, buffer in each._buffers.items()
-        if name not in each._non_persistent_buffers_set
+        for name, buffer in torch_compat.saved_buffers(each)
     }
 
 
@@ -125,9 +123,10 @@ def _check_statistics(state: State, layout: Layout) -> None:
     """Refuse running statistics that each data parallel rank keeps of its own samples."""
     if layout.data_parallel == 1:
         return
+    kinds = torch_compat.keep_statistics()
     for module in state.modules:
         for name, each in module.named_modules():
-            own = isinstance(each, _STATISTICS) and not isinstance(each, nn.SyncBatchNorm)
+            own = isinstance(each, kinds) and not isinstance(each, nn.SyncBatchNorm)
             if own and each.training and each.running_mean is not None:
                 raise InputInvalid(
                     f"checkpoint: '{name}.running_mean' of a {type(each).__name__} differs between "

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.launch.in_step import words
 from wattmesh.reconfig.state.names import parameters_of
 from wattmesh.reconfig.state.plain import encode
@@ -169,12 +169,7 @@ def begin(state: State) -> None:
 @contextmanager
 def without_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Let nobody hear of this optimizer's steps within: neither its hooks, nor those of all."""
-    hooks: list[dict[Any, Any]] = [
-        _global_optimizer_pre_hooks,
-        _global_optimizer_post_hooks,
-        optimizer._optimizer_step_pre_hooks,
-        optimizer._optimizer_step_post_hooks,
-    ]
+    hooks = torch_compat.step_hooks(optimizer)
     before = [dict(each) for each in hooks]
     for each in hooks:
         each.clear()
@@ -306,8 +301,7 @@ def _hears_of_loads(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a load means more to an optimizer than other numbers in its slots."""
     return bool(
         type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict
-        or optimizer._optimizer_load_state_dict_pre_hooks
-        or optimizer._optimizer_load_state_dict_post_hooks
+        or torch_compat.hears_of_loads(optimizer)
     )
 
 
