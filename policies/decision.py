@@ -33,6 +33,10 @@ class Action(StrEnum):
     FREEZE = "freeze"
 
 
+SUSPENDS = "suspend"
+"""Capability of a run that can be stopped and started again to save carbon."""
+
+
 class Rung(StrEnum):
     """What decisions rest on, best first: the ladder for stale signals (DESIGN.md 5.7)."""
 

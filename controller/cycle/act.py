@@ -6,14 +6,18 @@ fetches the row itself, so a daemon killed at any moment leaves either no order 
 
 import logging
 import uuid
+from collections.abc import Iterable
 from datetime import datetime
+from typing import assert_never
 
 from wattmesh.controller.cycle.clocks import Controls, due_clock, has_clocks, lapsed
 from wattmesh.controller.cycle.states import OpenSwitch, RunNow, verdict
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.journal.runs.switches import SwitchRow
-from wattmesh.policies.decision import Action, Decision, Mode
+from wattmesh.errors import NotSwitched
+from wattmesh.policies.decision import SUSPENDS, Action, Decision, Mode
+from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, SwitchMode
 
@@ -93,24 +97,41 @@ def carry_out(
     Raises:
         Fenced: another daemon leads by now; nothing was written.
         JournalUnavailable: the intent could not be committed, so nothing happens.
+        NotSwitched: nobody can carry it out; the run stays as it is.
     """
-    if decision.action is Action.FREEZE:
-        journal.runs.freeze(row.run, reason=decision.reason, by="wattmesh", now=now)
-    elif decision.action is Action.SWITCH:
-        _order(journal, row, decision, now=now, epoch=epoch)
-    elif decision.action is Action.CLOCK and row.catalogue is not None:
-        clock_mhz = row.catalogue.point(decision.target).clock_mhz
-        journal.runs.wish_clock(row.run, clock_mhz, now=now, epoch=epoch)
-    elif row.ordered_point and row.ordered_point == decision.current:
-        # The run is where it was asked to be: the wish is fulfilled, and binds nobody any longer.
-        journal.runs.clear_ordered_point(row.run, row.ordered_point)
+    match decision.action:
+        case Action.HOLD:
+            if row.ordered_point and row.ordered_point == decision.current:
+                # The run is where it was asked to be: the wish binds nobody any longer.
+                journal.runs.clear_ordered_point(row.run, row.ordered_point)
+        case Action.FREEZE:
+            journal.runs.freeze(row.run, reason=decision.reason, by="wattmesh", now=now)
+        case Action.SWITCH:
+            _order(journal, row, decision, now=now, epoch=epoch)
+        case Action.CLOCK:
+            clock_mhz = _catalogue(row, decision).point(decision.target).clock_mhz
+            journal.runs.wish_clock(row.run, clock_mhz, now=now, epoch=epoch)
+        case Action.SUSPEND | Action.RESUME:
+            raise NotSwitched(f"no launcher here can {decision.action} a run")
+        case _:
+            assert_never(decision.action)
+
+
+def can_be_carried_out(capabilities: Iterable[str]) -> tuple[str, ...]:
+    """Give what a run can do, without what nobody here would carry out: then it is not decided."""
+    return tuple(each for each in capabilities if each != SUSPENDS)
+
+
+def _catalogue(row: RunRow, decision: Decision) -> Catalogue:
+    """Give the catalogue in which a decision's target stands."""
+    if row.catalogue is None:
+        raise NotSwitched(f"to {decision.action} to {decision.target!r} the run has no catalogue")
+    return row.catalogue
 
 
 def _order(journal: Journal, row: RunRow, decision: Decision, *, now: datetime, epoch: int) -> None:
     """Write the intent row of a switch; the run will fetch it as its order."""
-    if row.catalogue is None:
-        return
-    target = row.catalogue.point(decision.target)
+    target = _catalogue(row, decision).point(decision.target)
     asked = row.ordered_point == target.id
     # Who asked and why belongs to the switch; the wish itself is forgotten once it is carried out.
     reason = f"{decision.reason} Asked by {row.ordered_reason}." if asked else decision.reason

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from wattmesh.controller.cycle import measured_speeds
+from wattmesh.controller.cycle.act import can_be_carried_out
 from wattmesh.controller.cycle.clocks import BACK_S, Controls, trouble
 from wattmesh.controller.cycle.fleet import LOST_HELD, GpusRead
 from wattmesh.controller.journal.carbon.points import FetchRow
@@ -236,7 +237,7 @@ def run_view(
         since_switch_s=_age_s(confirmed[0].updated_at, now) if confirmed else None,
         switches=_records(history, journal.outages.last(row.run) if again else 0, now),
         speeds=measured_speeds.read(row).watched.speeds,
-        capabilities=row.capabilities,
+        capabilities=can_be_carried_out(row.capabilities),
         trouble=row.trouble,
         outage_share=_standing_share(row, journal.outages.share(row.run, now) if again else 0.0),
     )

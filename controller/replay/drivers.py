@@ -21,6 +21,7 @@ from wattmesh.controller.replay.views import now_of, observation
 from wattmesh.controller.replay.world import Scene, State
 from wattmesh.policies.case import Case, examine
 from wattmesh.policies.decision import (
+    SUSPENDS,
     Action,
     IntensitySlot,
     Observation,
@@ -29,7 +30,7 @@ from wattmesh.policies.decision import (
     RunView,
 )
 from wattmesh.policies.horizon import to_end
-from wattmesh.policies.planner.mpc import SUSPENDS, question
+from wattmesh.policies.planner.mpc import question
 from wattmesh.policies.planner.planning import answered
 from wattmesh.policies.rivals.look import SLEEP, Ahead, Look, Rated, Rule
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from wattmesh.controller.cycle.clocks import BACK_S
 from wattmesh.controller.replay.world import Scene, State
 from wattmesh.policies.decision import (
+    SUSPENDS,
     CarbonView,
     IntensitySlot,
     Mode,
@@ -19,7 +20,6 @@ from wattmesh.policies.decision import (
     RunView,
     SwitchView,
 )
-from wattmesh.policies.planner.mpc import SUSPENDS
 
 DAY_S = 86_400.0
 CAPABILITIES = ("in_place", "parking", SUSPENDS)

@@ -14,7 +14,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wattmesh.policies.case import Case, examine, times
-from wattmesh.policies.decision import IntensitySlot, Observation, PlanStep, PlanView, RunView
+from wattmesh.policies.decision import (
+    SUSPENDS,
+    IntensitySlot,
+    Observation,
+    PlanStep,
+    PlanView,
+    RunView,
+)
 from wattmesh.policies.forecast.caution import cautious_g_per_kwh, doubted_g_per_kwh
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import between, to_end
@@ -23,9 +30,6 @@ from wattmesh.policies.planner.grid import mixed
 from wattmesh.policies.planner.options import Transitions, options, transitions
 from wattmesh.policies.planner.problem import Option, Plan, Problem
 from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, Release, SwitchCost
-
-SUSPENDS = "suspend"
-"""Capability of a run that can be stopped and started again to save carbon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

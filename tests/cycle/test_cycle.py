@@ -1,18 +1,28 @@
 """The cycle on a real journal: what it sees, what it orders, and what it survives."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.migrated import migrate
+from wattmesh.controller.cycle import cycle
 from wattmesh.controller.cycle.cycle import Cycle, CycleReport, CycleSettings
 from wattmesh.controller.cycle.observe import SignalFacts, run_view
+from wattmesh.controller.cycle.think import NoPlans, think
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.migrations import HEAD
-from wattmesh.policies.decision import Mode, PolicySettings
+from wattmesh.policies.decision import (
+    SUSPENDS,
+    Action,
+    Decision,
+    Mode,
+    Observation,
+    PolicySettings,
+)
 from wattmesh.reconfig.catalogue import (
     Catalogue,
     Equivalence,
@@ -317,6 +327,35 @@ def test_a_database_upgraded_under_the_daemon_means_hold_and_says_so(journal: Jo
     with journal.database.writing() as connection:
         connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{HEAD}'")
     assert turn(journal).decisions
+
+
+@pytest.mark.parametrize("action", list(Action))
+def test_what_nobody_carries_out_is_an_error_and_not_a_silence(
+    journal: Journal,
+    action: Action,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whatever may be decided is carried out, or told; no launcher here suspends a run."""
+
+    def decided(seen: Observation, plans: object) -> tuple[Observation, tuple[Decision, ...]]:
+        hold = think(seen, NoPlans())[1][0]
+        return seen, (replace(hold, action=action, target="B", kind="test"),)
+
+    monkeypatch.setattr(cycle, "think", decided)
+    turn(journal)
+    nobody = action in (Action.SUSPEND, Action.RESUME)
+    assert (f"no launcher here can {action} a run" in caplog.text) == nobody
+    assert (journal.switches.open("r") is not None) == (action is Action.SWITCH)
+    assert bool(journal.runs.all(T0)[0].frozen) == (action is Action.FREEZE)
+
+
+def test_a_run_that_says_it_can_be_suspended_is_not_believed(journal: Journal) -> None:
+    """Else it could be decided, cycle for cycle, and never done."""
+    (row,) = journal.runs.all(T0)
+    able = replace(row, capabilities=("in_place", SUSPENDS))
+    view = run_view(journal, able, T0, clock_trouble="")
+    assert view.capabilities == ("in_place",)
 
 
 def test_a_wish_for_where_the_run_is_already_binds_nobody_afterwards(journal: Journal) -> None:

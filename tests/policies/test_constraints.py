@@ -15,6 +15,7 @@ from wattmesh.controller.planner.asking import moment, terms
 from wattmesh.controller.planner.wire import Asked, read_asked, written
 from wattmesh.policies.case import examine
 from wattmesh.policies.decision import (
+    SUSPENDS,
     Action,
     BudgetView,
     CapView,
@@ -28,7 +29,7 @@ from wattmesh.policies.decision import (
 from wattmesh.policies.menu import menu
 from wattmesh.policies.planner.constraints import least_tokens_per_s
 from wattmesh.policies.planner.evaluate import low_windows
-from wattmesh.policies.planner.mpc import SUSPENDS, Question, question
+from wattmesh.policies.planner.mpc import Question, question
 from wattmesh.policies.planner.planning import answered, solved
 from wattmesh.policies.planner.problem import NoPlan, Sla
 from wattmesh.policies.rules.automatic import automatic

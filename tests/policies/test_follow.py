@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.policies.build import NOW, A, B, catalogue, observation, point, run, slots
 from wattmesh.policies.case import examine
 from wattmesh.policies.decision import (
+    SUSPENDS,
     Action,
     CarbonView,
     Decision,
@@ -22,7 +23,7 @@ from wattmesh.policies.decision import (
     SwitchView,
 )
 from wattmesh.policies.guard import FAILED_SWITCH
-from wattmesh.policies.planner.mpc import SUSPENDS, question
+from wattmesh.policies.planner.mpc import question
 from wattmesh.policies.planner.planning import answered
 from wattmesh.policies.rules.decide import decide
 from wattmesh.reconfig.layout import Layout

@@ -24,6 +24,7 @@ from wattmesh.controller.replay.grid import Grid
 from wattmesh.controller.replay.world import Loss, Noise, Scene, State, World, run
 from wattmesh.policies.case import examine
 from wattmesh.policies.decision import (
+    SUSPENDS,
     Action,
     Decision,
     IntensitySlot,
@@ -33,7 +34,6 @@ from wattmesh.policies.decision import (
     PolicySettings,
     RunView,
 )
-from wattmesh.policies.planner.mpc import SUSPENDS
 from wattmesh.reconfig.catalogue import Catalogue, Release, SwitchCost
 from wattmesh.reconfig.layout import Layout
 
