@@ -41,8 +41,6 @@ FINAL = frozenset(
 )
 """States that nothing leaves."""
 
-UNSUCCESSFUL = FINAL - {SwitchState.CONFIRMED}
-
 # How far along a state is. A report may skip states (messages get lost) but never go back.
 _ORDER = {
     SwitchState.ORDERED: 0,

@@ -9,8 +9,6 @@ from typing import Any
 from wattmesh.controller.cli import words
 from wattmesh.controller.demo.plan import DemoPlan
 
-DTYPE_WORDS = {"fp32": "fp32", "fp64": "fp64"}
-
 
 def banner(plan: DemoPlan) -> list[str]:
     """Say what will happen, and what of it is simulated."""
