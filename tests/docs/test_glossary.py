@@ -29,7 +29,7 @@ RETIRED = {
     "settling",
     "worth",
 }
-"""Names of classes and modules that people had to be told the meaning of (decision 41)."""
+"""Names of classes and modules that people had to be told the meaning of (decision 40)."""
 
 
 def names(text: str) -> set[str]:
