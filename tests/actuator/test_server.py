@@ -177,7 +177,7 @@ def as_nobody(code: str) -> str:
             "import os, sys\n"
             "from pathlib import Path\n"
             "from wattmesh.controller.cli.main import main\n"
-            "from wattmesh.controller.cli import restore_all\n"
+            "from wattmesh.controller.cli.services import restore_all\n"
             "from wattmesh.telemetry.actuator.client import ActuatorClient\n"
             "import decimal\n"
             "main(['restore-all', '--help'])  # loads what a second user may not be able to read\n"

@@ -28,7 +28,6 @@ mount -t overlay overlay -o "lowerdir=/,upperdir=$base/up,workdir=$base/work" "$
 mount -t proc proc "$base/root/proc"
 mount --rbind /dev "$base/root/dev"
 mount -t tmpfs tmpfs "$base/root/run"
-mount -t tmpfs -o mode=1777 tmpfs "$base/root/tmp"
 ip link set lo up
 cp "$lines"/* "$base/root/run/"
 chroot "$base/root" /bin/sh /run/lines

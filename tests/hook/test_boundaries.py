@@ -30,12 +30,12 @@ MANY = 100_000
 PATIENCE_S = 400.0
 SEEN = {
     "boundary.Boundary._facts",
-    "agreed.conclude",
+    "boundary_vote.conclude",
     "tensors.name_all",
     "digest.pieces_of",
     "digest.combine",
-    "agreement.require_one",
-    "facts.own",
+    "rebuild_check.require_one",
+    "extra_state.own",
     "direct.own_share",
     "direct.write",
     "dcp_merge.index_of",

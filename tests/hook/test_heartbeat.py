@@ -10,7 +10,7 @@ import pytest
 
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import ONE, Run, Zygote, until
-from tests.hook.test_courier import PROGRESS, RUN, STEP, client
+from tests.hook.test_daemon_client import PROGRESS, RUN, STEP, client
 from wattmesh.reconfig.client.heartbeat import MOST_OFTEN_S, MOST_RARELY_S, Heartbeats
 from wattmesh.reconfig.launch.deadlines import Deadlines, Phase
 from wattmesh.reconfig.launch.launch_phase import run_phase

@@ -84,7 +84,7 @@ SCRIPT = BARE.replace(
 wait_for = partial(waiting.wait_for, limit_s=60.0)
 
 EAGER = """\
-from wattmesh.reconfig import observed
+from wattmesh.reconfig.hook import observed
 observed.FIRST_LOOK_S = observed.LATER_LOOK_S = 0.3
 """
 

@@ -58,7 +58,7 @@ def test_a_switch_by_restart(run: Run, socket_path: Path, undisturbed: Undisturb
     assert len(run.launches) == 2
     assert run.layouts() == ["dp2", "tp2"]
     assert worst_difference(run.losses(), undisturbed(15, "float32")) <= 1e-5
-    told = [line.partition("member ")[2] for line in run.log().splitlines() if "member " in line]
+    told = [line.partition("runner ")[2] for line in run.log().splitlines() if "runner " in line]
     assert [line.partition(" at ")[0] for line in told] == ["switched from dp2 to tp2 by restart"]
     assert daemon.states() == BY_RESTART
     assert [each.reason for each in daemon.heard.finishes] == ["restart", "done"]

@@ -221,7 +221,7 @@ _BOUNDED = """
 import resource, sys
 from pathlib import Path
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal import unpickle
+from wattmesh.reconfig.universal.archives import unpickle
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
 for path in sorted(Path(sys.argv[1]).iterdir()):

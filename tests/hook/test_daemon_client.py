@@ -100,7 +100,7 @@ def test_an_absence_is_one_line_in_the_log_and_its_end_another(
     """However many reports come due meanwhile, and although nothing to send is no answer."""
 
     def lines() -> list[str]:
-        return [each.message for each in caplog.records if each.name.endswith("courier")]
+        return [each.message for each in caplog.records if each.name.endswith("daemon_client")]
 
     with FakeDaemon(socket_path, tmp_path, []):
         speaking = client(socket_path, tmp_path / "outbox")
