@@ -3,11 +3,13 @@
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,7 @@ class Zygote:
             env=environment,
         )
         self._number = 0
+        self._outs: dict[int, Path] = {}
         self._said: dict[int, dict[str, Any]] = {}
         self._news = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -80,6 +83,7 @@ class Zygote:
         `hosts`: how many of the ranks are on each of one or two hosts of their own.
         """
         self._number += 1
+        self._outs[self._number] = out
         request = {
             "id": self._number,
             "nproc": nproc,
@@ -121,8 +125,18 @@ class Zygote:
         """Wait for a launch to end."""
         with self._news:
             if not self._news.wait_for(lambda: "status" in self._said.get(number, {}), patience_s):
-                raise TimeoutError(f"launch {number} did not end within {patience_s} s")
+                where = self._where(number)
+                raise TimeoutError(f"launch {number} did not end within {patience_s} s\n{where}")
             return int(self._said[number]["status"])
+
+    def _where(self, number: int) -> str:
+        """Have the ranks of a launch that hangs write where, and give the ends of their logs."""
+        for pid in self._said.get(number, {}).get("pids", {}).values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR2)
+        time.sleep(1.0)
+        logs = sorted(self._outs[number].glob("*.log"))
+        return "\n".join(f"{each.name}:\n{each.read_text()[-6000:]}" for each in logs)
 
     def close(self) -> None:
         """End the process."""

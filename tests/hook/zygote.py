@@ -11,6 +11,7 @@ becomes of the other; SIGUSR1 to the first one's agent cuts the cable.
 """
 
 import atexit
+import faulthandler
 import importlib
 import json
 import os
@@ -224,6 +225,8 @@ def _rank(rank: int, port: int, request: dict[str, Any]) -> int:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Whoever waits for a rank that hangs asks it where.
+    faulthandler.register(signal.SIGUSR2, file=2, all_threads=True)
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
