@@ -41,7 +41,7 @@ def short(*phases: str) -> dict[str, float]:
 
     Where a rank is lost, how long its peers may take to leave decides nothing but the test's time.
     """
-    return {**PATIENT, "leave_s": 2.5, **{f"{each}_s": 4.0 for each in phases}}
+    return {**PATIENT, "leave_s": 2.5, **{f"{each}_s": 8.0 for each in phases}}
 
 
 DP2 = Layout(dp_shard=2)
