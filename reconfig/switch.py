@@ -80,3 +80,8 @@ def advance(current: SwitchState, reported: SwitchState) -> bool:
 def position(state: SwitchState) -> tuple[int, int]:
     """Give (n, of) for a screen: `loaded (6 of 8)`."""
     return min(_ORDER[state], 8), 8
+
+
+def how_equal(moved: float) -> str:
+    """Say how a relative move of a probe's loss reads: `bitwise equal`, `equal to 5e-8`."""
+    return f"equal to {moved:.0e}".replace("e-0", "e-") if moved else "bitwise equal"

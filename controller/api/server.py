@@ -88,7 +88,7 @@ class ApiServer:
 
     def __init__(self, context: RequestContext, listening: Listening) -> None:
         """Prepare; nothing is served before `start`."""
-        self._desk = context
+        self._context = context
         self._listening = listening
         self._workers = Workers(WORKERS, "api")
         config = configured(build(context, self._workers))
@@ -105,7 +105,7 @@ class ApiServer:
 
     def stop(self) -> bool:
         """Send everybody home and end; False when the thread did not end in time."""
-        self._desk.changes.close()
+        self._context.changes.close()
         ended = self._serving.stop()
         self._workers.close()
         self._listening.close()

@@ -21,7 +21,7 @@ class Waits:
 
     def __init__(self, context: RequestContext) -> None:
         """Begin with nobody."""
-        self._desk = context
+        self._context = context
         self._waiting: Counter[str] = Counter()
 
     @contextmanager
@@ -31,7 +31,7 @@ class Waits:
         Raises:
             TooMany: as many of the same caller wait already.
         """
-        most, who = self._desk.pulse.settings.api.waits_per_user, _who(call)
+        most, who = self._context.pulse.settings.api.waits_per_user, _who(call)
         if self._waiting[who] >= most:
             raise TooMany(
                 f"{most} calls of {who} wait already (api.waits_per_user); ask again when one of "

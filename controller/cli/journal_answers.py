@@ -60,7 +60,7 @@ class JournalAnswers:
             settings_path=str(config),
             signals=grid(settings, datetime.now(UTC)).signals,
         )
-        self._desk = RequestContext(
+        self._context = RequestContext(
             journal=Journal.open(journal_url(settings)),
             pulse=pulse,
             changes=ChangeSignal(),
@@ -79,7 +79,7 @@ class JournalAnswers:
             found = re.fullmatch(pattern, path)
             if found is not None:
                 parts = {key: unquote(value) for key, value in found.groupdict().items()}
-                return as_json(handler(self._desk, _call(parts, query)))
+                return as_json(handler(self._context, _call(parts, query)))
         raise InputInvalid(f"{path} needs a daemon; leave --offline out.")
 
 

@@ -48,7 +48,7 @@ class CycleDuty:
         self._cycle = cycle
         self._journal = journal
         self._pulse = pulse
-        self._bell = changes
+        self._changes = changes
         self._on_clock_step = on_clock_step
         self._screened: tuple[str, ...] = ()
 
@@ -63,7 +63,7 @@ class CycleDuty:
                 self._take_snapshot(report.cap)
         finally:
             # Whatever it did or failed at: what waiting runs know is now one cycle old.
-            self._bell.ring()
+            self._changes.ring()
         pulse.turned = Turned(monotonic_s=pulse.clock.monotonic(), report=report)
         if report.observation is None:
             return

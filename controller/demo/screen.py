@@ -8,6 +8,7 @@ from typing import Any
 
 from wattmesh.controller.cli import words
 from wattmesh.controller.demo.plan import DemoPlan
+from wattmesh.reconfig.switch import how_equal
 
 
 def banner(plan: DemoPlan) -> list[str]:
@@ -59,7 +60,7 @@ def equal(difference: float | None) -> str:
     """Say how equal the probe loss was before and after a switch."""
     if difference is None:
         return "probe not reported"
-    return "probe bitwise equal" if difference == 0 else f"probe equal to {short(difference)}"
+    return f"probe {how_equal(difference)}"
 
 
 def _loss(report: Mapping[str, Any]) -> str:

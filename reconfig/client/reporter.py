@@ -66,11 +66,11 @@ class Relay:
 
     def __init__(self, launch_store: LaunchStore) -> None:
         """Leave messages on `launch_store`."""
-        self._board = launch_store
+        self._launch_store = launch_store
 
     def progress(self, message: Progress) -> None:
         """Replace the newest progress."""
-        self._board.put("relay/progress", message.to_json())
+        self._launch_store.put("relay/progress", message.to_json())
 
     def transition(self, message: Transition) -> None:
         """Queue a transition."""
@@ -83,7 +83,7 @@ class Relay:
     def orders(self) -> Orders:
         """Read what global rank 0 heard last; nothing when it makes no sense."""
         try:
-            return Orders.from_json(self._board.peek("relay/orders") or {})
+            return Orders.from_json(self._launch_store.peek("relay/orders") or {})
         except InputInvalid:
             return Orders()
 
@@ -94,8 +94,8 @@ class Relay:
         """Have nothing left: the store holds it."""
 
     def _queue(self, kind: str, message: Transition | Finish) -> None:
-        number = self._board.count("relay/count") - 1
-        self._board.put(f"relay/message/{number}", {"kind": kind, "body": message.to_json()})
+        number = self._launch_store.count("relay/count") - 1
+        self._launch_store.put(f"relay/message/{number}", {"kind": kind, "body": message.to_json()})
 
 
 class Pump:
@@ -103,7 +103,7 @@ class Pump:
 
     def __init__(self, launch_store: LaunchStore, to: Reporter) -> None:
         """Carry from `launch_store` to the reporter `to`."""
-        self._board = launch_store
+        self._launch_store = launch_store
         self._to = to
         self._next = 0
         self._seq = -1
@@ -113,15 +113,15 @@ class Pump:
         """Carry what has arrived since the last call, and set out the newest orders."""
         orders = self._to.orders()
         if orders != self._orders:
-            self._board.put("relay/orders", orders.to_json())
+            self._launch_store.put("relay/orders", orders.to_json())
             self._orders = orders
-        while (item := self._board.peek(f"relay/message/{self._next}")) is not None:
+        while (item := self._launch_store.peek(f"relay/message/{self._next}")) is not None:
             self._next += 1
             if item["kind"] == "transition":
                 self._to.transition(Transition.from_json(item["body"]))
             else:
                 self._to.finish(Finish.from_json(item["body"]))
-        newest = self._board.peek("relay/progress")
+        newest = self._launch_store.peek("relay/progress")
         if newest is not None and newest["seq"] != self._seq:
             self._seq = newest["seq"]
             self._to.progress(Progress.from_json(newest))

@@ -57,7 +57,7 @@ class Boundary:
     def __init__(self, job: Job, runner: RankRunner) -> None:
         """Work on behalf of `runner`."""
         self._job = job
-        self._member = runner
+        self._runner = runner
         self._orders = OrderBook(job.folder)
         self._position = Position()
         self.saves = Saves(job, runner)
@@ -66,13 +66,13 @@ class Boundary:
 
     @property
     def _now(self) -> tuple[State, Generation]:
-        state, generation = self._member.state, self._member.generation
+        state, generation = self._runner.state, self._runner.generation
         assert state is not None
         assert generation is not None
         return state, generation
 
     def _phase(self, phase: Phase) -> AbstractContextManager[None]:
-        generation = self._member.generation
+        generation = self._runner.generation
         number = generation.number if generation else 0
         return self._job.watchdog.phase(phase, generation=number, step=self._position.step)
 
@@ -239,7 +239,7 @@ class Boundary:
         began = time.monotonic()
         job = self._job
         with self._phase(Phase.SAVE):
-            self._member.fsync.wait()
+            self._runner.fsync.wait()
             if story is not None:
                 # A probe has collectives of its own: whoever failed before it is heard of here.
                 group.gather(None)
@@ -288,7 +288,7 @@ class Boundary:
     def _tear_down(self, story: SwitchReporter) -> str:
         """Empty every rank's state; say what still holds too much of it, "" when nothing does."""
         with self._phase(Phase.TEARDOWN):
-            share, name = self._member.tear_down()
+            share, name = self._runner.tear_down()
             share, name = max(group.gather([share, name]))
         story.note.evidence["held_share"] = round(share, 4)
         if share <= LIVE_SHARE:
@@ -307,11 +307,11 @@ class Boundary:
         if self._job.leads(story.generation):
             self._job.launch_store.publish(following)
         group.end()
-        self._member.follow(following.number)
+        self._runner.follow(following.number)
 
     def _shortage(self, order: Order) -> str:
         """Say which rank has too few files or threads left for the next layout; "" when none."""
-        used, budget = usage.now(), self._member.budget
+        used, budget = usage.now(), self._runner.budget
         budget.settled(used)
         allowed = usage.limits(used, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         return group.agree_on_problem(budget.problem((order.layout, order.ranks), allowed))
@@ -331,7 +331,7 @@ class Boundary:
         story.tell(SwitchState.STOPPING, detail=why)
         if saved.staged:
             with self._phase(Phase.SAVE):
-                self._member.fsync.settle_for_restart(generation, saved.staged)
+                self._runner.fsync.settle_for_restart(generation, saved.staged)
         if self._job.leads(generation):
             write_json(
                 self._job.folder.next_file,
@@ -348,7 +348,7 @@ class Boundary:
 
     def _end(self, outcome: Outcome, detail: str, loss: float | None) -> None:
         """Nobody trains any more in this launch: tell the daemon, the launcher and every rank."""
-        generation = self._member.generation
+        generation = self._runner.generation
         assert generation is not None
         position = self._position
         over = replace(
@@ -377,7 +377,7 @@ class Boundary:
                 )
             )
             self._job.launch_store.publish(over)
-        self._member.generation = over
+        self._runner.generation = over
 
 
 def _next_generation(

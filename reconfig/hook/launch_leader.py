@@ -44,7 +44,7 @@ class LaunchLeader:
         Raises:
             Refused: another live launch holds it.
         """
-        self._board = launch_store
+        self._launch_store = launch_store
         self._folder = folder
         self._claim = Claim(folder, name)
         self.voice: Reporter = Silent()
@@ -54,15 +54,15 @@ class LaunchLeader:
         self._folder.stop_file.unlink(missing_ok=True)
         begun = first_generation(self._folder, self._claim.identity, wanted)
         generation = begun.generation
-        self._board.put("attempt", self._claim.identity.attempt)
-        self._board.put("reached", reached.read(self._folder.reached_file))
+        self._launch_store.put("attempt", self._claim.identity.attempt)
+        self._launch_store.put("reached", reached.read(self._folder.reached_file))
         link = Link.from_environment()
-        self._board.put("daemon", link is not None)
-        self._board.put("scripted", not isinstance(job.client, Silent))
+        self._launch_store.put("daemon", link is not None)
+        self._launch_store.put("scripted", not isinstance(job.client, Silent))
         if link is not None:
-            self.voice = self._courier(link, generation, job)
+            self.voice = self._client(link, generation, job)
         self._tell_what_was(begun)
-        self._board.publish(generation)
+        self._launch_store.publish(generation)
         return generation
 
     def accepted(self) -> None:
@@ -73,7 +73,7 @@ class LaunchLeader:
         """Give the run up."""
         self._claim.close()
 
-    def _courier(self, link: Link, generation: Generation, job: Job) -> DaemonClient:
+    def _client(self, link: Link, generation: Generation, job: Job) -> DaemonClient:
         identity = self._claim.identity
         peers = self._all_peers()
         client = DaemonClient(
@@ -85,7 +85,7 @@ class LaunchLeader:
                 attempt=identity.attempt,
                 layout=generation.layout,
                 ranks=generation.ranks,
-                world_size=self._board.launched,
+                world_size=self._launch_store.launched,
                 gpus=tuple(each.gpu for each in peers),
                 supersedes=identity.supersedes,
                 scheduler_key=scheduler_key(os.environ),
@@ -103,20 +103,20 @@ class LaunchLeader:
             ),
             Outbox(self._folder.outbox),
             self,
-            LaunchPhase(self._board, job.watchdog).read,
+            LaunchPhase(self._launch_store, job.watchdog).read,
         )
         client.start()
         return client
 
     def _all_peers(self) -> list[Peer]:
         """Every rank's process and GPU, once all have introduced themselves."""
-        while len(found := self._board.peers()) < self._board.launched:
+        while len(found := self._launch_store.peers()) < self._launch_store.launched:
             time.sleep(POLL_S)
         return [found[rank] for rank in sorted(found)]
 
     def raise_above(self, floor: int) -> int:
         """Take a higher attempt number (the daemon client asks) and let the other ranks know."""
-        launch_store = self._board.separate(5.0)
+        launch_store = self._launch_store.separate(5.0)
         attempt = self._claim.raise_above(floor, lambda number: launch_store.put("attempt", number))
         log.warning("the daemon knows of later launches: this is attempt %d now", attempt)
         return attempt

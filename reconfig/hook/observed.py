@@ -101,7 +101,7 @@ class ObservedRun(Closing):
         self.run = launched.run(os.getuid(), name) if launched.rank == 0 else ""
         self._launched = launched
         self._link = link
-        self._courier: DaemonClient | None = None
+        self._client: DaemonClient | None = None
         self._gpus = (OwnGpus(),) * launched.world_size
         self._pid = os.getpid()
         self._incarnation = str(uuid.uuid4())
@@ -166,8 +166,8 @@ class ObservedRun(Closing):
         except Exception as error:  # an object of the script's that does not let itself be read
             log.debug("observe: a step was reported that cannot be read: %r", error)
         self._pace.note(time.monotonic(), self._tokens)
-        if self._courier is not None:
-            self._courier.progress(self._progress())
+        if self._client is not None:
+            self._client.progress(self._progress())
 
     def start(self, unknown: str = "") -> None:
         """Begin to look and to speak; part of `observe`. `unknown`: why there is no link."""
@@ -178,10 +178,10 @@ class ObservedRun(Closing):
             return
         if self._launched.rank == 0:
             # Without a folder: the only word that must arrive is the last one of this process.
-            self._courier = DaemonClient(
+            self._client = DaemonClient(
                 self._link, self._register(), Outbox(None), self, _phase, takes_orders=False
             )
-            self._courier.start()
+            self._client.start()
         else:
             self._spent = Spent(why_unknown=SPEAKS_ELSEWHERE)
         self._watcher.start()
@@ -201,7 +201,7 @@ class ObservedRun(Closing):
         self._closed.set()
         atexit.unregister(self.close)
         _open.pop(self.name, None)
-        client = self._courier
+        client = self._client
         if client is None:
             return
         try:
@@ -237,19 +237,19 @@ class ObservedRun(Closing):
 
     def _turn(self, found: OwnGpus, others: RankGpus) -> bool:
         """Pass on which GPUs were found, and hear; say whether nothing is left to be done."""
-        if self._courier is None:
+        if self._client is None:
             return not others.offered or (others.tell(found) and bool(found.uuids))
         self._name_gpus(found, others)
-        self._ask(self._courier)
+        self._ask(self._client)
         return False
 
     def _name_gpus(self, own: OwnGpus, others: RankGpus) -> None:
         """Introduce the run anew where more is known of its GPUs."""
         told = {**others.told(), 0: own} if self._launched.world_size > 1 else {0: own}
         gpus = tuple(told.get(rank, OwnGpus()) for rank in range(self._launched.world_size))
-        if gpus != self._gpus and self._courier is not None:
+        if gpus != self._gpus and self._client is not None:
             self._gpus = gpus
-            self._courier.correct(self._register())
+            self._client.correct(self._register())
 
     def _ask(self, client: DaemonClient) -> None:
         """Ask for what the run spent; what was heard before stays where nobody answers."""

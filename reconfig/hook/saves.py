@@ -43,7 +43,7 @@ class Saves:
     def __init__(self, job: Job, runner: RankRunner) -> None:
         """Save what `runner` trains with."""
         self._job = job
-        self._member = runner
+        self._runner = runner
         self._own = OwnSaves(job.save, job.folder, job.keep) if job.save is not None else None
         self._disk = Disk(None)
         self._trouble, self._cause = "", ""
@@ -62,7 +62,7 @@ class Saves:
     @property
     def trouble(self) -> str:
         """Why the newest save step left no checkpoint, or none ever will; "" when all is well."""
-        settling = self._member.fsync.problem
+        settling = self._runner.fsync.problem
         late = f"the newest checkpoint could not be made durable ({settling})" if settling else ""
         job = self._job
         found = (job.uncarried, self._trouble, late, job.unprobed, job.misreported)
@@ -87,13 +87,13 @@ class Saves:
 
     @property
     def _state(self) -> State:
-        assert self._member.state is not None
-        return self._member.state
+        assert self._runner.state is not None
+        return self._runner.state
 
     @property
     def _generation(self) -> Generation:
-        assert self._member.generation is not None
-        return self._member.generation
+        assert self._runner.generation is not None
+        return self._runner.generation
 
     def write(self, story: SwitchReporter | None, began: float, *, wait: bool) -> Saved | None:
         """Save; None when the job's own checkpointer goes on writing while training does.
@@ -103,7 +103,7 @@ class Saves:
         state, generation, job = self._state, self._generation, self._job
         problem = ""
         try:
-            carried.check_buffers(state, self._member.built)
+            carried.check_buffers(state, self._runner.built)
             named = name_all(state)
             values, facts = named.values, checkpoint.facts_of(state)
             pieces = {**pieces_of(named.boxes), **pieces_of_values(values)}
@@ -128,7 +128,7 @@ class Saves:
             self._own.begin(state, named, header)
             ready = all(group.gather(not self._own.in_flight))
             return self._indexed(self._own, began, prove=wait) if wait or ready else None
-        fsync = self._member.fsync
+        fsync = self._runner.fsync
         staged = story is not None and fsync.may_stage(story, named.tensors)
         self._disk.patience_s = None if job.acted_on else job.deadlines.save_s / DISK_CALLS
         path = checkpoint.save(

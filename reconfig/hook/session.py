@@ -65,9 +65,9 @@ class Session(Closing):
     def __init__(self, job: Job, leader: LaunchLeader | None) -> None:
         """Begin before the first generation; `attach` does the rest."""
         self._job = job
-        self._chair = leader
-        self._member = RankRunner(job)
-        self._boundary = Boundary(job, self._member)
+        self._leader = leader
+        self._runner = RankRunner(job)
+        self._boundary = Boundary(job, self._runner)
         self._pace = Pace(time.monotonic())
         self._first_steps = FirstSteps(job)
         self._loss: float | None = None
@@ -87,9 +87,9 @@ class Session(Closing):
         Raises:
             RuntimeError: the session is done and nothing is left to train.
         """
-        if self._member.state is None:
+        if self._runner.state is None:
             raise RuntimeError("session.state: the session is done; there is nothing to train.")
-        return self._member.state
+        return self._runner.state
 
     @property
     def done(self) -> bool:
@@ -105,8 +105,8 @@ class Session(Closing):
     @property
     def generation(self) -> Generation:
         """The record of what trains now: layout, ranks, where it began."""
-        assert self._member.generation is not None
-        return self._member.generation
+        assert self._runner.generation is not None
+        return self._runner.generation
 
     @property
     def leads(self) -> bool:
@@ -229,18 +229,18 @@ class Session(Closing):
         if clean:
             # In a group that failed a peer may hang; its end is left to the process's.
             group.end()
-        self._member.tear_down()
+        self._runner.tear_down()
         self._reached.rest()
         self._job.client.close(FLUSH_S)
-        if self._chair is not None:
+        if self._leader is not None:
             if clean:
                 within(2 * self._job.deadlines.leave_s, self._await_others, None)
-            self._chair.close()
+            self._leader.close()
 
     def begin(self) -> None:
         """Wait for generation 1 and follow it; part of `attach`."""
         with self._last_words():
-            self._member.follow(1)
+            self._runner.follow(1)
         self._reached_before = int(self._job.launch_store.peek("reached") or 0)
         self._settle()
         self._end_if_trained()

@@ -7,6 +7,7 @@ they proved; what was not measured is not named.
 from collections.abc import Mapping
 
 from wattmesh.reconfig.launch.generation import Generation, SwitchNote
+from wattmesh.reconfig.switch import how_equal
 
 
 def arrived(generation: Generation, elapsed_s: float, *, by_restart: bool) -> str:
@@ -45,9 +46,8 @@ def _proof(ranks: int, evidence: Mapping[str, float | str]) -> str:
     )
     if isinstance(before, float) and isinstance(after, float):
         moved = abs(after - before) / max(abs(before), 1e-300)
-        equal = f"equal to {moved:.0e}" if moved else "bitwise equal"
         limit = f" ({allowed:.0e} allowed)" if isinstance(allowed, float) else ""
-        found.append(f"probe loss {equal}{limit}".replace("e-0", "e-"))
+        found.append(f"probe loss {how_equal(moved)}{limit}".replace("e-0", "e-"))
     return ", ".join(found) or "the ranks agree"
 
 

@@ -49,7 +49,7 @@ class FailureDetector:
             deadlines: how long others may be silent, or take to leave.
             interrupt: frees the main thread from a collective of a spoiled generation.
         """
-        self._board = launch_store
+        self._launch_store = launch_store
         self._deadlines = deadlines
         self._interrupt = interrupt
         self._posted: Watch | None = None
@@ -68,21 +68,21 @@ class FailureDetector:
             RuntimeError: the store cannot be reached.
         """
         if watch != self._posted:
-            self._board.put(f"phase/{self._board.rank}", str(watch))
+            self._launch_store.put(f"phase/{self._launch_store.rank}", str(watch))
             self._posted = watch
-        if len(self._peers) < self._board.launched:
-            self._peers = self._board.peers()
+        if len(self._peers) < self._launch_store.launched:
+            self._peers = self._launch_store.peers()
         found = self._gone_peer() or self._silent_neighbour() or self._stuck_in_spoiled(watch)
         self.heard_at = time.monotonic()
         return found
 
     def told(self) -> str | None:
         """Why this launch must end, as some rank said; None while it need not."""
-        return self._board.failure()
+        return self._launch_store.failure()
 
     def beside(self) -> list[Peer]:
         """Peers on this host, this process left out; asks nobody."""
-        me = self._peers.get(self._board.rank)
+        me = self._peers.get(self._launch_store.rank)
         if me is None:
             return []
         return [each for each in self._peers.values() if each.rank != me.rank and each.beside(me)]
@@ -91,11 +91,11 @@ class FailureDetector:
         """Say where every other rank was seen last."""
         beside = self.beside()
         lines = []
-        for rank in range(self._board.launched):
-            if rank != self._board.rank:
+        for rank in range(self._launch_store.launched):
+            if rank != self._launch_store.rank:
                 peer = self._peers.get(rank)
                 held = " (stopped)" if peer in beside and peer.stopped() else ""
-                lines.append(f"rank {rank} in {self._board.peek(f'phase/{rank}')}{held}")
+                lines.append(f"rank {rank} in {self._launch_store.peek(f'phase/{rank}')}{held}")
         return ", ".join(lines) or "no other rank"
 
     def gone(self) -> list[str]:
@@ -103,16 +103,16 @@ class FailureDetector:
         return [
             f"rank {peer.rank} (pid {peer.pid})"
             for peer in self.beside()
-            if not peer.alive() and not self._board.has_left(peer.rank)
+            if not peer.alive() and not self._launch_store.has_left(peer.rank)
         ]
 
     def tell(self, sentence: str) -> bool:
         """Tell every rank why all must leave; whether this is the first on its host to do so."""
         with suppress(RuntimeError):
-            self._board.fail(sentence)
-            me = self._peers.get(self._board.rank)
+            self._launch_store.fail(sentence)
+            me = self._peers.get(self._launch_store.rank)
             host = f"{me.host} {me.pids}" if me else "?"
-            return self._board.count(f"undertaker/{host}") == 1
+            return self._launch_store.count(f"undertaker/{host}") == 1
         return True
 
     def _gone_peer(self) -> str:
@@ -120,11 +120,11 @@ class FailureDetector:
             if peer.alive():
                 self._missing.pop(peer.rank, None)
                 continue
-            if self._board.has_left(peer.rank):
+            if self._launch_store.has_left(peer.rank):
                 continue
             self._missing[peer.rank] = self._missing.get(peer.rank, 0) + 1
             if self._missing[peer.rank] >= PEER_GONE_LOOKS:
-                last = self._board.peek(f"phase/{peer.rank}") or "no phase yet"
+                last = self._launch_store.peek(f"phase/{peer.rank}") or "no phase yet"
                 return f"rank {peer.rank} (pid {peer.pid}) is gone, last seen in {last}"
         return ""
 
@@ -138,9 +138,9 @@ class FailureDetector:
             return ""
         self._beat_at = now
         self._beats += 1
-        self._board.put(f"beat/{self._board.rank}", self._beats)
+        self._launch_store.put(f"beat/{self._launch_store.rank}", self._beats)
         rank = self._next_rank()
-        beat = None if rank is None else self._board.peek(f"beat/{rank}")
+        beat = None if rank is None else self._launch_store.peek(f"beat/{rank}")
         if rank is None or beat is None:
             self._neighbour = None
             return ""
@@ -149,7 +149,7 @@ class FailureDetector:
         silent_s = now - self._neighbour[2]
         if silent_s <= self._deadlines.silence_s:
             return ""
-        last = self._board.peek(f"phase/{rank}") or "no phase yet"
+        last = self._launch_store.peek(f"phase/{rank}") or "no phase yet"
         return (
             f"rank {rank} on host {self._peers[rank].host} has said nothing for {silent_s:.1f} s "
             f"(it may for {self._deadlines.silence_s:g} s), last seen in {last}"
@@ -157,9 +157,9 @@ class FailureDetector:
 
     def _next_rank(self) -> int | None:
         """The next rank that has come and not left."""
-        launched = self._board.launched
-        around = ((self._board.rank + step) % launched for step in range(1, launched))
-        return next((r for r in around if r in self._peers and not self._board.has_left(r)), None)
+        store = self._launch_store
+        around = ((store.rank + step) % store.launched for step in range(1, store.launched))
+        return next((r for r in around if r in self._peers and not store.has_left(r)), None)
 
     def _stuck_in_spoiled(self, watch: Watch) -> str:
         """Free a main thread that waits for a rank which already gave this generation up."""
@@ -167,7 +167,7 @@ class FailureDetector:
             self._spoiled = None
         if watch.phase not in (Phase.REBUILD, Phase.LOAD, Phase.VERIFY):
             return ""
-        spoiler = self._board.spoiler(watch.generation)
+        spoiler = self._launch_store.spoiler(watch.generation)
         if not spoiler:
             return ""
         now = time.monotonic()
@@ -176,7 +176,7 @@ class FailureDetector:
             self._interrupt()
         elif now - self._spoiled[1] > self._deadlines.leave_s:
             return (
-                f"rank {self._board.rank} could not get out of {watch} within "
+                f"rank {self._launch_store.rank} could not get out of {watch} within "
                 f"{self._deadlines.leave_s:g} s after a peer had failed ({spoiler})"
             )
         return ""

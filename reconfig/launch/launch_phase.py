@@ -40,7 +40,7 @@ class LaunchPhase:
 
     def __init__(self, launch_store: LaunchStore, watchdog: Watchdog) -> None:
         """Read it of `watchdog`, and of other ranks through `launch_store`."""
-        self._board = launch_store
+        self._launch_store = launch_store
         self._watchdog = watchdog
         self._apart: LaunchStore | None = None
 
@@ -60,7 +60,7 @@ class LaunchPhase:
         """Give the phase of generation `number`, which trains without this rank."""
         with suppress(RuntimeError, ValueError):
             if self._apart is None:
-                self._apart = self._board.separate(STORE_LIMIT_S)
+                self._apart = self._launch_store.separate(STORE_LIMIT_S)
             generation = self._apart.generation(number)
             said = self._apart.peek(f"phase/{generation.leader}") if generation else None
             if said:

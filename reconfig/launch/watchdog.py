@@ -56,7 +56,7 @@ class Watchdog:
             interrupt: frees the main thread from a collective of a spoiled generation.
         """
         self._rank = launch_store.rank
-        self._lookout = FailureDetector(
+        self._detector = FailureDetector(
             launch_store.separate(PATIENCE_S), deadlines=deadlines, interrupt=interrupt
         )
         self._deadlines = deadlines
@@ -113,12 +113,12 @@ class Watchdog:
         For a process that ends by itself, after `stop`.
         """
         self._note(1, sentence)
-        gone = self._lookout.gone()
+        gone = self._detector.gone()
         if gone:
             sentence = f"{', '.join(gone)} is gone; {sentence}"
-        self._lookout.tell(sentence)
+        self._detector.tell(sentence)
         # Whoever spoke first named the cause; what this rank saw is mostly its consequence.
-        self._note(1, self._lookout.told() or sentence)
+        self._note(1, self._detector.told() or sentence)
 
     def _set(self, phase: Phase, generation: int, step: int) -> None:
         self._watch = Watch(phase=phase, generation=generation, step=step, since=time.monotonic())
@@ -138,11 +138,11 @@ class Watchdog:
             watch = self._watch
             # A store that does not answer is no reason yet: `_count` allows it some silence.
             with suppress(RuntimeError):
-                told = self._lookout.told()
+                told = self._detector.told()
                 if told is not None and self._ending.acquire(blocking=False):
                     sentence = f"rank {self._rank} leaves {watch}: {told}"
                     self._end(EXIT_TOLD, sentence, quiet=True)
-                problem = self._lookout.look(watch)
+                problem = self._detector.look(watch)
                 if problem:
                     self._fail(EXIT_PEER_GONE, f"{problem}; {self._all_leave()}.")
 
@@ -151,7 +151,7 @@ class Watchdog:
         while not self._stop.wait(GUARD_TICK_S):
             watch, now = self._watch, time.monotonic()
             lasted_s, allowed_s = now - watch.since, self._deadlines.of(watch.phase)
-            silent_s = now - self._lookout.heard_at
+            silent_s = now - self._detector.heard_at
             if lasted_s > allowed_s:
                 self._expire(watch, lasted_s)
             elif silent_s > self._deadlines.silence_s:
@@ -169,7 +169,7 @@ class Watchdog:
             f"s, past its deadline of {self._deadlines.of(watch.phase):g} s; {self._all_leave()}."
         )
         with suppress(RuntimeError):
-            others = within(PATIENCE_S, self._lookout.others, "")
+            others = within(PATIENCE_S, self._detector.others, "")
             sentence += f" Seen last: {others}." if others else " The store does not answer."
         self._fail(EXIT_DEADLINE, sentence)
 
@@ -178,10 +178,10 @@ class Watchdog:
         if not self._ending.acquire(blocking=False):
             # The other thread is at it, and must live to say why.
             return
-        end_stopped(self._lookout.beside())
-        first = within(PATIENCE_S, lambda: self._lookout.tell(sentence), True)
+        end_stopped(self._detector.beside())
+        first = within(PATIENCE_S, lambda: self._detector.tell(sentence), True)
         if first:
-            killed = end_stragglers(self._lookout.beside(), self._deadlines.leave_s)
+            killed = end_stragglers(self._detector.beside(), self._deadlines.leave_s)
             if killed:
                 sentence += f" Ended by force: rank {', '.join(map(str, killed))}."
         self._end(code, sentence, quiet=not first)
@@ -191,7 +191,7 @@ class Watchdog:
         if not quiet:
             within(PATIENCE_S, lambda: say(sentence), None)
             within(PATIENCE_S, lambda: self._note(code, sentence), None)
-        end_stopped(self._lookout.beside())
+        end_stopped(self._detector.beside())
         os._exit(code)
 
     def _note(self, code: int, sentence: str) -> None:

@@ -166,14 +166,14 @@ class WishBoard:
 
     def __init__(self, context: RequestContext, waits: Waits) -> None:
         """Take the desk, and who counts whoever waits."""
-        self._desk = context
+        self._context = context
         self._waits = waits
 
     async def answer(self, request: Request) -> Response:
         """Serve the call."""
         try:
             call = (await receive(request)).call()
-            call.as_agent(self._desk)
+            call.as_agent(self._context)
             wait_s = call.number("wait", default=0.0, lowest=0.0, highest=LONGEST_WAIT_S)
             with self._waits.place(call):
                 return success(await self._newest(call, wait_s))
@@ -182,7 +182,7 @@ class WishBoard:
 
     async def _newest(self, call: Call, wait_s: float) -> dict[str, Any]:
         """Wait up to `wait_s` for something that the caller does not know; give what there is."""
-        context, changes = self._desk, self._desk.changes
+        context, changes = self._context, self._context.changes
         until_s = time.monotonic() + wait_s
         while True:
             rings = changes.rings

@@ -88,7 +88,7 @@ class OrderBoard:
     def __init__(self, context: RequestContext, workers: Workers, waits: Waits) -> None:
         """Begin knowing of no run."""
         self._waits = waits
-        self._desk = context
+        self._context = context
         self._workers = workers
         self._quiet: dict[str, Quiet] = {}
 
@@ -99,29 +99,29 @@ class OrderBoard:
             call = received.call()
             wait_s = call.number("wait", default=0.0, lowest=0.0, highest=LONGEST_WAIT_S)
             if call.peer.node not in (HERE, ANY):
-                caller = received.caller(self._desk)
-                await self._workers.do(caller, partial(check, self._desk, call))
+                caller = received.caller(self._context)
+                await self._workers.do(caller, partial(check, self._context, call))
             with self._waits.place(call):
                 return success(self._stamped(await self._newest(received, call, wait_s)).to_json())
         except (TooMany, Crowded, SpeaksElsewhere) as error:
             return failure(error, request.url.path)
         except RetryLater:
-            return success(self._stamped(Orders(epoch=self._desk.pulse.epoch or 0)).to_json())
+            return success(self._stamped(Orders(epoch=self._context.pulse.epoch or 0)).to_json())
         except Exception as error:
             return failure(error, request.url.path)
 
     def _stamped(self, found: Orders) -> Orders:
         """Say with it whether the daemon acts, as its settings are at this moment."""
-        return replace(found, mode=self._desk.pulse.settings.mode.value)
+        return replace(found, mode=self._context.pulse.settings.mode.value)
 
     async def _newest(self, received: Received, call: Call, wait_s: float) -> Orders:
         """Wait up to `wait_s` for an order that the caller does not know; give what there is."""
-        changes, seen = self._desk.changes, call.query.get("plan", "")
+        changes, seen = self._context.changes, call.query.get("plan", "")
         until_s = time.monotonic() + wait_s
         while True:
             rings = changes.rings
             found = await self._look(received, call, rings)
-            call.as_owner(self._desk, found, READ)
+            call.as_owner(self._context, found, READ)
             order, left_s = found.orders.order, until_s - time.monotonic()
             if left_s <= 0 or (order is not None and order.plan != seen):
                 return found.orders
@@ -130,12 +130,12 @@ class OrderBoard:
 
     async def _look(self, received: Received, call: Call, rings: int) -> Found:
         """Give what is known of a run: from memory when it has no order and nothing has rung."""
-        name, epoch = call.path["run"], self._desk.pulse.epoch
+        name, epoch = call.path["run"], self._context.pulse.epoch
         quiet = self._quiet.get(name)
         if quiet is not None and quiet.rings == rings and quiet.found.orders.epoch == epoch:
             return quiet.found
-        caller = received.caller(self._desk)
-        found: Found = await self._workers.do(caller, partial(plain, self._desk, find, call))
+        caller = received.caller(self._context)
+        found: Found = await self._workers.do(caller, partial(plain, self._context, find, call))
         # A standby hears no signal of the leader's: it looks each time.
         if epoch is not None and found.orders.order is None:
             self._quiet[name] = Quiet(rings=rings, found=found)

@@ -29,7 +29,7 @@ class StatusBoard:
 
     def __init__(self, context: RequestContext, workers: Workers) -> None:
         """Begin with none."""
-        self._desk = context
+        self._context = context
         self._workers = workers
         self._hanging: asyncio.Future[StatusView] | None = None
 
@@ -44,7 +44,7 @@ class StatusBoard:
         """Read the whole screen, or give what is known when the journal hangs."""
         if self._hanging is not None and not self._hanging.done():
             return self._from_memory()
-        loop, context = asyncio.get_running_loop(), self._desk
+        loop, context = asyncio.get_running_loop(), self._context
         reading: asyncio.Future[StatusView] = asyncio.ensure_future(
             self._workers.do(
                 received.caller(context), partial(plain, context, read_status, received.call())
@@ -60,8 +60,8 @@ class StatusBoard:
 
     def _from_memory(self) -> StatusView:
         """Give what was last known, and say so."""
-        pulse = self._desk.pulse
-        return last_known(pulse, pulse.newest_status, self._desk.journal.database.unanswered_s())
+        pulse = self._context.pulse
+        return last_known(pulse, pulse.newest_status, self._context.journal.database.unanswered_s())
 
 
 def status_endpoint(

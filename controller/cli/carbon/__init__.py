@@ -1,8 +1,7 @@
 """Commands about the grid signal.
 
 The map:
-    carbon.py            carbon now, history, forecast, providers; carbon_screen.py,
-                         carbon_providers.py,
+    carbon.py            `wattmesh carbon`: now, history, forecast, providers
     carbon_providers.py  asks each configured carbon provider what it serves with the configured key
     carbon_screen.py     what the answers about carbon signals look like
 """

@@ -2,8 +2,7 @@
 
 The map:
     attach_check.py    `wattmesh attach-check`
-    configs.py         configs list, show, profile; configs_screen.py, configs_worth.py,
-                       configs_json.py,
+    configs.py         `wattmesh configs`: list, show, profile
     configs_json.py    the keys of `wattmesh configs list --json` and `configs show --json` (pure)
     configs_screen.py  what a catalogue looks like
     configs_ways.py    what switching between one point and every other takes, and on whose word

@@ -6,8 +6,7 @@ The map:
     plan_chart.py      draw a plan in characters
     plan_picture.py    draw a run's plan as a picture
     plan_screen.py     the screen of `wattmesh policy plan`
-    policy.py          policy bench; policy_options.py, policy_screen.py; plan.py, policy plan,
-                       plan_*.py
+    policy.py          `wattmesh policy bench`
     policy_options.py  the options of `wattmesh policy bench`, and what their texts mean
     policy_screen.py   the screen of `wattmesh policy bench`
 """

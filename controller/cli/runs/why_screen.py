@@ -14,6 +14,7 @@ from rich.text import Text
 
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import BAD, DIM, GOOD, STRONG, WARN, styled
+from wattmesh.reconfig.switch import how_equal
 
 CONFIRMED = "confirmed"
 OPEN_STYLE = STRONG
@@ -153,7 +154,7 @@ def _outcome(
         parts.append(f" in {words.duration(took_s)} ({_way(row, steps)})")
     difference = probe_difference(row["evidence"])
     if difference is not None:
-        parts.append(f", probe loss {_equal(difference)}")
+        parts.append(f", probe loss {how_equal(difference)}")
     parts += [f", {each}" for each in _predicted(row)]
     if row["detail"] and state != CONFIRMED:
         parts.append(f": {row['detail']}")
@@ -186,11 +187,6 @@ def probe_difference(evidence: Mapping[str, Any]) -> float | None:
     if not isinstance(before, int | float) or not isinstance(after, int | float) or not before:
         return None
     return abs(after - before) / abs(before)
-
-
-def _equal(difference: float) -> str:
-    """Say how equal two losses are."""
-    return "bitwise equal" if difference == 0 else f"equal to {difference:.0e}".replace("e-0", "e-")
 
 
 def _move(current: str, target: str) -> str:
