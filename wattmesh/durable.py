@@ -8,6 +8,7 @@ import fcntl
 import os
 import secrets
 from pathlib import Path
+from typing import Self
 
 
 class Held(Exception):
@@ -19,10 +20,38 @@ class Held(Exception):
         super().__init__(f"held by process {holder}")
 
 
-def hold(path: Path, *, shared: bool = False) -> int:
-    """Take the lock file beside `path` for this process alone; give its open descriptor.
+class Lock:
+    """A lock file that this process has. The kernel lets go of it when the process ends, however.
 
-    The kernel lets go of it when the descriptor is closed, and when the process ends, however.
+    Closing it again does nothing: by then its number may be another file's.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        """Take over an open, locked descriptor."""
+        self._descriptor = descriptor
+
+    def __enter__(self) -> Self:
+        """Keep it until the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go."""
+        self.close()
+
+    def fileno(self) -> int:
+        """Give the descriptor; -1 once it is closed."""
+        return self._descriptor
+
+    def close(self) -> None:
+        """Let go."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def hold(path: Path, *, shared: bool = False) -> Lock:
+    """Take the lock file beside `path` for this process alone.
+
     `shared`: together with others who take it so, and with nobody who does not.
 
     Raises:
@@ -38,7 +67,7 @@ def hold(path: Path, *, shared: bool = False) -> int:
         raise Held(holder) from error
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    return lock
+    return Lock(lock)
 
 
 def cannot_write(folder: Path) -> str:

@@ -6,7 +6,6 @@ that SQLite cannot read is put aside, never written over. Every failure surfaces
 """
 
 import logging
-import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -67,7 +66,7 @@ class OutboxFile:
         try:
             self._database = self._open(path)
         except BaseException:
-            os.close(self._held)
+            self._held.close()
             raise
 
     @contextmanager
@@ -116,7 +115,7 @@ class OutboxFile:
         """Close the file, and let others have it."""
         with self._lock:
             self._database.close()
-            os.close(self._held)
+            self._held.close()
 
     def _open(self, path: Path) -> sqlite3.Connection:
         """Open the file; one that SQLite cannot read is put aside, and a new one begun."""
@@ -156,7 +155,7 @@ class OutboxFile:
         return connection
 
 
-def _hold(path: Path) -> int:
+def _hold(path: Path) -> durable.Lock:
     """Take the file for this process alone; the kernel lets go of it when the process ends.
 
     Raises:

@@ -1,11 +1,10 @@
 """The journal: everything wattmesh remembers, as one object with a store per idea."""
 
-import os
 from collections.abc import Callable
 
 from sqlalchemy import Connection, inspect, text
 
-from wattmesh import migrations
+from wattmesh import durable, migrations
 from wattmesh.controller.journal.carbon.forecasts import ForecastStore
 from wattmesh.controller.journal.carbon.points import CarbonStore
 from wattmesh.controller.journal.clock_marks import ClockMarks
@@ -35,7 +34,7 @@ from wattmesh.errors import FixInput
 class Journal:
     """The stores of one database. Methods raise `JournalUnavailable` when it does not answer."""
 
-    def __init__(self, database: Database, lock: int | None = None) -> None:
+    def __init__(self, database: Database, lock: durable.Lock | None = None) -> None:
         """Put a store over every group of tables; `lock` is let go with it."""
         self.database = database
         self._lock = lock
@@ -116,7 +115,7 @@ class Journal:
         """Close every connection."""
         self.database.close()
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.close()
             self._lock = None
 
 

@@ -137,7 +137,7 @@ def held_record(held: Held) -> dict[str, Any]:
 class Journal:
     """The file, held open and locked. Not thread safe: the engine's lock guards it."""
 
-    def __init__(self, path: Path, lock: int, memory: Memory) -> None:
+    def __init__(self, path: Path, lock: durable.Lock, memory: Memory) -> None:
         """Use `open`."""
         self._path = path
         self._lock = lock
@@ -158,15 +158,15 @@ class Journal:
         try:
             return cls(path, lock, _read(path))
         except BaseException:
-            os.close(lock)
+            lock.close()
             raise
 
     def close(self) -> None:
         """Let go of file and lock."""
         if self._file >= 0:
             os.close(self._file)
-        os.close(self._lock)
-        self._file = self._lock = -1
+        self._file = -1
+        self._lock.close()
 
     def rewrite(self, memory: Memory) -> None:
         """Replace the whole file by `memory`, durably and in one step.
@@ -334,7 +334,7 @@ def _watts(value: object) -> float | None:
     return float(value)
 
 
-def _lock(path: Path) -> int:
+def _lock(path: Path) -> durable.Lock:
     """Take the lock beside the journal.
 
     Raises:

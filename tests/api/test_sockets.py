@@ -4,6 +4,7 @@ import grp
 import os
 import socket
 import stat
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,16 @@ def test_a_socket_that_somebody_replaced_is_left_alone(tmp_path: Path) -> None:
     path.write_text("somebody else's")
     listening.close()
     assert path.read_text() == "somebody else's"
+
+
+def test_closing_again_closes_nobody_elses_file(tmp_path: Path) -> None:
+    """The lock's number may be another file's by then."""
+    listening = listen(tmp_path / "w.sock", GROUP)
+    listening.close()
+    with ExitStack() as others:
+        opened = [others.enter_context(open(os.devnull)) for _ in range(16)]
+        listening.close()
+        assert [os.fstat(each.fileno()).st_rdev for each in opened]
 
 
 def test_a_link_in_the_place_of_the_lock_is_not_written_through(tmp_path: Path) -> None:

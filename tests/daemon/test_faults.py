@@ -98,7 +98,7 @@ def test_a_journal_that_another_process_has_at_the_start_is_waited_for(tmp_path:
         assert f"is being restored by process {os.getpid()}" in view["trouble"][0]
         assert "goes on by itself" in view["trouble"][0]
         assert running.get("/readyz").status == 503
-        os.close(restoring)
+        restoring.close()
         wait_for(lambda: running.get("/readyz").status == 200, "readyz")
         register(running)
         with pytest.raises(durable.Held):

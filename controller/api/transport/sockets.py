@@ -28,7 +28,7 @@ class AddressTaken(FixInput):
 class Listening:
     """A bound, listening socket and the lock that makes it ours."""
 
-    def __init__(self, path: Path, listener: socket.socket, lock: int) -> None:
+    def __init__(self, path: Path, listener: socket.socket, lock: durable.Lock) -> None:
         """Take over what `listen` opened."""
         self.path = path
         self.socket = listener
@@ -43,7 +43,7 @@ class Listening:
                 self.path.unlink()
         except FileNotFoundError:
             pass
-        os.close(self._lock)
+        self._lock.close()
 
 
 def listen(path: Path, group: str, key: str = "api.socket") -> Listening:
@@ -69,7 +69,7 @@ def listen(path: Path, group: str, key: str = "api.socket") -> Listening:
     try:
         return Listening(path, _bind(path, number, key), lock)
     except BaseException:
-        os.close(lock)
+        lock.close()
         raise
 
 
@@ -89,7 +89,7 @@ def group_name(gid: int | None) -> str:
         return str(gid)
 
 
-def _lock(path: Path, key: str) -> int:
+def _lock(path: Path, key: str) -> durable.Lock:
     """Take the lock beside the socket, or say who has it."""
     try:
         return durable.hold(path)

@@ -67,7 +67,7 @@ class Restored:
     aside: Path | None
 
 
-def in_use(database: Database) -> int | None:
+def in_use(database: Database) -> durable.Lock | None:
     """Hold a SQLite journal's lock together with other daemons; give it. None for PostgreSQL.
 
     Raises:
@@ -234,11 +234,9 @@ def _alone(target: Path, owner: tuple[int, int]) -> Iterator[None]:
             f"{target}.lock cannot be opened ({error.strerror}): run this as root, or as the "
             "daemon's user"
         ) from error
-    try:
-        os.fchown(lock, *owner)
+    with lock:
+        os.fchown(lock.fileno(), *owner)
         yield
-    finally:
-        os.close(lock)
 
 
 @contextmanager
