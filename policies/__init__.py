@@ -9,7 +9,6 @@ The map:
     rules/          deciding: the guard rules first, then orders, then a plan or the fallback rule
                     (pure)
     best_single.py  the point a careful person would choose once, by which a saving is split
-    case.py         one run with its menu and its guard, and what is missing to decide about it
     decision.py     what a cycle sees and what it decides (types)
     guard.py        the deadline guard, with its proof
     horizon.py      intensity from now to the deadline, beyond the forecast too
@@ -17,6 +16,7 @@ The map:
     isolation.py    one run that cannot be reckoned with is held, with a sentence
     ladder.py       what decisions rest on as signals grow old
     menu.py         which points a run may be switched to at all
+    run_context.py  one run with its menu and its guard, and what is missing to decide about it
     slowing.py      runs that go to slower clocks for it, cheapest step first
     speed.py        what speed can be counted on at each point, by what is known of it (pure)
     switch_time.py  how long a switch takes, as the deadline guard counts it (pure)

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from wattmesh.policies.case import Case
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.horizon import between
 from wattmesh.policies.menu import menu
 from wattmesh.policies.planner.evaluate import kept_from_s
 from wattmesh.policies.planner.problem import Option, Problem, Sla
+from wattmesh.policies.run_context import RunContext
 from wattmesh.policies.slowing import needs_w
 from wattmesh.policies.words import count, duration, moment
 from wattmesh.reconfig.catalogue import OperatingPoint
@@ -40,9 +40,9 @@ class Level:
     why: str = ""
 
 
-def usable(case: Case) -> tuple[OperatingPoint, ...]:
+def usable(context: RunContext) -> tuple[OperatingPoint, ...]:
     """List the points that a plan may use at some time: a cap ends, so it takes none away."""
-    return menu(replace(case.run, room_w=None), case.seen.policy)
+    return menu(replace(context.run, room_w=None), context.seen.policy)
 
 
 def needing(options: Sequence[Option], points: Sequence[OperatingPoint]) -> tuple[Option, ...]:
@@ -51,14 +51,14 @@ def needing(options: Sequence[Option], points: Sequence[OperatingPoint]) -> tupl
     return tuple(replace(each, bound_w=needed_w.get(each.name, 0.0)) for each in options)
 
 
-def over_the_cap(case: Case, point: OperatingPoint) -> bool:
+def over_the_cap(context: RunContext, point: OperatingPoint) -> bool:
     """Say whether a run at `point` is held there by limits alone: nothing may go to it now."""
-    return case.run.room_w is not None and needs_w(point) > case.run.room_w
+    return context.run.room_w is not None and needs_w(point) > context.run.room_w
 
 
-def cut_at_cap(case: Case, slots: Sequence[IntensitySlot]) -> tuple[IntensitySlot, ...]:
+def cut_at_cap(context: RunContext, slots: Sequence[IntensitySlot]) -> tuple[IntensitySlot, ...]:
     """Cut the slot in which the power cap ends, so that each slot is under it as a whole or not."""
-    cap = case.seen.cap
+    cap = context.seen.cap
     if cap is None or not slots or not slots[0].start < cap.until < slots[-1].end:
         return tuple(slots)
     before = between(slots, slots[0].start, cap.until)
@@ -66,13 +66,13 @@ def cut_at_cap(case: Case, slots: Sequence[IntensitySlot]) -> tuple[IntensitySlo
 
 
 def power_cap_w(
-    case: Case, slots: Sequence[IntensitySlot], options: Sequence[Option]
+    context: RunContext, slots: Sequence[IntensitySlot], options: Sequence[Option]
 ) -> tuple[float, ...]:
     """Give what the operator's cap leaves the run in each slot; empty where it has room for all.
 
     After its end there is room for every option. A cap whose end is not known never ends.
     """
-    room_w, cap = case.run.room_w, case.seen.cap
+    room_w, cap = context.run.room_w, context.seen.cap
     most_w = max(each.needs_w for each in options)
     if room_w is None or most_w <= room_w:
         return ()
@@ -82,35 +82,35 @@ def power_cap_w(
     )
 
 
-def budget_g(case: Case) -> float | None:
+def budget_g(context: RunContext) -> float | None:
     """Give the grams that the rest of the run may emit; None where no budget says so.
 
     Only a budget of the run's own whose period lasts until the deadline does. Joules that it does
     not count yet count at the intensity of now.
     """
-    run, slots = case.run, case.seen.carbon.slots
+    run, slots = context.run, context.seen.carbon.slots
     if run.budget is None or run.deadline is None or run.budget.until < run.deadline or not slots:
         return None
     return run.budget.left_g - run.budget.unpriced_j * slots[0].g_per_kwh / J_PER_KWH
 
 
-def least_tokens_per_s(case: Case) -> float:
+def least_tokens_per_s(context: RunContext) -> float:
     """Give the speed that is the service level; 0 when there is none."""
-    share = case.seen.policy.sla_throughput_share
+    share = context.seen.policy.sla_throughput_share
     if not share:
         return 0.0
-    return share * max((each.tokens_per_s for each in usable(case)), default=0.0)
+    return share * max((each.tokens_per_s for each in usable(context)), default=0.0)
 
 
-def quick_enough(case: Case) -> tuple[OperatingPoint, ...]:
+def quick_enough(context: RunContext) -> tuple[OperatingPoint, ...]:
     """List the points of the menu that are at the service level all by themselves."""
-    least = least_tokens_per_s(case)
-    return tuple(each for each in case.menu if each.tokens_per_s >= least)
+    least = least_tokens_per_s(context)
+    return tuple(each for each in context.menu if each.tokens_per_s >= least)
 
 
-def too_slow(case: Case, point: OperatingPoint) -> str:
+def too_slow(context: RunContext, point: OperatingPoint) -> str:
     """Say that a point is slower than the service level, as a clause; "" when it is not."""
-    least = least_tokens_per_s(case)
+    least = least_tokens_per_s(context)
     if point.tokens_per_s >= least:
         return ""
     return (
@@ -119,21 +119,21 @@ def too_slow(case: Case, point: OperatingPoint) -> str:
     )
 
 
-def level(case: Case, problem: Problem, speed: float) -> Level:
+def level(context: RunContext, problem: Problem, speed: float) -> Level:
     """Give the service level for the rest of a run.
 
     Windows that began before now count what was trained in them. Those that would be missed at the
     fastest option there is at every moment do not count: they are lost.
 
     Args:
-        case: the run.
+        context: the run.
         problem: all of the question but its level.
         speed: share of catalogue speed that the question counts on.
     """
-    least, window_s = least_tokens_per_s(case), case.seen.policy.sla_window_s
+    least, window_s = least_tokens_per_s(context), context.seen.policy.sla_window_s
     if least <= 0.0:
         return Level()
-    before = _before(case, speed)
+    before = _before(context, speed)
     name = f"the service level of {count(least * speed)} tokens/s over every {duration(window_s)}"
     if sum(problem.seconds) - (before[0][0] if before else 0.0) < window_s:
         why = f"{name} binds nothing: a window is longer than what is known and left of the run"
@@ -145,7 +145,7 @@ def level(case: Case, problem: Problem, speed: float) -> Level:
         return Level(why=f"{name} cannot be kept before the deadline{_under(whole)}")
     if from_s == sla.from_s:
         return Level(sla=sla)
-    at = moment(case.seen.now + timedelta(seconds=round(from_s)), case.seen.now)
+    at = moment(context.seen.now + timedelta(seconds=round(from_s)), context.seen.now)
     missed = f"{name} is missed by windows that begin before {at}{_under(whole)}"
     return Level(sla=replace(sla, from_s=from_s), why=missed)
 
@@ -160,16 +160,16 @@ def _under(problem: Problem) -> str:
     return ", for the operator's power cap leaves no room for more speed"
 
 
-def _before(case: Case, speed: float) -> tuple[tuple[float, float], ...]:
+def _before(context: RunContext, speed: float) -> tuple[tuple[float, float], ...]:
     """Give what was trained before now, as the question counts tokens: (time, tokens), both <= 0.
 
     What a restart lost counts as not trained.
     """
     found: list[tuple[float, float]] = []
     least = 0.0
-    for ago_s, tokens in sorted(case.run.trained):
+    for ago_s, tokens in sorted(context.run.trained):
         if ago_s > 0.0 and (not found or -ago_s < found[-1][0]):
-            least = min(least, (tokens - case.run.tokens) / speed)
+            least = min(least, (tokens - context.run.tokens) / speed)
             found.append((-ago_s, least))
     return tuple(reversed(found))
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wattmesh.policies.case import Case, examine, times
 from wattmesh.policies.decision import (
     SUSPENDS,
     IntensitySlot,
@@ -29,6 +28,7 @@ from wattmesh.policies.planner import constraints
 from wattmesh.policies.planner.grid import mixed
 from wattmesh.policies.planner.options import Transitions, options, transitions
 from wattmesh.policies.planner.problem import Option, Plan, Problem
+from wattmesh.policies.run_context import RunContext, examine, times
 from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, Release, SwitchCost
 
 
@@ -61,12 +61,12 @@ class Question:
 
 def question(seen: Observation, run: RunView) -> Question | None:
     """Ask for a plan for one run; None while something is missing that a plan needs."""
-    case = examine(seen, run)
-    guard, catalogue = case.guard, run.catalogue
+    context = examine(seen, run)
+    guard, catalogue = context.guard, run.catalogue
     if guard is None or catalogue is None or not seen.carbon.slots:
         return None
-    choices = _choices(case, catalogue)
-    slots = constraints.cut_at_cap(case, _slots(case, guard, catalogue))
+    choices = _choices(context, catalogue)
+    slots = constraints.cut_at_cap(context, _slots(context, guard, catalogue))
     if choices is None or not slots or guard.tokens_left <= 0:
         return None
     speed = _expected(seen, guard)
@@ -78,11 +78,11 @@ def question(seen: Observation, run: RunView) -> Question | None:
         options=choices.options,
         start=choices.start,
         transitions=choices.ways,
-        dwell_left_s=_dwell_left_s(case),
-        power_cap_w=constraints.power_cap_w(case, slots, choices.options),
-        budget_g=constraints.budget_g(case),
+        dwell_left_s=_dwell_left_s(context),
+        power_cap_w=constraints.power_cap_w(context, slots, choices.options),
+        budget_g=constraints.budget_g(context),
     )
-    level = constraints.level(case, problem, speed)
+    level = constraints.level(context, problem, speed)
     problem = replace(problem, sla=level.sla)
     foreseen = tuple(slot.g_per_kwh for slot in slots)
     doubted = doubted_g_per_kwh(slots, seen.now) if idle_draws else ()
@@ -108,26 +108,26 @@ class _Choices:
     ways: Transitions
 
 
-def _choices(case: Case, catalogue: Catalogue) -> _Choices | None:
+def _choices(context: RunContext, catalogue: Catalogue) -> _Choices | None:
     """Give the options and the ways between them; None when it is at none of them.
 
     A run that limits alone hold under a power cap may stay where it is, though nothing may go there
     while the cap holds: that is an option of its own, which no way leads to.
     """
-    run, current, policy = case.run, case.run.current, case.seen.policy
+    run, current, policy = context.run, context.run.current, context.seen.policy
     if current is None:
         return None
-    points = constraints.usable(case)
+    points = constraints.usable(context)
     if current.id not in {point.id for point in points}:
         points = (*points, current)
-    found = options(catalogue, points, case.gpus_held, pause=SUSPENDS in run.capabilities)
+    found = options(catalogue, points, context.gpus_held, pause=SUSPENDS in run.capabilities)
     found = constraints.needing(found, points)
     ids = tuple("" if each.name == PAUSED else each.name for each in found)
     origin = "" if run.suspended_s is not None else current.id
     if origin not in ids:
         return None
     start = ids.index(origin)
-    held = origin != "" and constraints.over_the_cap(case, current)
+    held = origin != "" and constraints.over_the_cap(context, current)
     if held:
         found, ids = (*found, replace(found[start], bound_w=0.0)), (*ids, origin)
     ways = transitions(
@@ -150,10 +150,10 @@ def _one_way(ways: Transitions, same: int) -> Transitions:
     return (*rows[:-1], (*rows[-1][:same], None, *rows[-1][same + 1 :]))
 
 
-def _dwell_left_s(case: Case) -> float:
+def _dwell_left_s(context: RunContext) -> float:
     """Seconds before which the layout may not change again."""
-    since_s = case.run.since_switch_s
-    return 0.0 if since_s is None else max(0.0, case.seen.policy.dwell_s - since_s)
+    since_s = context.run.since_switch_s
+    return 0.0 if since_s is None else max(0.0, context.seen.policy.dwell_s - since_s)
 
 
 def answer(asked: Question, plan: Plan, *, level: str = "") -> PlanView:
@@ -228,11 +228,11 @@ def _expected(seen: Observation, guard: Guard) -> float:
     return guard.counted_on if guard.counted_on < reserve else 1.0
 
 
-def _slots(case: Case, guard: Guard, catalogue: Catalogue) -> tuple[IntensitySlot, ...]:
+def _slots(context: RunContext, guard: Guard, catalogue: Catalogue) -> tuple[IntensitySlot, ...]:
     """Give the slots to plan in, from now to the end of the time that may be used."""
-    now = case.seen.now
+    now = context.seen.now
     end = now + timedelta(seconds=guard.time_left_s)
-    horizon = to_end(case.seen.carbon.slots, now, end, case.seen.carbon.usual)
+    horizon = to_end(context.seen.carbon.slots, now, end, context.seen.carbon.usual)
     reserve = timedelta(seconds=guard.reserve_s(_slowest_alike(guard, catalogue)))
     return mixed(between(horizon.slots, now, end - reserve), now)
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from wattmesh.policies.case import examine
 from wattmesh.policies.decision import CapView, Observation, RunView
 from wattmesh.policies.powercap.powercap import Capping
+from wattmesh.policies.run_context import examine
 from wattmesh.policies.slowing import Load, levels
 from wattmesh.policies.words import moment, watts
 

@@ -4,80 +4,88 @@ Invariant: nothing that is unknown keeps a run asleep (law 7), and the guard wak
 its deadline whatever the grid or the plan says.
 """
 
-from wattmesh.policies.case import Case
 from wattmesh.policies.decision import Action, Decision
 from wattmesh.policies.rules.follow import wanted
+from wattmesh.policies.run_context import RunContext
 from wattmesh.policies.words import duration, intensity, moment
 from wattmesh.policies.words import point as named
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 
-def asleep(case: Case, blind: Decision | None) -> Decision:
+def asleep(context: RunContext, blind: Decision | None) -> Decision:
     """Decide about a suspended run.
 
     Args:
-        case: the run.
+        context: the run.
         blind: the hold of a run that trains while grid or power are not seen; None: they are.
     """
-    run, guard = case.run, case.guard
+    run, guard = context.run, context.guard
     if run.open_switch:
         age = duration(run.open_switch.age_s)
-        return _sleep(case, "switching", f"it was woken {age} ago and is {run.open_switch.state}")
-    told = _told(case)
+        return _sleep(
+            context, "switching", f"it was woken {age} ago and is {run.open_switch.state}"
+        )
+    told = _told(context)
     if told is not None:
         return told
     if guard is None:
-        kind, why = case.missing if case.missing[0] else ("no_catalogue", "its points are unknown")
-        return _wake(case, run.current, kind, why)
+        kind, why = (
+            context.missing if context.missing[0] else ("no_catalogue", "its points are unknown")
+        )
+        return _wake(context, run.current, kind, why)
     if guard.asleep_slack_s() < 0.0:
-        at = moment(run.deadline, case.seen.now) if run.deadline else "unknown"
-        return _wake(case, guard.fastest, "deadline", f"the deadline at {at} needs every hour left")
+        at = moment(run.deadline, context.seen.now) if run.deadline else "unknown"
+        return _wake(
+            context, guard.fastest, "deadline", f"the deadline at {at} needs every hour left"
+        )
     home = run.current if run.current and guard.may_wake(run.current) else guard.fastest
     if blind is not None:
         why = "what its sleep is for cannot be seen any more; `wattmesh doctor` finds out why"
-        return _wake(case, home, blind.kind, why)
-    return _planned(case, home)
+        return _wake(context, home, blind.kind, why)
+    return _planned(context, home)
 
 
-def _told(case: Case) -> Decision | None:
+def _told(context: RunContext) -> Decision | None:
     """Wake for a person's sake."""
-    run = case.run
-    ordered = next((each for each in case.menu if each.id == run.ordered_point), None)
+    run = context.run
+    ordered = next((each for each in context.menu if each.id == run.ordered_point), None)
     if ordered is not None:
-        return _wake(case, ordered, "operator", "an operator ordered it there")
-    if case.seen.frozen or run.frozen:
-        return _wake(case, run.current, "frozen", "it is frozen, and a frozen run trains on")
+        return _wake(context, ordered, "operator", "an operator ordered it there")
+    if context.seen.frozen or run.frozen:
+        return _wake(context, run.current, "frozen", "it is frozen, and a frozen run trains on")
     return None
 
 
-def _planned(case: Case, home: OperatingPoint) -> Decision:
+def _planned(context: RunContext, home: OperatingPoint) -> Decision:
     """Sleep or wake as the plan says; without one wake."""
-    step = wanted(case)
+    step = wanted(context)
     if step is None:
-        return _wake(case, home, "no_plan", "there is no fresh plan that wants it asleep")
-    grid = intensity(case.seen.carbon.slots[0].g_per_kwh)
-    until = moment(step.end, case.seen.now)
+        return _wake(context, home, "no_plan", "there is no fresh plan that wants it asleep")
+    grid = intensity(context.seen.carbon.slots[0].g_per_kwh)
+    until = moment(step.end, context.seen.now)
     if step.point == "":
-        return _sleep(case, "at_target", f"the grid is at {grid} and the plan wakes it at {until}")
-    run, policy = case.run, case.seen.policy
+        return _sleep(
+            context, "at_target", f"the grid is at {grid} and the plan wakes it at {until}"
+        )
+    run, policy = context.run, context.seen.policy
     if run.suspended_s is not None and run.suspended_s < policy.dwell_s:
         age = duration(run.suspended_s)
-        return _sleep(case, "dwell", f"it sleeps for {age} only; policy.dwell keeps it asleep")
-    target = next((each for each in case.menu if each.id == step.point), home)
-    if case.guard is not None and not case.guard.may_wake(target):
-        target = case.guard.fastest
+        return _sleep(context, "dwell", f"it sleeps for {age} only; policy.dwell keeps it asleep")
+    target = next((each for each in context.menu if each.id == step.point), home)
+    if context.guard is not None and not context.guard.may_wake(target):
+        target = context.guard.fastest
     return _wake(
-        case, target, "plan", f"the grid is at {grid} and the plan keeps it there until {until}"
+        context, target, "plan", f"the grid is at {grid} and the plan keeps it there until {until}"
     )
 
 
-def _sleep(case: Case, kind: str, why: str) -> Decision:
+def _sleep(context: RunContext, kind: str, why: str) -> Decision:
     """Sleep on."""
-    return case.say(Action.HOLD, kind, f"staying suspended: {why}.")
+    return context.say(Action.HOLD, kind, f"staying suspended: {why}.")
 
 
-def _wake(case: Case, target: OperatingPoint | None, kind: str, why: str) -> Decision:
+def _wake(context: RunContext, target: OperatingPoint | None, kind: str, why: str) -> Decision:
     """Wake at `target`, or where it was."""
     where = f" at {named(target)}" if target else ""
     reason = f"resuming{where}: {why}."
-    return case.say(Action.RESUME, kind, reason, target=target.id if target else "")
+    return context.say(Action.RESUME, kind, reason, target=target.id if target else "")

@@ -8,7 +8,6 @@ rule to one above the hull or slower than the service level.
 
 from dataclasses import replace
 
-from wattmesh.policies.case import Case
 from wattmesh.policies.decision import Decision
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.hull import Vertex, lower_hull
@@ -17,35 +16,36 @@ from wattmesh.policies.rules import reasons
 from wattmesh.policies.rules.follow import follow
 from wattmesh.policies.rules.gate import offer
 from wattmesh.policies.rules.outlook import Outlook, look_ahead, place
+from wattmesh.policies.run_context import RunContext
 from wattmesh.telemetry.readings import J_PER_KWH
 
 
-def automatic(case: Case) -> Decision:
+def automatic(context: RunContext) -> Decision:
     """Choose between staying and the plan's point."""
-    run, guard = case.run, case.guard
+    run, guard = context.run, context.guard
     if run.catalogue is None or run.current is None or guard is None:
-        return case.hold("unknown_point", "not enough is known about it to choose")
-    planned = follow(case)
+        return context.hold("unknown_point", "not enough is known about it to choose")
+    planned = follow(context)
     if planned is not None:
         return planned
-    hull = lower_hull(run.catalogue, quick_enough(case), case.gpus_held)
+    hull = lower_hull(run.catalogue, quick_enough(context), context.gpus_held)
     if not [vertex for vertex in hull.vertices if vertex.point.id != run.current.id]:
-        return case.hold("no_choice", reasons.no_choice(case, hull))
-    view = look_ahead(case, run.catalogue, run.current, guard, hull)
+        return context.hold("no_choice", reasons.no_choice(context, hull))
+    view = look_ahead(context, run.catalogue, run.current, guard, hull)
     if view is None:
-        return case.hold("no_slack", reasons.no_slack(guard, run.current))
-    return replace(_choose(case, guard, view), price_mu=view.price_mu, plan_bound_g=view.bound_g)
+        return context.hold("no_slack", reasons.no_slack(guard, run.current))
+    return replace(_choose(context, guard, view), price_mu=view.price_mu, plan_bound_g=view.bound_g)
 
 
-def _choose(case: Case, guard: Guard, view: Outlook) -> Decision:
+def _choose(context: RunContext, guard: Guard, view: Outlook) -> Decision:
     """Ask guard, dwell, day limit and gain about the point the plan wants now."""
     wanted = _wanted(view)
     if not wanted:
-        return case.hold("at_target", reasons.at_target(case, view))
+        return context.hold("at_target", reasons.at_target(context, view))
     target = next((each for each in wanted if guard.may_go(view.current, each.point)), None)
     if target is None:
-        return case.hold("deadline_guard", reasons.barred(guard, view, wanted[0]))
-    return _limits(case, view, target) or _pays(case, guard, view, target)
+        return context.hold("deadline_guard", reasons.barred(guard, view, wanted[0]))
+    return _limits(context, view, target) or _pays(context, guard, view, target)
 
 
 def _wanted(view: Outlook) -> list[Vertex]:
@@ -60,31 +60,31 @@ def _wanted(view: Outlook) -> list[Vertex]:
     return wanted if wanted and wanted[0] is vertices[best] else []
 
 
-def _limits(case: Case, view: Outlook, target: Vertex) -> Decision | None:
+def _limits(context: RunContext, view: Outlook, target: Vertex) -> Decision | None:
     """Hold for the operator's limits on how often a run may change."""
-    run, policy = case.run, case.seen.policy
+    run, policy = context.run, context.seen.policy
     if target.point.layout == run.layout:
-        return _clock_limit(case, view, target)
+        return _clock_limit(context, view, target)
     if run.since_switch_s is not None and run.since_switch_s < policy.dwell_s:
         why = reasons.dwell(view, target, run.since_switch_s, policy.dwell_s)
-        return case.hold("dwell", why)
+        return context.hold("dwell", why)
     if run.switches_today >= policy.max_switches_per_day:
         why = reasons.day_limit(view, target, run.switches_today, policy.max_switches_per_day)
-        return case.hold("day_limit", why)
+        return context.hold("day_limit", why)
     return None
 
 
-def _clock_limit(case: Case, view: Outlook, target: Vertex) -> Decision | None:
+def _clock_limit(context: RunContext, view: Outlook, target: Vertex) -> Decision | None:
     """Hold while the clock was changed a moment ago."""
-    since_s, least_s = case.run.since_clock_s, case.seen.policy.clock_dwell_s
+    since_s, least_s = context.run.since_clock_s, context.seen.policy.clock_dwell_s
     if since_s is None or since_s >= least_s:
         return None
-    return case.hold("clock_dwell", reasons.clock_dwell(view, target, since_s, least_s))
+    return context.hold("clock_dwell", reasons.clock_dwell(view, target, since_s, least_s))
 
 
-def _pays(case: Case, guard: Guard, view: Outlook, target: Vertex) -> Decision:
+def _pays(context: RunContext, guard: Guard, view: Outlook, target: Vertex) -> Decision:
     """Switch if what it saves is enough times what it costs."""
-    policy, cost = case.seen.policy, view.cost(target.point)
+    policy, cost = context.seen.policy, view.cost(target.point)
     clock = target.point.layout == view.current.layout
     dwell_s = policy.clock_dwell_s if clock else policy.dwell_s
     made = offer(
@@ -96,8 +96,8 @@ def _pays(case: Case, guard: Guard, view: Outlook, target: Vertex) -> Decision:
         keep_s=max(dwell_s, cost.seconds),
     )
     if made.saved_g <= policy.gain_factor * made.cost_g:
-        decision = case.hold("gain_too_small", reasons.too_small(case, target, made))
+        decision = context.hold("gain_too_small", reasons.too_small(context, target, made))
     else:
-        kind, why = reasons.switch(case, guard, view, target, made)
-        decision = case.go(kind, target.point, why)
+        kind, why = reasons.switch(context, guard, view, target, made)
+        decision = context.go(kind, target.point, why)
     return replace(decision, predicted_g=made.saved_g, switch_cost_g=made.cost_g)

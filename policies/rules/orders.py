@@ -5,43 +5,45 @@ validated, or one at which the guard cannot keep the deadline. It needs no carbo
 Invariant: an order that cannot be carried out is said so in every cycle until it is withdrawn.
 """
 
-from wattmesh.policies.case import Case
 from wattmesh.policies.decision import Decision
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.menu import why_not
+from wattmesh.policies.run_context import RunContext
 from wattmesh.policies.words import count, duration
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 
-def ordered(case: Case) -> Decision | None:
+def ordered(context: RunContext) -> Decision | None:
     """Decide about the operator's order; None when there is none."""
-    run = case.run
+    run = context.run
     if not run.ordered_point or run.catalogue is None:
         return None
     known = {point.id: point for point in run.catalogue.points}
     target = known.get(run.ordered_point)
     if target is None:
-        return _refused(case, f"its catalogue has no such point, only {', '.join(known)}")
+        return _refused(context, f"its catalogue has no such point, only {', '.join(known)}")
     if run.current is not None and target.id == run.current.id:
-        return case.hold("operator", "an operator ordered it here")
-    why = why_not(target, run, case.seen.policy) or _too_late(case, target)
+        return context.hold("operator", "an operator ordered it here")
+    why = why_not(target, run, context.seen.policy) or _too_late(context, target)
     if why:
-        return _refused(case, why)
-    if case.missing[0] == "no_progress":
-        return case.hold("no_progress", f"{case.missing[1]}; the order to {target.id} waits for it")
-    return case.go("operator", target, f"an operator ordered it{_slack_after(case, target)}")
+        return _refused(context, why)
+    if context.missing[0] == "no_progress":
+        return context.hold(
+            "no_progress", f"{context.missing[1]}; the order to {target.id} waits for it"
+        )
+    return context.go("operator", target, f"an operator ordered it{_slack_after(context, target)}")
 
 
-def _refused(case: Case, why: str) -> Decision:
+def _refused(context: RunContext, why: str) -> Decision:
     """Refuse an order."""
-    return case.hold(
-        "order_refused", f"the order to {case.run.ordered_point} is refused because {why}"
+    return context.hold(
+        "order_refused", f"the order to {context.run.ordered_point} is refused because {why}"
     )
 
 
-def _too_late(case: Case, target: OperatingPoint) -> str:
+def _too_late(context: RunContext, target: OperatingPoint) -> str:
     """Say that the deadline would be missed; "" when not, or when faster is all one can do."""
-    guard, current = case.guard, case.run.current
+    guard, current = context.guard, context.run.current
     if guard is None or guard.may_go(current, target):
         return ""
     if current is not None and not guard.may_stay(current) and _faster(current, target):
@@ -63,12 +65,12 @@ def _faster(current: OperatingPoint, target: OperatingPoint) -> bool:
     return target.tokens_per_s > current.tokens_per_s
 
 
-def _slack_after(case: Case, target: OperatingPoint) -> str:
+def _slack_after(context: RunContext, target: OperatingPoint) -> str:
     """Say what the deadline guard has to spare afterwards, if anything is known about it."""
-    guard: Guard | None = case.guard
+    guard: Guard | None = context.guard
     if guard is None:
         return ""
-    slack_s = guard.slack_after_s(case.run.current, target)
+    slack_s = guard.slack_after_s(context.run.current, target)
     if slack_s < 0:
         return f"; the deadline may still be missed by {duration(-slack_s)}"
     return f"; deadline slack is at least {duration(slack_s)} after it"

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from wattmesh.policies.case import Case
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import Horizon, between, mean_g_per_kwh, to_end
 from wattmesh.policies.hull import Hull, Vertex, lower_hull
 from wattmesh.policies.rules.gate import Place, Switch, better_g_per_s, flip_g_per_kwh
 from wattmesh.policies.rules.price import Plan, fill
+from wattmesh.policies.run_context import RunContext
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 
 
@@ -76,22 +76,22 @@ def place(vertex: Vertex) -> Place:
 
 
 def look_ahead(
-    case: Case, catalogue: Catalogue, current: OperatingPoint, guard: Guard, hull: Hull
+    context: RunContext, catalogue: Catalogue, current: OperatingPoint, guard: Guard, hull: Hull
 ) -> Outlook | None:
     """Plan from now to the deadline; None when there is no room for anything but the fastest."""
-    held = case.gpus_held
-    end = case.seen.now + timedelta(seconds=guard.time_left_s)
-    horizon = to_end(case.seen.carbon.slots, case.seen.now, end, case.seen.carbon.usual)
+    held = context.gpus_held
+    end = context.seen.now + timedelta(seconds=guard.time_left_s)
+    horizon = to_end(context.seen.carbon.slots, context.seen.now, end, context.seen.carbon.usual)
     reserve = timedelta(seconds=guard.reserve_s(hull.vertices[0].point))
     plan = fill(
         hull,
-        between(horizon.slots, case.seen.now, end - reserve),
+        between(horizon.slots, context.seen.now, end - reserve),
         guard.tokens_left / guard.counted_on,
     )
     if plan is None:
         return None
-    known = {point.id for point in case.menu}
-    every = case.menu if current.id in known else (*case.menu, current)
+    known = {point.id for point in context.menu}
+    every = context.menu if current.id in known else (*context.menu, current)
     bound = fill(lower_hull(catalogue, every, held), horizon.slots, guard.tokens_left)
     here = Place(tokens_per_s=current.tokens_per_s, power_w=catalogue.held_power_w(current, held))
     return Outlook(
@@ -104,29 +104,29 @@ def look_ahead(
         bound_g=bound.bound_g if bound else None,
         price_mu=plan.mu_g_per_token / guard.counted_on,
         switches={
-            vertex.point.id: _switch(case, catalogue, guard, here, vertex.point)
+            vertex.point.id: _switch(context, catalogue, guard, here, vertex.point)
             for vertex in hull.vertices
         },
     )
 
 
 def _switch(
-    case: Case, catalogue: Catalogue, guard: Guard, here: Place, target: OperatingPoint
+    context: RunContext, catalogue: Catalogue, guard: Guard, here: Place, target: OperatingPoint
 ) -> Switch:
     """Give what going to a point takes."""
-    current, seconds = case.run.current, case.switch_s(target)
+    current, seconds = context.run.current, context.switch_s(target)
     if current is None or target.layout == current.layout:
         return Switch(seconds=seconds, energy_j=here.power_w * seconds)
     return Switch(
         seconds=seconds,
         wait_s=guard.lag_s(current),
-        energy_j=_switch_energy_j(case, catalogue, here.power_w * seconds),
+        energy_j=_switch_energy_j(context, catalogue, here.power_w * seconds),
     )
 
 
-def _switch_energy_j(case: Case, catalogue: Catalogue, otherwise_j: float) -> float:
+def _switch_energy_j(context: RunContext, catalogue: Catalogue, otherwise_j: float) -> float:
     """Joules of one switch: measured, else from the catalogue, else as if training went on."""
-    measured = case.run.switch_energy_j
+    measured = context.run.switch_energy_j
     if measured is not None:
         return measured
     return catalogue.switch.layout_energy_j or otherwise_j

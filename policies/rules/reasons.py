@@ -7,27 +7,27 @@ Invariant: a clause is one line without a period at its end.
 
 from datetime import datetime
 
-from wattmesh.policies.case import Case
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.hull import Hull, Vertex
 from wattmesh.policies.menu import why_not
 from wattmesh.policies.planner.constraints import too_slow
 from wattmesh.policies.rules.gate import Offer
 from wattmesh.policies.rules.outlook import Outlook
+from wattmesh.policies.run_context import RunContext
 from wattmesh.policies.words import clause, duration, figures, grams, intensity, moment
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 
-def no_choice(case: Case, hull: Hull) -> str:
+def no_choice(context: RunContext, hull: Hull) -> str:
     """Say why there is no other point to choose."""
-    run = case.run
+    run = context.run
     here = run.current.id if run.current else ""
     for dominated in hull.dominated:
         if dominated.point.id != here:
             return clause(dominated.reason)
     for point in run.catalogue.points if run.catalogue else ():
         if point.id != here:
-            why = why_not(point, run, case.seen.policy) or too_slow(case, point)
+            why = why_not(point, run, context.seen.policy) or too_slow(context, point)
             return f"there is no other point to choose: {why}"
     return "its catalogue has no other point"
 
@@ -38,9 +38,9 @@ def no_slack(guard: Guard, current: OperatingPoint) -> str:
     return f"the rest takes {rest} and the deadline is in {left}, which leaves no room for a switch"
 
 
-def at_target(case: Case, view: Outlook) -> str:
+def at_target(context: RunContext, view: Outlook) -> str:
     """Say where the grid stands against mu, and when the plan changes next."""
-    now = case.seen.now
+    now = context.seen.now
     low, high = _thresholds(view)
     at = f"the grid is at {intensity(view.now_g_per_kwh)}"
     for slot in view.running[1:]:
@@ -99,25 +99,27 @@ def day_limit(view: Outlook, target: Vertex, made: int, allowed: int) -> str:
     )
 
 
-def too_small(case: Case, target: Vertex, made: Offer) -> str:
+def too_small(context: RunContext, target: Vertex, made: Offer) -> str:
     """Say that a switch does not pay."""
-    until = moment(made.until, case.seen.now)
+    until = moment(made.until, context.seen.now)
     if made.saved_g <= 0:
         return f"{target.point.id} is better just now, but kept until {until} it would save nothing"
-    factor = figures(case.seen.policy.gain_factor)
+    factor = figures(context.seen.policy.gain_factor)
     return (
         f"a switch to {target.point.id} now costs {grams(made.cost_g)} to save "
         f"{grams(made.saved_g)} by {until}, and it must save {factor} times its cost"
     )
 
 
-def switch(case: Case, guard: Guard, view: Outlook, target: Vertex, made: Offer) -> tuple[str, str]:
+def switch(
+    context: RunContext, guard: Guard, view: Outlook, target: Vertex, made: Offer
+) -> tuple[str, str]:
     """Give the kind of a switch and why it is made.
 
     "carbon" when only the course of the grid speaks for it; "energy" or "pace" when it were right
     on a grid that never changes too, for fewer joules per token or for the deadline.
     """
-    now = case.seen.now
+    now = context.seen.now
     after = guard.slack_after_s(view.current, target.point)
     act = "change" if target.point.layout == view.current.layout else "switch"
     tail = (

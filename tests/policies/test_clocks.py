@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.policies.build import NOW, A, B, catalogue, measured, observation, point, run, slots
-from wattmesh.policies.case import examine
 from wattmesh.policies.decision import Action, Decision
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.rules.decide import decide
+from wattmesh.policies.run_context import examine
 
 FAST = point("A", 4, 1000.0, 1600.0, clock_mhz=1980)
 SLOW = point("S", 4, 850.0, 1050.0, clock_mhz=1305)

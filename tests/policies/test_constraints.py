@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tests.policies.build import HOUR, NOW, A, B, catalogue, observation, point, run, slots
 from wattmesh.controller.planner.asking import moment, terms
 from wattmesh.controller.planner.wire import Asked, read_asked, written
-from wattmesh.policies.case import examine
 from wattmesh.policies.decision import (
     SUSPENDS,
     Action,
@@ -34,6 +33,7 @@ from wattmesh.policies.planner.planning import answered, solved
 from wattmesh.policies.planner.problem import NoPlan, Sla
 from wattmesh.policies.rules.automatic import automatic
 from wattmesh.policies.rules.decide import decide
+from wattmesh.policies.run_context import examine
 from wattmesh.policies.slowing import needs_w
 
 SLOW = point("S", 4, 700.0, 900.0, clock_mhz=1200, layout=A.layout)

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.policies.build import NOW, A, B, catalogue, observation, point, run, slots
-from wattmesh.policies.case import examine
 from wattmesh.policies.decision import (
     SUSPENDS,
     Action,
@@ -26,6 +25,7 @@ from wattmesh.policies.guard import FAILED_SWITCH
 from wattmesh.policies.planner.mpc import question
 from wattmesh.policies.planner.planning import answered
 from wattmesh.policies.rules.decide import decide
+from wattmesh.policies.run_context import examine
 from wattmesh.reconfig.layout import Layout
 
 CLOCKED = point("A-slow", 4, 900.0, 1300.0, clock_mhz=1300, layout=A.layout)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tests.policies.build import NOW, A, B, catalogue, point, slots
 from tests.policies.simulator import Decide, Simulation, World
-from wattmesh.policies.case import examine
 from wattmesh.policies.decision import (
     Action,
     Decision,
@@ -21,6 +20,7 @@ from wattmesh.policies.decision import (
 )
 from wattmesh.policies.guard import FAILED_SWITCH, Guard
 from wattmesh.policies.rules.decide import decide
+from wattmesh.policies.run_context import examine
 from wattmesh.policies.switch_time import SwitchTimes
 from wattmesh.reconfig.catalogue import Release, SwitchCost
 

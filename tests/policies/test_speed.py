@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.policies.build import NOW, A, B, catalogue, measured, observation, point, run
-from wattmesh.policies.case import examine
 from wattmesh.policies.decision import Action, Decision, RunView
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.rules.decide import decide
+from wattmesh.policies.run_context import examine
 from wattmesh.policies.speed import (
     Counted,
     MeasuredSpeed,

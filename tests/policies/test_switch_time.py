@@ -8,9 +8,9 @@ import pytest
 
 from tests.policies.build import NOW, A, B, catalogue, measured, observation, run
 from wattmesh.controller.cycle.think import NoPlans, think
-from wattmesh.policies.case import examine
 from wattmesh.policies.decision import Action, PolicySettings, RunView
 from wattmesh.policies.guard import Guard
+from wattmesh.policies.run_context import examine
 from wattmesh.policies.switch_time import (
     ENOUGH,
     QUANTILE,

@@ -22,7 +22,6 @@ from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import Forecast
 from wattmesh.controller.replay.grid import Grid
 from wattmesh.controller.replay.world import Loss, Noise, Scene, State, World, run
-from wattmesh.policies.case import examine
 from wattmesh.policies.decision import (
     SUSPENDS,
     Action,
@@ -34,6 +33,7 @@ from wattmesh.policies.decision import (
     PolicySettings,
     RunView,
 )
+from wattmesh.policies.run_context import examine
 from wattmesh.reconfig.catalogue import Catalogue, Release, SwitchCost
 from wattmesh.reconfig.layout import Layout
 

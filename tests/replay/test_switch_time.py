@@ -11,7 +11,7 @@ import pytest
 
 from tests.replay.test_deadline import LIMITS, Adversary, Deceived, Foul, Whims, Z, known, lazy
 from wattmesh.controller.replay.world import World, run
-from wattmesh.policies.case import times
+from wattmesh.policies.run_context import times
 from wattmesh.policies.switch_time import ENOUGH, SwitchKind, SwitchRecord
 from wattmesh.reconfig.catalogue import PairCost, Release, SwitchCost
 

@@ -31,7 +31,7 @@ SETTLING_INTERVALS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class RunContext:
     """A run, the observation it is in, and what follows from both.
 
     Attributes:
@@ -135,12 +135,12 @@ class Case:
         )
 
 
-def examine(seen: Observation, run: RunView) -> Case:
+def examine(seen: Observation, run: RunView) -> RunContext:
     """Collect what the rules need to know about one run."""
     points = menu(run, seen.policy)
     missing = _missing(run)
     guard = None if missing[0] else _guard(seen, run, points)
-    return Case(seen=seen, run=run, menu=points, guard=guard, missing=missing)
+    return RunContext(seen=seen, run=run, menu=points, guard=guard, missing=missing)
 
 
 def times(run: RunView, catalogue: Catalogue) -> SwitchTimes:
