@@ -16,8 +16,8 @@ from wattmesh.controller.cycle.isolation import Isolation
 from wattmesh.controller.journal.database.values import to_text
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
-from wattmesh.policies.case import in_flight_s
 from wattmesh.policies.decision import Observation, RunView
+from wattmesh.policies.run_context import in_flight_s
 from wattmesh.policies.speed import MeasuredSpeed, Stay, Watched, watch
 
 BETWEEN = ("ordered", "announced")

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from wattmesh.policies.case import OBSERVED, examine
 from wattmesh.policies.decision import Observation, PlanView, Rung, RunView
 from wattmesh.policies.ladder import NAMES
 from wattmesh.policies.menu import menu
+from wattmesh.policies.run_context import OBSERVED, examine
 from wattmesh.policies.words import clause, duration
 
 Key = tuple[object, ...]

@@ -19,7 +19,6 @@ from wattmesh.controller.cycle.think import Plans, think
 from wattmesh.controller.replay.forecasts import Forecast
 from wattmesh.controller.replay.views import now_of, observation
 from wattmesh.controller.replay.world import Scene, State
-from wattmesh.policies.case import Case, examine
 from wattmesh.policies.decision import (
     SUSPENDS,
     Action,
@@ -33,6 +32,7 @@ from wattmesh.policies.horizon import to_end
 from wattmesh.policies.planner.mpc import question
 from wattmesh.policies.planner.planning import answered
 from wattmesh.policies.rivals.look import SLEEP, Ahead, Look, Rated, Rule
+from wattmesh.policies.run_context import RunContext, examine
 
 PAST = timedelta(days=14)
 """How far back a rule may look."""
@@ -175,7 +175,7 @@ class Rival:
             self._asked = (slot.start, here)
         return _guarded(case, here, self._wish)
 
-    def _look(self, scene: Scene, case: Case, here: str) -> Look:
+    def _look(self, scene: Scene, case: RunContext, here: str) -> Look:
         """Show the rule what it may see."""
         seen, guard = case.seen, case.guard
         catalogue = scene.catalogue
@@ -221,7 +221,7 @@ def _let_go(scene: Scene, state: State) -> str | None:
     return home.id if home else None
 
 
-def _guarded(case: Case, here: str, wish: str) -> str | None:
+def _guarded(case: RunContext, here: str, wish: str) -> str | None:
     """Give the rule's wish where the guard allows it, else the fastest point or nothing."""
     guard, current = case.guard, case.run.current
     if guard is None or current is None:
