@@ -20,8 +20,8 @@ from benchmarks.planner_peers import Solved, flow_program
 from benchmarks.report import Goal, Report, run
 from tests.policies.planner_cases import HOUR, case, wave
 from wattmesh.policies.planner.evaluate import evaluate
-from wattmesh.policies.planner.plan import plan
 from wattmesh.policies.planner.problem import Plan, Problem
+from wattmesh.policies.planner.solver import solve
 
 SLACKS = (1.1, 1.25, 1.5, 2.0)
 
@@ -37,14 +37,14 @@ class Timed:
 
 def timed(problem: Problem, repeats: int, beside: Callable[[], object] = int) -> Timed:
     """Plan several times, with something else in between."""
-    found = plan(problem)
+    found = solve(problem)
     if not isinstance(found, Plan):
         raise SystemExit(f"no plan: {found.reason}")
     taken = []
     for _ in range(repeats):
         beside()
         wall, cpu = time.perf_counter(), time.process_time()
-        plan(problem)
+        solve(problem)
         taken.append((time.perf_counter() - wall, time.process_time() - cpu))
     seconds, cpu_seconds = (statistics.median(each) for each in zip(*taken, strict=True))
     return Timed(plan=found, seconds=seconds, cpu_seconds=cpu_seconds)

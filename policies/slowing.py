@@ -23,7 +23,7 @@ LEAST_W = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class ClockLevel:
     """A way to run a layout. `affordable`: the deadline can be met there."""
 
     point: OperatingPoint
@@ -41,7 +41,7 @@ class Load:
 
     run: str
     gpus: tuple[str, ...]
-    levels: tuple[Level, ...] = ()
+    levels: tuple[ClockLevel, ...] = ()
 
 
 def draw_w(point: OperatingPoint) -> float | None:
@@ -61,7 +61,7 @@ def needs_w(point: OperatingPoint) -> float:
 
 def levels(
     current: OperatingPoint | None, alike: Iterable[OperatingPoint], affordable: Iterable[str]
-) -> tuple[Level, ...]:
+) -> tuple[ClockLevel, ...]:
     """List where a run is and the slower clocks of its layout, least draw last.
 
     Args:
@@ -83,10 +83,10 @@ def levels(
         and (here is None or (draw_w(each) or 0.0) < here)
     ]
     slower.sort(key=lambda each: -each.power_w / each.gpus)
-    return tuple(Level(point=each, affordable=each.id in able) for each in (current, *slower))
+    return tuple(ClockLevel(point=each, affordable=each.id in able) for each in (current, *slower))
 
 
-def thrift(level: Level) -> float:
+def thrift(level: ClockLevel) -> float:
     """What a level draws; one that bounds nothing counts as endless."""
     draw = draw_w(level.point) if level.point.clock_mhz is not None else None
     return float("inf") if draw is None else draw

@@ -99,7 +99,7 @@ def arrays_of(problem: Problem, *, costs: bool = True) -> Arrays:
     )
 
 
-def worth(arrays: Arrays, g_per_token: Floats) -> Arrays:
+def with_token_prices(arrays: Arrays, g_per_token: Floats) -> Arrays:
     """Give the same problem where a token trained in a slot saves grams, (T,), on top of mu."""
     seconds = np.diff(arrays.edges_s)
     gained = _summed(g_per_token * seconds)

@@ -28,7 +28,7 @@ ENDLESS = 1e30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class KeptLevel:
     """The service level as a plan is to keep it.
 
     Attributes:
@@ -119,7 +119,7 @@ def too_slow(context: RunContext, point: OperatingPoint) -> str:
     )
 
 
-def level(context: RunContext, problem: Problem, speed: float) -> Level:
+def level(context: RunContext, problem: Problem, speed: float) -> KeptLevel:
     """Give the service level for the rest of a run.
 
     Windows that began before now count what was trained in them. Those that would be missed at the
@@ -132,22 +132,22 @@ def level(context: RunContext, problem: Problem, speed: float) -> Level:
     """
     least, window_s = least_tokens_per_s(context), context.seen.policy.sla_window_s
     if least <= 0.0:
-        return Level()
+        return KeptLevel()
     before = _before(context, speed)
     name = f"the service level of {count(least * speed)} tokens/s over every {duration(window_s)}"
     if sum(problem.seconds) - (before[0][0] if before else 0.0) < window_s:
         why = f"{name} binds nothing: a window is longer than what is known and left of the run"
-        return Level(why=why)
+        return KeptLevel(why=why)
     sla = Sla(window_s=window_s, tokens_per_s=least, before=before, from_s=-window_s)
     whole = replace(problem, tokens=ENDLESS, sla=sla)
     from_s = kept_from_s(whole, _fastest(whole))
     if from_s is None:
-        return Level(why=f"{name} cannot be kept before the deadline{_under(whole)}")
+        return KeptLevel(why=f"{name} cannot be kept before the deadline{_under(whole)}")
     if from_s == sla.from_s:
-        return Level(sla=sla)
+        return KeptLevel(sla=sla)
     at = moment(context.seen.now + timedelta(seconds=round(from_s)), context.seen.now)
     missed = f"{name} is missed by windows that begin before {at}{_under(whole)}"
-    return Level(sla=replace(sla, from_s=from_s), why=missed)
+    return KeptLevel(sla=replace(sla, from_s=from_s), why=missed)
 
 
 def _under(problem: Problem) -> str:

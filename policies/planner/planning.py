@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from wattmesh.policies.decision import PlanView
 from wattmesh.policies.planner.evaluate import evaluate
 from wattmesh.policies.planner.mpc import Question, answer, rest
-from wattmesh.policies.planner.plan import over_budget, plan
 from wattmesh.policies.planner.problem import NoPlan, Plan, Problem
 from wattmesh.policies.planner.repair import static_paths
+from wattmesh.policies.planner.solver import over_budget, solve
 from wattmesh.policies.planner.steady import steady
 
 
@@ -95,11 +95,11 @@ def _foreseen(asked: Question, followed: Plan) -> Plan:
 
 def _plan(problem: Problem, path: tuple[int, ...], near_mu: float | None) -> Plan | NoPlan:
     """Plan with the rest of the plan before among the candidates."""
-    return plan(problem, also=(path,) if path else (), near_mu=near_mu)
+    return solve(problem, also=(path,) if path else (), near_mu=near_mu)
 
 
 def _because_capped(problem: Problem, none: NoPlan) -> NoPlan:
     """Say so where it is the operator's power cap that leaves no plan."""
-    if not problem.power_cap_w or isinstance(plan(replace(problem, power_cap_w=())), NoPlan):
+    if not problem.power_cap_w or isinstance(solve(replace(problem, power_cap_w=())), NoPlan):
         return none
     return replace(none, reason=f"under the operator's power cap {none.reason}")

@@ -8,8 +8,8 @@ the new forecast, and its gap says what keeping it may cost at most.
 from dataclasses import replace
 
 from wattmesh.policies.planner.evaluate import evaluate
-from wattmesh.policies.planner.plan import over_budget
 from wattmesh.policies.planner.problem import Plan, Problem
+from wattmesh.policies.planner.solver import over_budget
 from wattmesh.telemetry.readings import J_PER_KWH
 
 GAIN_FACTOR = 2.0

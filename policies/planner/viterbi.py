@@ -101,7 +101,7 @@ class _Passing:
         """Lay out what does not change from slot to slot."""
         kinds = len(arrays.rates)
         self._arrays, self._stay, self._began = arrays, stay, began
-        self._worth = [mu[None, :, None] * ways.lost[:, None, :] for ways in arrays.ways]
+        self._lost_g = [mu[None, :, None] * ways.lost[:, None, :] for ways in arrays.ways]
         self._at = np.empty((len(mu), kinds))
         self._from = self._at.T[:, :, None]
         self._each = np.empty((kinds, len(mu), kinds))
@@ -125,7 +125,7 @@ class _Passing:
     def _begin(self, slot: int, group: int, ways: Ways) -> None:
         """Find the best origin of each transition that begins now."""
         each, out = self._each, self._began[group][slot]
-        np.add(ways.extra_g[slot][:, None, :], self._worth[group], out=each)
+        np.add(ways.extra_g[slot][:, None, :], self._lost_g[group], out=each)
         np.add(each, self._from, out=each)
         np.minimum.reduce(each, axis=0, out=out)
         np.subtract(out, self._stay[slot], out=out)

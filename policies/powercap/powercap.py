@@ -19,7 +19,7 @@ a cap meet one price, in shares of speed per watt.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from wattmesh.policies.slowing import LEAST_W, Level, Load, WayDown, draw_w, thrift
+from wattmesh.policies.slowing import LEAST_W, ClockLevel, Load, WayDown, draw_w, thrift
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 
@@ -131,7 +131,7 @@ class _Site:
             return free_w
         return min(free_w, max(board.floor_w, draw))
 
-    def _level(self, gpu: str, levels: Mapping[str, int]) -> Level | None:
+    def _level(self, gpu: str, levels: Mapping[str, int]) -> ClockLevel | None:
         """Level of the run on a board; None: none, or not known."""
         load = self.loads.get(self.run_of.get(gpu, ""))
         return load.levels[levels[load.run]] if load and load.levels else None

@@ -14,7 +14,7 @@ from wattmesh.policies.hull import Vertex, lower_hull
 from wattmesh.policies.planner.constraints import quick_enough
 from wattmesh.policies.rules import reasons
 from wattmesh.policies.rules.follow import follow
-from wattmesh.policies.rules.gate import offer
+from wattmesh.policies.rules.gate import switch_gain
 from wattmesh.policies.rules.outlook import Outlook, look_ahead, place
 from wattmesh.policies.run_context import RunContext
 from wattmesh.telemetry.readings import J_PER_KWH
@@ -87,7 +87,7 @@ def _pays(context: RunContext, guard: Guard, view: Outlook, target: Vertex) -> D
     policy, cost = context.seen.policy, view.cost(target.point)
     clock = target.point.layout == view.current.layout
     dwell_s = policy.clock_dwell_s if clock else policy.dwell_s
-    made = offer(
+    made = switch_gain(
         view.hull,
         view.plan,
         view.here,

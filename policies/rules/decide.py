@@ -159,7 +159,8 @@ def _stays(context: RunContext, guard: Guard, current: OperatingPoint, at: str) 
         "deadline",
         f"no switch is sure to make it faster, the rest takes {duration(rest_s)} and the deadline "
         f"at {at} is likely to be missed by {duration(late_s)}"
-        f"{_after_cap(context, guard, current)}; move runs.{context.run.name}.deadline if that is not acceptable",
+        f"{_after_cap(context, guard, current)}; move runs.{context.run.name}.deadline if that is "
+        "not acceptable",
     )
 
 

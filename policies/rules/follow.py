@@ -13,7 +13,7 @@ from datetime import timedelta
 from wattmesh.policies.decision import Action, Decision, PlanStep, PlanView, Rung
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import between
-from wattmesh.policies.rules.gate import Place, Switch, better_g_per_s, switch_cost_g
+from wattmesh.policies.rules.gate import SpeedPower, SwitchEstimate, better_g_per_s, switch_cost_g
 from wattmesh.policies.run_context import RunContext
 from wattmesh.policies.words import duration, intensity, moment
 from wattmesh.policies.words import point as named
@@ -174,7 +174,7 @@ def _offer(
     if catalogue is None or plan is None:
         return 0.0, 0.0
     here, there = (
-        Place(tokens_per_s=each.tokens_per_s, power_w=catalogue.held_power_w(each, held))
+        SpeedPower(tokens_per_s=each.tokens_per_s, power_w=catalogue.held_power_w(each, held))
         for each in (current, target)
     )
     seconds = context.switch_s(target)
@@ -188,6 +188,6 @@ def _offer(
         * better_g_per_s(slot.g_per_kwh, plan.price_mu, here, there)
         for slot in between(context.seen.carbon.slots, start, step.end)
     )
-    switch = Switch(seconds=seconds, energy_j=energy_j, wait_s=wait_s)
+    switch = SwitchEstimate(seconds=seconds, energy_j=energy_j, wait_s=wait_s)
     now_g = context.seen.carbon.slots[0].g_per_kwh
     return saved_g, switch_cost_g(now_g, plan.price_mu, here, switch)

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from wattmesh.policies.horizon import between
 from wattmesh.policies.hull import Hull
-from wattmesh.policies.rules.price import Plan, fill
+from wattmesh.policies.rules.price import PriceSolution, fill
 from wattmesh.telemetry.readings import J_PER_KWH
 
 EQUAL = 1e-9
@@ -24,7 +24,7 @@ EQUAL = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SpeedPower:
     """Where a run is or could be: speed, and watts charged while it is there."""
 
     tokens_per_s: float
@@ -32,7 +32,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
+class SwitchEstimate:
     """What a switch takes: seconds without a token, joules; it begins after `wait_s` at most."""
 
     seconds: float
@@ -41,7 +41,7 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class SwitchGain:
     """What acting now saves against staying, until when the target is to be kept, and the cost."""
 
     saved_g: float
@@ -49,7 +49,9 @@ class Offer:
     cost_g: float
 
 
-def better_g_per_s(g_per_kwh: float, mu_g_per_token: float, current: Place, target: Place) -> float:
+def better_g_per_s(
+    g_per_kwh: float, mu_g_per_token: float, current: SpeedPower, target: SpeedPower
+) -> float:
     """Give what each second at `target` instead of `current` saves; 0 when they are equal.
 
     Differences below rounding count as equal, so that two points the plan does not tell apart are
@@ -61,7 +63,7 @@ def better_g_per_s(g_per_kwh: float, mu_g_per_token: float, current: Place, targ
     return better if abs(better) > EQUAL * (abs(emits) + abs(trains)) else 0.0
 
 
-def flip_g_per_kwh(mu_g_per_token: float, one: Place, other: Place) -> float | None:
+def flip_g_per_kwh(mu_g_per_token: float, one: SpeedPower, other: SpeedPower) -> float | None:
     """Give the intensity at which two places are worth the same; None when there is none.
 
     Below it the faster place is better, above it the slower.
@@ -73,9 +75,15 @@ def flip_g_per_kwh(mu_g_per_token: float, one: Place, other: Place) -> float | N
     return mu_g_per_token * tokens_per_s / watts * J_PER_KWH
 
 
-def offer(
-    hull: Hull, plan: Plan, current: Place, target: Place, *, switch: Switch, keep_s: float
-) -> Offer:
+def switch_gain(
+    hull: Hull,
+    plan: PriceSolution,
+    current: SpeedPower,
+    target: SpeedPower,
+    *,
+    switch: SwitchEstimate,
+    keep_s: float,
+) -> SwitchGain:
     """Give what the target saves when ordered now and kept as long as it is the better one.
 
     It is kept for `keep_s` at least. Saving starts when the switch is over at the latest.
@@ -90,11 +98,11 @@ def offer(
     elif go_g is None and target.tokens_per_s < current.tokens_per_s:
         saved_g = 0.0
     cost_g = switch_cost_g(slots[0].g_per_kwh, mu, current, switch)
-    return Offer(saved_g=saved_g, until=until, cost_g=cost_g)
+    return SwitchGain(saved_g=saved_g, until=until, cost_g=cost_g)
 
 
 def _worth_keeping(
-    plan: Plan, current: Place, target: Place, *, start: datetime, keep_s: float
+    plan: PriceSolution, current: SpeedPower, target: SpeedPower, *, start: datetime, keep_s: float
 ) -> tuple[float, datetime]:
     """Give how long the target is worth keeping, and what it saves at the plan's price.
 
@@ -113,7 +121,7 @@ def _worth_keeping(
 
 
 def _way_g(
-    hull: Hull, plan: Plan, until: datetime, places: Sequence[tuple[datetime, Place]]
+    hull: Hull, plan: PriceSolution, until: datetime, places: Sequence[tuple[datetime, SpeedPower]]
 ) -> float | None:
     """Give the grams of being at `places`, each from its time on, until `until`, and of the rest.
 
@@ -135,7 +143,9 @@ def _way_g(
     return grams + rest.bound_g if rest else None
 
 
-def switch_cost_g(g_per_kwh: float, mu_g_per_token: float, current: Place, switch: Switch) -> float:
+def switch_cost_g(
+    g_per_kwh: float, mu_g_per_token: float, current: SpeedPower, switch: SwitchEstimate
+) -> float:
     """Give the grams a switch costs against staying as long at the current point.
 
     Its energy less what the current point would have drawn, and the tokens not trained at the

@@ -12,8 +12,8 @@ from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import Horizon, between, mean_g_per_kwh, to_end
 from wattmesh.policies.hull import Hull, Vertex, lower_hull
-from wattmesh.policies.rules.gate import Place, Switch, better_g_per_s, flip_g_per_kwh
-from wattmesh.policies.rules.price import Plan, fill
+from wattmesh.policies.rules.gate import SpeedPower, SwitchEstimate, better_g_per_s, flip_g_per_kwh
+from wattmesh.policies.rules.price import PriceSolution, fill
 from wattmesh.policies.run_context import RunContext
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 
@@ -30,16 +30,16 @@ class Outlook:
     """
 
     current: OperatingPoint
-    here: Place
+    here: SpeedPower
     hull: Hull
     horizon: Horizon
-    plan: Plan
+    plan: PriceSolution
     running: tuple[IntensitySlot, ...]
     bound_g: float | None
     price_mu: float
-    switches: Mapping[str, Switch]
+    switches: Mapping[str, SwitchEstimate]
 
-    def cost(self, target: OperatingPoint) -> Switch:
+    def cost(self, target: OperatingPoint) -> SwitchEstimate:
         """Give what going to `target` takes: a switch, or only another clock."""
         return self.switches[target.id]
 
@@ -70,9 +70,9 @@ class Outlook:
         return better_g_per_s(mean, flat.mu_g_per_token, self.here, place(vertex)) > 0
 
 
-def place(vertex: Vertex) -> Place:
+def place(vertex: Vertex) -> SpeedPower:
     """Speed and power of a vertex."""
-    return Place(tokens_per_s=vertex.tokens_per_s, power_w=vertex.power_w)
+    return SpeedPower(tokens_per_s=vertex.tokens_per_s, power_w=vertex.power_w)
 
 
 def look_ahead(
@@ -93,7 +93,9 @@ def look_ahead(
     known = {point.id for point in context.menu}
     every = context.menu if current.id in known else (*context.menu, current)
     bound = fill(lower_hull(catalogue, every, held), horizon.slots, guard.tokens_left)
-    here = Place(tokens_per_s=current.tokens_per_s, power_w=catalogue.held_power_w(current, held))
+    here = SpeedPower(
+        tokens_per_s=current.tokens_per_s, power_w=catalogue.held_power_w(current, held)
+    )
     return Outlook(
         current=current,
         here=here,
@@ -111,13 +113,17 @@ def look_ahead(
 
 
 def _switch(
-    context: RunContext, catalogue: Catalogue, guard: Guard, here: Place, target: OperatingPoint
-) -> Switch:
+    context: RunContext,
+    catalogue: Catalogue,
+    guard: Guard,
+    here: SpeedPower,
+    target: OperatingPoint,
+) -> SwitchEstimate:
     """Give what going to a point takes."""
     current, seconds = context.run.current, context.switch_s(target)
     if current is None or target.layout == current.layout:
-        return Switch(seconds=seconds, energy_j=here.power_w * seconds)
-    return Switch(
+        return SwitchEstimate(seconds=seconds, energy_j=here.power_w * seconds)
+    return SwitchEstimate(
         seconds=seconds,
         wait_s=guard.lag_s(current),
         energy_j=_switch_energy_j(context, catalogue, here.power_w * seconds),

@@ -33,7 +33,7 @@ _STEP_UP = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PriceSolution:
     """The solution of the linear program.
 
     Attributes:
@@ -76,7 +76,7 @@ class PlannedSlot:
     share: float = 1.0
 
 
-def fill(hull: Hull, slots: Sequence[IntensitySlot], tokens: float) -> Plan | None:
+def fill(hull: Hull, slots: Sequence[IntensitySlot], tokens: float) -> PriceSolution | None:
     """Solve for the least grams that train `tokens` within `slots`.
 
     Returns:
@@ -99,7 +99,7 @@ def fill(hull: Hull, slots: Sequence[IntensitySlot], tokens: float) -> Plan | No
         filling.go_on()
     if best is None:
         return None
-    return Plan(
+    return PriceSolution(
         bound_g=best[0],
         mu_g_per_token=best[1],
         last_share=best[2],
@@ -124,7 +124,7 @@ def hindsight_bound_g(hull: Hull, observed: Sequence[IntensitySlot], tokens: flo
     return plan.bound_g if plan else None
 
 
-def path(hull: Hull, plan: Plan) -> tuple[PlannedSlot, ...]:
+def path(hull: Hull, plan: PriceSolution) -> tuple[PlannedSlot, ...]:
     """Give the best schedule slot by slot, up to the one in which the work ends.
 
     Steps that cost exactly mu are taken as early as possible, so that at most one slot is shared.

@@ -11,7 +11,7 @@ from wattmesh.policies.guard import Guard
 from wattmesh.policies.hull import Hull, Vertex
 from wattmesh.policies.menu import why_not
 from wattmesh.policies.planner.constraints import too_slow
-from wattmesh.policies.rules.gate import Offer
+from wattmesh.policies.rules.gate import SwitchGain
 from wattmesh.policies.rules.outlook import Outlook
 from wattmesh.policies.run_context import RunContext
 from wattmesh.policies.words import clause, duration, figures, grams, intensity, moment
@@ -99,7 +99,7 @@ def day_limit(view: Outlook, target: Vertex, made: int, allowed: int) -> str:
     )
 
 
-def too_small(context: RunContext, target: Vertex, made: Offer) -> str:
+def too_small(context: RunContext, target: Vertex, made: SwitchGain) -> str:
     """Say that a switch does not pay."""
     until = moment(made.until, context.seen.now)
     if made.saved_g <= 0:
@@ -112,7 +112,7 @@ def too_small(context: RunContext, target: Vertex, made: Offer) -> str:
 
 
 def switch(
-    context: RunContext, guard: Guard, view: Outlook, target: Vertex, made: Offer
+    context: RunContext, guard: Guard, view: Outlook, target: Vertex, made: SwitchGain
 ) -> tuple[str, str]:
     """Give the kind of a switch and why it is made.
 

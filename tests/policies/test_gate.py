@@ -11,21 +11,21 @@ from tests.policies.build import HOUR, NOW, PAIR, slots
 from tests.policies.oracles import least_grams
 from wattmesh.policies.hull import lower_hull
 from wattmesh.policies.rules.gate import (
-    Offer,
-    Place,
-    Switch,
+    SpeedPower,
+    SwitchEstimate,
+    SwitchGain,
     better_g_per_s,
     flip_g_per_kwh,
-    offer,
     switch_cost_g,
+    switch_gain,
 )
 from wattmesh.policies.rules.price import fill
 from wattmesh.telemetry.readings import J_PER_KWH
 
-FAST = Place(tokens_per_s=1000.0, power_w=1600.0)
-SLOW = Place(tokens_per_s=600.0, power_w=940.0)
+FAST = SpeedPower(tokens_per_s=1000.0, power_w=1600.0)
+SLOW = SpeedPower(tokens_per_s=600.0, power_w=940.0)
 HULL = lower_hull(PAIR, PAIR.points, 4)
-FREE = Switch(seconds=0.0, energy_j=0.0)
+FREE = SwitchEstimate(seconds=0.0, energy_j=0.0)
 MU = 174.0 * (660.0 / 400.0) / J_PER_KWH
 """The price at which the two places flip at 174 g/kWh."""
 
@@ -39,18 +39,18 @@ def test_two_places_are_worth_the_same_at_their_flip() -> None:
 
 def test_a_place_that_is_faster_for_fewer_watts_has_no_flip() -> None:
     """It is better at every intensity."""
-    better = Place(tokens_per_s=700.0, power_w=900.0)
+    better = SpeedPower(tokens_per_s=700.0, power_w=900.0)
     assert flip_g_per_kwh(MU, SLOW, better) is None
     assert better_g_per_s(500.0, MU, SLOW, better) > 0 < better_g_per_s(1.0, MU, SLOW, better)
 
 
 def make(
-    values: Sequence[float], work_h: float, *, switch: Switch = FREE, keep_s: float = 0.0
-) -> Offer:
+    values: Sequence[float], work_h: float, *, switch: SwitchEstimate = FREE, keep_s: float = 0.0
+) -> SwitchGain:
     """The offer to go from FAST to SLOW on a grid of hours, with so much work at FAST."""
     plan = fill(HULL, slots(values), work_h * HOUR * FAST.tokens_per_s)
     assert plan is not None
-    return offer(HULL, plan, FAST, SLOW, switch=switch, keep_s=keep_s)
+    return switch_gain(HULL, plan, FAST, SLOW, switch=switch, keep_s=keep_s)
 
 
 def test_the_target_is_kept_until_it_is_no_longer_better() -> None:
@@ -89,7 +89,7 @@ def test_what_has_to_be_kept_for_long_must_be_good_for_long() -> None:
 def test_the_time_until_a_switch_is_over_saves_nothing() -> None:
     """Neither the wait for the boundary nor the switch itself."""
     grid = [300.0] * 7 + [100.0] * 7
-    late = Switch(seconds=600.0, energy_j=0.0, wait_s=3000.0)
+    late = SwitchEstimate(seconds=600.0, energy_j=0.0, wait_s=3000.0)
     assert make(grid, 10.0, switch=late).saved_g == pytest.approx(
         make(grid, 10.0).saved_g * 6 / 7, rel=0.02
     )
@@ -104,7 +104,7 @@ def test_the_saving_is_that_of_a_solver_told_both_ways(values: list[float], shar
     tokens = share * len(values) * HOUR * FAST.tokens_per_s
     plan = fill(HULL, slots(values), tokens)
     assert plan is not None
-    made = offer(HULL, plan, FAST, SLOW, switch=FREE, keep_s=0.0)
+    made = switch_gain(HULL, plan, FAST, SLOW, switch=FREE, keep_s=0.0)
     hours = (made.until - NOW).total_seconds() / HOUR
     assume(hours == int(hours) and tokens > hours * HOUR * FAST.tokens_per_s)
     ways = [way_g(values, int(hours), tokens, place) for place in (FAST, SLOW)]
@@ -115,7 +115,7 @@ def test_the_saving_is_that_of_a_solver_told_both_ways(values: list[float], shar
     assert made.saved_g == pytest.approx(stay_g - go_g, rel=1e-6, abs=1e-6)
 
 
-def way_g(values: Sequence[float], hours: int, tokens: float, place: Place) -> float | None:
+def way_g(values: Sequence[float], hours: int, tokens: float, place: SpeedPower) -> float | None:
     """Grams of so many hours at one place and the best of the rest."""
     grams = sum(values[:hours]) * place.power_w / 1000.0
     left = tokens - hours * HOUR * place.tokens_per_s
@@ -128,14 +128,14 @@ def test_going_faster_is_not_called_useless_because_time_is_short() -> None:
     """Where neither way fits the plan's reserve any more, the price says what is saved."""
     plan = fill(HULL, slots([100.0] * 4), 3.99 * HOUR * FAST.tokens_per_s)
     assert plan is not None
-    late = Switch(seconds=600.0, energy_j=0.0, wait_s=600.0)
-    assert offer(HULL, plan, SLOW, FAST, switch=late, keep_s=0.0).saved_g >= 0
-    assert offer(HULL, plan, FAST, SLOW, switch=late, keep_s=3 * HOUR).saved_g <= 0
+    late = SwitchEstimate(seconds=600.0, energy_j=0.0, wait_s=600.0)
+    assert switch_gain(HULL, plan, SLOW, FAST, switch=late, keep_s=0.0).saved_g >= 0
+    assert switch_gain(HULL, plan, FAST, SLOW, switch=late, keep_s=3 * HOUR).saved_g <= 0
 
 
 def test_a_switch_costs_its_energy_and_the_tokens_not_trained() -> None:
     """Less what the current place would have drawn, never less than its own grams."""
-    switch = Switch(seconds=60.0, energy_j=30_000.0)
+    switch = SwitchEstimate(seconds=60.0, energy_j=30_000.0)
     energy_g = 100.0 * 30_000.0 / J_PER_KWH
     stay_g = 100.0 * 60.0 * 940.0 / J_PER_KWH
     assert switch_cost_g(100.0, MU, SLOW, switch) == pytest.approx(

@@ -13,8 +13,8 @@ from tests.policies.planner_cases import HOUR, LAYOUT, case, options, wave, ways
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.hull import lower_hull
 from wattmesh.policies.planner.evaluate import evaluate, low_windows
-from wattmesh.policies.planner.plan import plan
 from wattmesh.policies.planner.problem import NoPlan, Option, Plan, Problem, Sla, Transition
+from wattmesh.policies.planner.solver import solve
 from wattmesh.policies.planner.steady import steady
 from wattmesh.policies.rules.price import fill
 from wattmesh.policies.words import grams
@@ -25,7 +25,7 @@ FREE = Transition(seconds=0.0, energy_j=0.0)
 
 def planned(problem: Problem) -> Plan:
     """The plan of a problem that has one; always judged legal."""
-    found = plan(problem)
+    found = solve(problem)
     assert isinstance(found, Plan), found
     assert found.evaluation == evaluate(problem, found.path)
     assert found.evaluation.legal
@@ -250,7 +250,7 @@ def test_a_budget_counts_operational_grams_alone() -> None:
 
 def test_a_service_level_that_nothing_reaches_is_said() -> None:
     """More than the fastest point gives: no plan, and why."""
-    found = plan(replace(case(24, 1.5), sla=Sla(window_s=6 * HOUR, tokens_per_s=300e3)))
+    found = solve(replace(case(24, 1.5), sla=Sla(window_s=6 * HOUR, tokens_per_s=300e3)))
     assert isinstance(found, NoPlan)
     assert "300 k tokens/s" in found.reason
 
@@ -258,10 +258,10 @@ def test_a_service_level_that_nothing_reaches_is_said() -> None:
 def test_work_that_does_not_fit_says_how_much_would() -> None:
     """One token in a hundred too many."""
     problem = case(24, 1.0)
-    found = plan(replace(problem, tokens=problem.tokens * 1.01))
+    found = solve(replace(problem, tokens=problem.tokens * 1.01))
     assert isinstance(found, NoPlan)
     assert found.most_tokens == pytest.approx(problem.tokens)
-    assert isinstance(plan(problem), Plan)
+    assert isinstance(solve(problem), Plan)
 
 
 def test_a_budget_that_cannot_be_kept_names_the_least() -> None:
@@ -304,7 +304,7 @@ def test_many_slots_are_searched_roughly_first_and_a_known_price_helps() -> None
     problem = case(2400, 1.5, seconds=300.0)
     found = planned(problem)
     assert found.gap <= 2e-3
-    again = plan(problem, near_mu=found.mu_g_per_token * 1.1, also=[found.path])
+    again = solve(problem, near_mu=found.mu_g_per_token * 1.1, also=[found.path])
     assert isinstance(again, Plan)
     assert again.bound_g == pytest.approx(found.bound_g, rel=1e-5)
     assert again.evaluation.charged_g <= found.evaluation.charged_g
@@ -315,7 +315,7 @@ def test_a_price_that_is_far_off_only_costs_time(wrong: float) -> None:
     """The search leaves a grid whose end is best."""
     problem = case(24, 1.5)
     found = planned(problem)
-    again = plan(problem, near_mu=found.mu_g_per_token * wrong)
+    again = solve(problem, near_mu=found.mu_g_per_token * wrong)
     assert isinstance(again, Plan)
     assert again.bound_g == pytest.approx(found.bound_g, rel=1e-3)
 

@@ -11,16 +11,16 @@ from tests.policies.planner_cases import HOUR, case, small_problems
 from tests.policies.planner_oracles import exact_dp, try_all
 from wattmesh.policies.planner.arrays import arrays_of
 from wattmesh.policies.planner.evaluate import evaluate
-from wattmesh.policies.planner.plan import plan
 from wattmesh.policies.planner.prices import Search
 from wattmesh.policies.planner.problem import NoPlan, Plan, Problem, Sla, Transition
+from wattmesh.policies.planner.solver import solve
 
 ROUNDING = 1e-7
 
 
 def planned(problem: Problem) -> Plan:
     """The plan of a problem that has one."""
-    found = plan(problem)
+    found = solve(problem)
     assert isinstance(found, Plan), found
     return found
 
@@ -30,7 +30,7 @@ def planned(problem: Problem) -> Plan:
 def test_no_path_beats_the_bound_and_none_is_missed(problem: Problem) -> None:
     """Trying every path finds nothing below the bound, and nothing where there is no plan."""
     best = try_all(problem)
-    found = plan(problem)
+    found = solve(problem)
     if isinstance(found, NoPlan):
         # A service level is searched for, not solved: only there may a legal path be overlooked.
         assert best is None or problem.sla is not None
@@ -55,7 +55,7 @@ def test_no_path_beats_the_bound_of_a_level_with_a_past(
     """The same, with windows that began before the first slot, or that begin later."""
     sla = Sla(window_s=150.0, tokens_per_s=least, before=((-100.0, -trained),), from_s=from_s)
     problem = replace(problem, sla=sla)
-    best, found = try_all(problem), plan(problem)
+    best, found = try_all(problem), solve(problem)
     if isinstance(found, NoPlan):
         return
     assert best is not None

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.policies.build import HOUR, PAIR, catalogue, point, slots
 from tests.policies.oracles import least_grams, least_grams_whole
 from wattmesh.policies.hull import Hull, lower_hull
-from wattmesh.policies.rules.price import Plan, fill, from_nothing, hindsight_bound_g, path
+from wattmesh.policies.rules.price import PriceSolution, fill, from_nothing, hindsight_bound_g, path
 from wattmesh.telemetry.readings import J_PER_KWH
 
 POINTS = st.lists(
@@ -22,7 +22,7 @@ def hull_of(pairs: list[tuple[float, float]]) -> Hull:
     return lower_hull(catalogue(*points), points, 1)
 
 
-def schedule(hull: Hull, plan: Plan) -> tuple[float, float, int]:
+def schedule(hull: Hull, plan: PriceSolution) -> tuple[float, float, int]:
     """Add up tokens and grams of a path, and count its shared slots."""
     tokens = grams = 0.0
     shared = 0

@@ -5,8 +5,8 @@ from random import Random
 
 from tests.policies.planner_cases import case
 from wattmesh.policies.planner.evaluate import evaluate
-from wattmesh.policies.planner.plan import plan
 from wattmesh.policies.planner.problem import NoPlan, Plan, Problem
+from wattmesh.policies.planner.solver import solve
 from wattmesh.policies.planner.steady import steady
 
 NOISE = 0.15
@@ -14,7 +14,7 @@ NOISE = 0.15
 
 def planned(problem: Problem) -> Plan:
     """The plan of a problem that has one."""
-    found = plan(problem)
+    found = solve(problem)
     assert isinstance(found, Plan), found
     return found
 
@@ -40,7 +40,7 @@ def live_through(problem: Problem, *, steadily: bool) -> tuple[float, int]:
             g_per_kwh=noisy(problem.g_per_kwh[hour:], hour),
             start=walked[-1] if walked else problem.start,
         )
-        found = plan(rest)
+        found = solve(rest)
         if isinstance(found, NoPlan):
             walked.append(0)
             continue

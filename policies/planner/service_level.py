@@ -1,21 +1,34 @@
-"""The service level by single stretches: where a path trains too little, the cheapest change first.
+"""The service level: a least average throughput over every window, kept by prices and by repair.
 
-A path that is cheap at some price of a token is taken, and while a window is below the level the
-stretch in it is changed that costs least for a token missed. Each token gained counts at the price
-too, since it is worked off elsewhere. The lower the price that one begins with, the more of the
-work is done by the lifted windows; a few prices are tried.
+The level is one more constraint with a price of its own for each window (nu >= 0). `WindowPrices`
+follows a path, finds the windows below the level, and raises their prices until the level is kept.
+A window is widened to whole slots: the tokens that it must have are trained in the wider one too.
 
-Invariant: whatever is found was judged legal by `wattmesh.policies.planner.evaluate`.
+`repair_service_level` starts from a path that is cheap at some price of a token. While a window is
+below the level, it changes the stretch of slots in that window which costs least for each missing
+token. A gained token counts at the price of a token, since it need not be trained elsewhere. The
+lower the price of the first path, the more of the work the repaired windows do, so a few prices
+are tried.
+
+Invariant: whatever the window prices, the bound of the problem priced with them holds for every
+path that keeps the level: a window adds `nu * tokens wanted` only where the work ends after it.
+Every repaired path was judged legal by `wattmesh.policies.planner.evaluate`.
 """
 
 import numpy as np
 
-from wattmesh.policies.planner.arrays import Arrays, Floats
+from wattmesh.policies.planner.arrays import Arrays, Floats, with_token_prices
 from wattmesh.policies.planner.evaluate import low_windows
 from wattmesh.policies.planner.problem import Problem, Sla
 from wattmesh.policies.planner.repair import Judge, changed, stretches
 from wattmesh.policies.planner.route import Path, Route, stretched
 from wattmesh.policies.planner.viterbi import sweep
+
+FIRST_PRICE = 0.25
+"""First price of a window, as a share of mu."""
+
+PRICE_FACTOR = 2.0
+"""Factor by which the price of a window rises that is still below the level."""
 
 PRICES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6)
 """Prices of a token that are begun with, as shares of the plan's without a level; best first."""
@@ -30,7 +43,59 @@ LEAST = 1e-6
 """Share of a window's tokens that a change must gain, and that sums may be wrong by."""
 
 
-def lift(problem: Problem, judge: Judge, arrays: Arrays, mu: float) -> None:
+class WindowPrices:
+    """A price, in grams per token, for each window that some path left below the level."""
+
+    def __init__(self, problem: Problem, mu_g_per_token: float) -> None:
+        """Start with none."""
+        self._problem = problem
+        self._edges_s = np.concatenate([[0.0], np.cumsum(problem.seconds)])
+        self._first = FIRST_PRICE * mu_g_per_token
+        self._nu: dict[tuple[int, int], float] = {}
+        self._needed: dict[tuple[int, int], float] = {}
+
+    def raise_low(self, path: tuple[int, ...]) -> bool:
+        """Raise the price of the worst windows of `path` that do not overlap; False: none low."""
+        sla = self._problem.sla
+        if sla is None:
+            return False
+        raised: list[tuple[int, int]] = []
+        for _, start in low_windows(self._problem, path):
+            window = self._slots(start, start + sla.window_s)
+            if all(window[1] <= first or last <= window[0] for first, last in raised):
+                raised.append(window)
+                self._nu[window] = self._nu.get(window, self._first / PRICE_FACTOR) * PRICE_FACTOR
+                needed = max(self._needed.get(window, 0.0), self._wanted(sla, start))
+                self._needed[window] = needed
+        return bool(raised)
+
+    def applied_to(self, arrays: Arrays) -> Arrays:
+        """Give the problem in which a token trained inside a window saves its price too."""
+        g_per_token = np.zeros(arrays.slots)
+        for (first, last), nu in self._nu.items():
+            g_per_token[first:last] += nu
+        return with_token_prices(arrays, g_per_token)
+
+    def owed_g(self) -> Floats:
+        """Give (T,): what the windows that are over before each slot add to the bound."""
+        owed = np.zeros(len(self._problem.seconds))
+        for (first, last), nu in self._nu.items():
+            owed[last:] += nu * self._needed[first, last]
+        return owed
+
+    def _wanted(self, sla: Sla, start_s: float) -> float:
+        """Give the tokens that are still to be trained in a window."""
+        times, tokens = zip(*sla.before, (0.0, 0.0), strict=True)
+        return sla.tokens_per_s * sla.window_s + float(np.interp(start_s, times, tokens))
+
+    def _slots(self, start_s: float, end_s: float) -> tuple[int, int]:
+        """Give the slots a window touches, [first, last)."""
+        first = int(np.searchsorted(self._edges_s, start_s + 1e-6)) - 1
+        last = int(np.searchsorted(self._edges_s, end_s - 1e-6))
+        return max(0, first), max(last, first + 1)
+
+
+def repair_service_level(problem: Problem, judge: Judge, arrays: Arrays, mu: float) -> None:
     """Let the judge see paths that keep the service level.
 
     Args:
@@ -45,14 +110,14 @@ def lift(problem: Problem, judge: Judge, arrays: Arrays, mu: float) -> None:
     patience = PATIENCE
     for price, share in enumerate(PRICES):
         path = sweeps.path(price, arrays.slots)
-        lifted = _Lift(problem, problem.sla, arrays, mu * share).run(path) if path else ()
-        patience = PATIENCE if judge.take(lifted) else patience - 1
+        repaired = _WindowRepair(problem, problem.sla, arrays, mu * share).run(path) if path else ()
+        patience = PATIENCE if judge.take(repaired) else patience - 1
         if not patience:
             return
 
 
-class _Lift:
-    """Changes of one path after another."""
+class _WindowRepair:
+    """Changes one path until no window is below the level."""
 
     def __init__(self, problem: Problem, sla: Sla, arrays: Arrays, mu: float) -> None:
         """Lay out what does not change."""

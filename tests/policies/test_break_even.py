@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from tests.policies.build import PAIR, A, B, catalogue, point
-from wattmesh.policies.planner.break_even import (
-    Worth,
+from wattmesh.policies.break_even import (
+    BreakEven,
+    break_evens,
     embodied_sentence,
     gpus_held,
     hull_sentence,
-    worth,
 )
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, Release
 
@@ -19,9 +19,9 @@ WASTE = point("W", 4, 700.0, 1500.0)
 FOUR = catalogue(A, B, C, WASTE, release=Release.RELEASED)
 
 
-def by_id(known: Catalogue) -> dict[str, Worth]:
+def by_id(known: Catalogue) -> dict[str, BreakEven]:
     """What is told, by point."""
-    return {each.point.id: each for each in worth(known)}
+    return {each.point.id: each for each in break_evens(known)}
 
 
 def onset(known: Catalogue, which: OperatingPoint, *, sleeps: bool) -> float:
@@ -45,7 +45,7 @@ def test_ratios_are_those_of_trying_every_intensity(release: Release) -> None:
     """Of hull points, each against the one before and against the first step up."""
     known = replace(FOUR, release=release)
     sleeps = release is Release.RELEASED
-    useful = [each for each in worth(known) if each.vertex]
+    useful = [each for each in break_evens(known) if each.vertex]
     assert len(useful) >= 2
     starts = [onset(known, each.point, sleeps=sleeps) for each in useful]
     first = 0 if sleeps else 1
@@ -71,8 +71,8 @@ def test_where_sleeping_and_a_faster_point_are_better_ratios_begin_at_that_one()
 
 def test_a_point_that_is_never_worth_running_says_why() -> None:
     """It stands last, and has no ratio."""
-    last = worth(FOUR)[-1]
-    assert (last.point.id, last.vertex, last.ratio, last.break_even) == ("W", None, None, None)
+    last = break_evens(FOUR)[-1]
+    assert (last.point.id, last.vertex, last.ratio, last.slowing_down) == ("W", None, None, None)
     assert "W is never worth running" in hull_sentence(last)
 
 
@@ -91,8 +91,8 @@ def test_the_break_even_parts_the_intensities_in_which_slowing_down_is_right(
     """On either side, a token's grams say so; GPUs that are given back age for somebody else."""
     known = replace(FOUR, release=release, idle_power_w_per_gpu=10.0, embodied_g_per_gpu_hour=30.0)
     checked = 0
-    for each in worth(known):
-        even = each.break_even
+    for each in break_evens(known):
+        even = each.slowing_down
         if even is None or not even.g_per_kwh:
             continue
         fast = known.point(even.faster)
@@ -109,13 +109,13 @@ def test_the_break_even_parts_the_intensities_in_which_slowing_down_is_right(
 
 def test_what_was_not_stated_is_no_break_even_of_zero() -> None:
     """Without grams of making nothing is said; with them, 0 means that slowing down is right."""
-    assert all(each.break_even is None for each in worth(PAIR))
+    assert all(each.slowing_down is None for each in break_evens(PAIR))
     fewer = replace(FOUR, embodied_g_per_gpu_hour=10.0)
-    slowest = worth(fewer)[0]
-    assert slowest.break_even is not None
-    assert slowest.break_even.g_per_kwh == 0.0
+    slowest = break_evens(fewer)[0]
+    assert slowest.slowing_down is not None
+    assert slowest.slowing_down.g_per_kwh == 0.0
     assert embodied_sentence(slowest) == "Slowing down from B to C never emits more in all."
-    assert worth(fewer)[2].break_even is None
+    assert break_evens(fewer)[2].slowing_down is None
 
 
 def test_a_slower_point_that_saves_no_joules_is_said_to_serve_shifting_only() -> None:
@@ -127,15 +127,15 @@ def test_a_slower_point_that_saves_no_joules_is_said_to_serve_shifting_only() ->
         idle_power_w_per_gpu=250.0,
         embodied_g_per_gpu_hour=10.0,
     )
-    slow = worth(held)[0]
-    assert slow.break_even is not None
-    assert slow.break_even.g_per_kwh is None
+    slow = break_evens(held)[0]
+    assert slow.slowing_down is not None
+    assert slow.slowing_down.g_per_kwh is None
     assert "emits more at every intensity" in embodied_sentence(slow)
 
 
 @pytest.mark.parametrize("release", list(Release))
 def test_one_point_alone_is_worth_running(release: Release) -> None:
     """There is nothing to compare it with."""
-    (only,) = worth(catalogue(A, release=release, embodied_g_per_gpu_hour=10.0))
-    assert (only.ratio, only.break_even) == (None, None)
+    (only,) = break_evens(catalogue(A, release=release, embodied_g_per_gpu_hour=10.0))
+    assert (only.ratio, only.slowing_down) == (None, None)
     assert "is the slowest point worth running" in hull_sentence(only)

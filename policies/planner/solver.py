@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from wattmesh.policies.planner.arrays import Arrays, arrays_of
-from wattmesh.policies.planner.levels import Levels
 from wattmesh.policies.planner.prices import Search
 from wattmesh.policies.planner.problem import Evaluation, NoPlan, Plan, Problem, merged
 from wattmesh.policies.planner.repair import (
@@ -27,7 +26,7 @@ from wattmesh.policies.planner.repair import (
     whole,
 )
 from wattmesh.policies.planner.route import Path
-from wattmesh.policies.planner.service_level_repair import lift
+from wattmesh.policies.planner.service_level import WindowPrices, repair_service_level
 from wattmesh.policies.planner.viterbi import sweep
 from wattmesh.policies.words import count, duration, grams
 
@@ -50,7 +49,7 @@ LEVEL_ROUNDS = 24
 """Most times that a window below the service level is made dearer."""
 
 
-def plan(
+def solve(
     problem: Problem, *, also: Sequence[tuple[int, ...]] = (), near_mu: float | None = None
 ) -> Plan | NoPlan:
     """Plan the rest of a run.
@@ -129,16 +128,16 @@ def _repair(judge: Judge, arrays: Arrays, search: Search) -> Path:
 
 def _keep_level(problem: Problem, judge: Judge, arrays: Arrays, path: Path, mu: float) -> float:
     """Make tokens dearer where `path` is below the level, and so on; give the best bound found."""
-    levels, bound_g = Levels(problem, mu), 0.0
+    prices, bound_g = WindowPrices(problem, mu), 0.0
     for _ in range(LEVEL_ROUNDS):
-        if not levels.raise_low(path):
+        if not prices.raise_low(path):
             break
-        priced = levels.worth(arrays)
-        search = Search(priced, owed_g=levels.owed_g(), near=mu)
+        priced = prices.applied_to(arrays)
+        search = Search(priced, owed_g=prices.owed_g(), near=mu)
         search.run()
         bound_g = max(bound_g, search.bound_g)
         path = _repair(judge, priced, search)
-    lift(problem, judge, arrays, mu)
+    repair_service_level(problem, judge, arrays, mu)
     return bound_g
 
 

@@ -18,7 +18,7 @@ from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, Release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BreakEven:
+class SlowingDown:
     """From which intensity on slowing down from `faster` is right, the making of GPUs included.
 
     Attributes:
@@ -32,7 +32,7 @@ class BreakEven:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
+class BreakEven:
     """One point.
 
     Attributes:
@@ -41,7 +41,7 @@ class Worth:
         ratio: how many times lower the intensity must be than where going up to the point before
             began to pay; None for the first step up, what is below it, and off the hull.
         in_all: the same against the first step up; 1 for that itself.
-        break_even: None for the fastest, off the hull, and where no grams of making are stated.
+        slowing_down: None for the fastest, off the hull, and where no grams of making are stated.
     """
 
     point: OperatingPoint
@@ -50,7 +50,7 @@ class Worth:
     slower: str = ""
     ratio: float | None = None
     in_all: float | None = None
-    break_even: BreakEven | None = None
+    slowing_down: SlowingDown | None = None
 
 
 def gpus_held(catalogue: Catalogue) -> int:
@@ -58,34 +58,34 @@ def gpus_held(catalogue: Catalogue) -> int:
     return max(point.gpus for point in catalogue.points)
 
 
-def worth(catalogue: Catalogue) -> tuple[Worth, ...]:
+def break_evens(catalogue: Catalogue) -> tuple[BreakEven, ...]:
     """Say of every point when it is worth running: the hull slowest first, then the others."""
     hull = lower_hull(catalogue, catalogue.points, gpus_held(catalogue))
     first = _first_step(catalogue, hull.vertices)
     found = [_of(catalogue, hull.vertices, at, first) for at in range(len(hull.vertices))]
-    found += [Worth(point=each.point, why_not=each.reason) for each in hull.dominated]
+    found += [BreakEven(point=each.point, why_not=each.reason) for each in hull.dominated]
     return tuple(found)
 
 
-def embodied_sentence(found: Worth) -> str:
+def embodied_sentence(found: BreakEven) -> str:
     """Say from which intensity on slowing down to a point is right; "" where nothing is told."""
-    if found.break_even is None:
+    if found.slowing_down is None:
         return ""
-    slow, fast = found.point.id, found.break_even.faster
-    if found.break_even.g_per_kwh is None:
+    slow, fast = found.point.id, found.slowing_down.faster
+    if found.slowing_down.g_per_kwh is None:
         return (
             f"A token takes more joules at {slow} than at {fast}: slowing down to it emits more at "
             "every intensity, and serves only to move work into cleaner hours."
         )
-    if not found.break_even.g_per_kwh:
+    if not found.slowing_down.g_per_kwh:
         return f"Slowing down from {fast} to {slow} never emits more in all."
     return (
-        f"Below {intensity(found.break_even.g_per_kwh)} slowing down from {fast} to {slow} emits "
+        f"Below {intensity(found.slowing_down.g_per_kwh)} slowing down from {fast} to {slow} emits "
         "more in all: the joules it saves weigh less than the longer use of the hardware."
     )
 
 
-def hull_sentence(found: Worth) -> str:
+def hull_sentence(found: BreakEven) -> str:
     """Say at which ratio of intensities a point becomes worth running, or why at none."""
     if found.vertex is None:
         return found.why_not
@@ -115,25 +115,25 @@ def _first_step(catalogue: Catalogue, steps: tuple[Vertex, ...]) -> int:
     return 0 if len(steps) == 1 or (steps[1].ratio or 0.0) >= 1.0 else 1
 
 
-def _of(catalogue: Catalogue, steps: tuple[Vertex, ...], at: int, first: int) -> Worth:
+def _of(catalogue: Catalogue, steps: tuple[Vertex, ...], at: int, first: int) -> BreakEven:
     """Say what there is to say of one vertex of the hull."""
     vertex, per_token = steps[at], steps[at].marginal_j_per_token
-    return Worth(
+    return BreakEven(
         point=vertex.point,
         vertex=vertex,
         slower=steps[at - 1].point.id if at else "",
         ratio=vertex.ratio if at > first else None,
         in_all=per_token / steps[first].marginal_j_per_token if at >= first else None,
-        break_even=_break_even(catalogue, vertex, steps[at + 1]) if steps[at + 1 :] else None,
+        slowing_down=_slowing_down(catalogue, vertex, steps[at + 1]) if steps[at + 1 :] else None,
     )
 
 
-def _break_even(catalogue: Catalogue, slow: Vertex, fast: Vertex) -> BreakEven | None:
+def _slowing_down(catalogue: Catalogue, slow: Vertex, fast: Vertex) -> SlowingDown | None:
     """Weigh the joules that slowing down saves against the longer use of the hardware."""
     if not catalogue.embodied_g_per_gpu_hour:
         return None
     made = options(catalogue, (slow.point, fast.point), gpus_held(catalogue))
-    return BreakEven(
+    return SlowingDown(
         faster=fast.point.id,
         g_per_kwh=break_even_g_per_kwh(
             slow,
