@@ -15,8 +15,8 @@ from wattmesh.controller.replay.world import Scene
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.horizon import between
 from wattmesh.policies.planner.options import options, transitions
-from wattmesh.policies.planner.plan import plan
 from wattmesh.policies.planner.problem import NoPlan, Plan, Problem
+from wattmesh.policies.planner.solver import solve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def hindsight(scene: Scene, *, pause: bool) -> Hindsight:
         start=[each.name for each in kinds].index(scene.first),
         transitions=transitions(catalogue.switch, kinds, release=catalogue.release),
     )
-    found = plan(problem)
+    found = solve(problem)
     if isinstance(found, NoPlan):
         raise InputInvalid(f"the job cannot be replayed: {found.reason}")
     return Hindsight(

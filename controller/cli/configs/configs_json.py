@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from wattmesh.controller.cli.configs.configs_ways import Way, ways
-from wattmesh.policies.planner.break_even import Worth, embodied_sentence, hull_sentence, worth
+from wattmesh.policies.break_even import BreakEven, break_evens, embodied_sentence, hull_sentence
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 
 
@@ -24,13 +24,13 @@ def catalogue_json(catalogue: Catalogue) -> dict[str, Any]:
         "simulated": list(catalogue.simulated),
         "switch": _switch_json(catalogue),
         "points": [point_json(each) for each in catalogue.points],
-        "worth": [worth_json(each) for each in worth(catalogue)],
+        "worth": [worth_json(each) for each in break_evens(catalogue)],
     }
 
 
 def shown_json(catalogue: Catalogue, point: OperatingPoint) -> dict[str, Any]:
     """Give the keys of `configs show`."""
-    (found,) = (each for each in worth(catalogue) if each.point.id == point.id)
+    (found,) = (each for each in break_evens(catalogue) if each.point.id == point.id)
     return {
         **point_json(point),
         "worth": worth_json(found),
@@ -60,9 +60,9 @@ def point_json(point: OperatingPoint) -> dict[str, Any]:
     }
 
 
-def worth_json(found: Worth) -> dict[str, Any]:
+def worth_json(found: BreakEven) -> dict[str, Any]:
     """Give the keys of when one point is worth running."""
-    vertex, even = found.vertex, found.break_even
+    vertex, even = found.vertex, found.slowing_down
     return {
         "point": found.point.id,
         "useful": vertex is not None,

@@ -6,7 +6,7 @@ Invariant: the figures are those that the planner reckons with, waits for given-
 from dataclasses import dataclass
 from enum import StrEnum
 
-from wattmesh.policies.planner.break_even import gpus_held
+from wattmesh.policies.break_even import gpus_held
 from wattmesh.policies.planner.options import options, transitions
 from wattmesh.policies.planner.problem import Option, Transition
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint

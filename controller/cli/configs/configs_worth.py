@@ -12,12 +12,12 @@ from wattmesh.controller.cli import words
 from wattmesh.controller.cli.configs.configs_ways import Basis, Way, ways
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
-from wattmesh.policies.planner.break_even import (
-    Worth,
+from wattmesh.policies.break_even import (
+    BreakEven,
+    break_evens,
     embodied_sentence,
     gpus_held,
     hull_sentence,
-    worth,
 )
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, Release
 
@@ -36,7 +36,7 @@ OWN, ESTIMATED, NEVER = "*", "~", "never"
 
 def hull_lines(catalogue: Catalogue, columns: int) -> list[Text | str]:
     """Say which points are worth running, and from which ratio of intensities on."""
-    found = worth(catalogue)
+    found = break_evens(catalogue)
     useful = [each for each in found if each.vertex]
     held = gpus_held(catalogue)
     title = f"worth running, slowest first (a job of {words.plural(held, 'GPU')})"
@@ -62,7 +62,7 @@ def hull_lines(catalogue: Catalogue, columns: int) -> list[Text | str]:
     return lines
 
 
-def _hull_row(found: Worth) -> tuple[str | Text, ...]:
+def _hull_row(found: BreakEven) -> tuple[str | Text, ...]:
     """Give the cells of one point of the hull."""
     vertex = found.vertex
     assert vertex is not None
@@ -78,15 +78,15 @@ def _hull_row(found: Worth) -> tuple[str | Text, ...]:
     )
 
 
-def _pays(found: Worth) -> str:
+def _pays(found: BreakEven) -> str:
     """Say above which intensity slowing down to a point is right."""
-    if found.break_even is None:
+    if found.slowing_down is None:
         return words.UNKNOWN
-    if found.break_even.g_per_kwh is None:
+    if found.slowing_down.g_per_kwh is None:
         return "to shift work"
-    if not found.break_even.g_per_kwh:
+    if not found.slowing_down.g_per_kwh:
         return "always"
-    return f"above {words.figures(found.break_even.g_per_kwh, 2)} g/kWh"
+    return f"above {words.figures(found.slowing_down.g_per_kwh, 2)} g/kWh"
 
 
 def switch_lines(catalogue: Catalogue, columns: int) -> list[Text | str]:
@@ -132,7 +132,7 @@ def release_sentence(catalogue: Catalogue) -> str:
 
 def point_lines(catalogue: Catalogue, point: OperatingPoint, columns: int) -> list[Text | str]:
     """Say of one point when it is worth running, and what switching to and from it takes."""
-    (found,) = (each for each in worth(catalogue) if each.point.id == point.id)
+    (found,) = (each for each in break_evens(catalogue) if each.point.id == point.id)
     told = [hull_sentence(found), embodied_sentence(found)]
     if found.vertex and not catalogue.embodied_g_per_gpu_hour:
         told.append(NOT_STATED)
