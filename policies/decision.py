@@ -62,13 +62,13 @@ class IntensitySlot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsualDay:
-    """The usual day.
+class Climatology:
+    """A grid's usual day.
 
     Attributes:
         hours: mean of each hour of the day, UTC, g/kWh.
-        low, high: the 10 % and the 90 % quantile of what hours of the last weeks were, as a share
-            of these means; 1 where that is not known.
+        low, high: 10 % and 90 % quantile of the hours of the last weeks, as shares of these means;
+            1 where that is not known.
     """
 
     hours: tuple[float, ...]
@@ -82,7 +82,7 @@ class UsualDay:
     def slot(
         self, start: datetime, end: datetime, g_per_kwh: float, unknown: float
     ) -> IntensitySlot:
-        """Make a slot whose band is as wide as that of usual days, by a share of 0 to 1."""
+        """Make a slot with the share `unknown`, 0 to 1, of a usual day's band."""
         return IntensitySlot(
             start=start,
             end=end,
@@ -111,8 +111,8 @@ class CarbonView:
         note: why the rung is not the best one, as a clause; "" when it is.
         since_change_s: since the rung changed; None when it never did.
         interval_s: length of one interval of the signal.
-        usual: for what lies beyond the forecast (`policies/forecast/far.py`); None when it is not
-            known.
+        climatology: for what lies beyond the forecast (`policies/forecast/climatology.py`); None
+            when it is not known.
     """
 
     signal: str
@@ -126,7 +126,7 @@ class CarbonView:
     note: str = ""
     since_change_s: float | None = None
     interval_s: float = 0.0
-    usual: UsualDay | None = None
+    climatology: Climatology | None = None
 
     @property
     def now_g_per_kwh(self) -> float | None:
@@ -310,8 +310,6 @@ class PolicySettings:
         failed_switch_s: longest time until a run trains again after a switch that failed, rollback
             and restart included; 0: twice the seconds of a switch.
         equivalence: classes the operator allows.
-        caution: how far plans count hours more than a day ahead towards the upper quantile of their
-            forecast, in [0, 1].
         sla_throughput_share: of the fastest point's speed, which plans keep on average over every
             `sla_window_s`; 0: none.
     """
@@ -325,7 +323,6 @@ class PolicySettings:
     failed_limit: int = 2
     failed_switch_s: float = 0.0
     equivalence: tuple[Equivalence, ...] = (Equivalence.EXACT, Equivalence.NUMERICAL)
-    caution: float = 0.1
     sla_throughput_share: float = 0.0
     sla_window_s: float = 86_400.0
 

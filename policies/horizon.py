@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wattmesh.policies.decision import IntensitySlot, UsualDay
-from wattmesh.policies.forecast.far import beyond
+from wattmesh.policies.decision import Climatology, IntensitySlot
+from wattmesh.policies.forecast.climatology import beyond
 
 DAY = timedelta(days=1)
 MOST_EXTENSION = 1000
@@ -32,7 +32,10 @@ class Horizon:
 
 
 def to_end(
-    slots: Sequence[IntensitySlot], now: datetime, end: datetime, usual: UsualDay | None = None
+    slots: Sequence[IntensitySlot],
+    now: datetime,
+    end: datetime,
+    climatology: Climatology | None = None,
 ) -> Horizon:
     """Cut `slots` to [now, end) and extend them to `end` where they stop short.
 
@@ -44,7 +47,7 @@ def to_end(
         slots: the running one and the forecast.
         now: begin.
         end: of the horizon.
-        usual: the usual day; None when it is not known.
+        climatology: of the same series; None when it is not known.
     """
     kept = between(slots, now, end)
     if not kept or kept[0].start > now or end <= now:
@@ -52,9 +55,9 @@ def to_end(
     reach = kept[-1].end
     if reach >= end:
         return Horizon(slots=kept, reach=reach)
-    if usual:
+    if climatology:
         step = max(slots[-1].end - slots[-1].start, (end - reach) / MOST_EXTENSION)
-        extension = list(beyond(usual, slots[-1], end, step))
+        extension = list(beyond(climatology, slots[-1], end, step))
         rule = "the usual values of the hours"
         return Horizon(slots=(*kept, *extension), reach=reach, extended=rule)
     daily = reach - slots[0].start >= DAY

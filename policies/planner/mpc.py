@@ -21,7 +21,7 @@ from wattmesh.policies.decision import (
     PlanView,
     RunView,
 )
-from wattmesh.policies.forecast.caution import cautious_g_per_kwh, doubted_g_per_kwh
+from wattmesh.policies.forecast.forecast_band import band_edges_g_per_kwh
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import between, to_end
 from wattmesh.policies.planner import constraints
@@ -37,8 +37,8 @@ class Question:
     """What the planner is asked.
 
     Attributes:
-        problem: its intensities are those to plan with. `foreseen_g_per_kwh`: the forecast itself.
-        doubted_g_per_kwh: grids under which a plan must do better than the best single point too.
+        band_g_per_kwh: per slot, further grids under which a plan must beat the best single point;
+            empty: none.
         ids: point id per option; "" for suspended.
         starts: when each slot begins. `digest`: of all that the answer depends on.
         level: what is not kept of the service level, as a clause; "" when all is.
@@ -46,12 +46,11 @@ class Question:
 
     made_at: datetime
     problem: Problem
-    foreseen_g_per_kwh: tuple[float, ...]
     ids: tuple[str, ...]
     starts: tuple[datetime, ...]
     digest: str
     level: str = ""
-    doubted_g_per_kwh: tuple[tuple[float, ...], ...] = ()
+    band_g_per_kwh: tuple[tuple[float, ...], ...] = ()
 
     @property
     def origin(self) -> str:
@@ -74,7 +73,7 @@ def question(seen: Observation, run: RunView) -> Question | None:
     problem = Problem(
         tokens=guard.tokens_left / speed,
         seconds=tuple((slot.end - slot.start).total_seconds() for slot in slots),
-        g_per_kwh=cautious_g_per_kwh(slots, seen.now, 0.0 if idle_draws else seen.policy.caution),
+        g_per_kwh=tuple(slot.g_per_kwh for slot in slots),
         options=choices.options,
         start=choices.start,
         transitions=choices.ways,
@@ -84,16 +83,14 @@ def question(seen: Observation, run: RunView) -> Question | None:
     )
     level = constraints.level(context, problem, speed)
     problem = replace(problem, sla=level.sla)
-    foreseen = tuple(slot.g_per_kwh for slot in slots)
-    doubted = doubted_g_per_kwh(slots, seen.now) if idle_draws else ()
+    band = band_edges_g_per_kwh(slots, seen.now) if idle_draws else ()
     return Question(
         made_at=seen.now,
         problem=problem,
-        foreseen_g_per_kwh=foreseen,
-        doubted_g_per_kwh=doubted,
+        band_g_per_kwh=band,
         ids=choices.ids,
         starts=tuple(slot.start for slot in slots),
-        digest=hashlib.sha256(repr((problem, foreseen, doubted)).encode()).hexdigest()[:16],
+        digest=hashlib.sha256(repr((problem, band)).encode()).hexdigest()[:16],
         level=level.why,
     )
 
@@ -232,7 +229,7 @@ def _slots(context: RunContext, guard: Guard, catalogue: Catalogue) -> tuple[Int
     """Give the slots to plan in, from now to the end of the time that may be used."""
     now = context.seen.now
     end = now + timedelta(seconds=guard.time_left_s)
-    horizon = to_end(context.seen.carbon.slots, now, end, context.seen.carbon.usual)
+    horizon = to_end(context.seen.carbon.slots, now, end, context.seen.carbon.climatology)
     reserve = timedelta(seconds=guard.reserve_s(_slowest_alike(guard, catalogue)))
     return mixed(between(horizon.slots, now, end - reserve), now)
 

@@ -1,13 +1,13 @@
-"""Answer the question for a plan: the planner, warm from the plan before. Imports numpy.
+"""Answer the question for a plan, starting from the plan before. Imports numpy.
 
-For a worker process and for replay; the daemon itself only asks (`mpc.py`) and reads the answer.
-Invariant: the same question and plan before give the same answer; a service level that leaves no
-plan is given up, and said to be, before the deadline or a cap is; where idle GPUs draw power no
-plan is followed that the best single point might better; what a plan comes to, and its bound, are
-reckoned under the forecast itself, whatever caution it was made with.
+A worker process and replay call it; the daemon itself only asks (`mpc.py`) and reads the answer.
+
+Invariant: the same question and plan before give the same answer. A service level that leaves no
+plan is given up, and the answer says so, before the deadline or a cap is. Where idle GPUs draw
+power, no plan is followed that the best single point beats at an edge of the forecast band.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from wattmesh.policies.decision import PlanView
 from wattmesh.policies.planner.evaluate import evaluate
@@ -18,33 +18,16 @@ from wattmesh.policies.planner.solver import over_budget, solve
 from wattmesh.policies.planner.steady import steady
 
 
-def solved(asked: Question, before: PlanView | None = None) -> PlanView | NoPlan:
-    """Plan the rest of a run, and say what that comes to under the forecast."""
-    found = _followed(asked, before)
-    if isinstance(found, NoPlan):
-        return found
-    return answer(asked, _foreseen(asked, found.plan), level=found.level)
+def answered(asked: Question, before: PlanView | None = None) -> PlanView | NoPlan:
+    """Plan the rest of a run.
 
+    Args:
+        asked: the question.
+        before: the plan before, kept unless the new one saves enough; None: there is none.
 
-def answered(asked: Question, before: PlanView | None = None) -> PlanView | None:
-    """Plan the rest of a run; None when no plan does the work in time: the guard then decides.
-
-    Its grams and its bound are those of the cautious grid: for whoever only follows it.
+    Returns:
+        The plan; else why no plan does the work in time, and the guard then decides.
     """
-    found = _followed(asked, before)
-    return None if isinstance(found, NoPlan) else answer(asked, found.plan, level=found.level)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Followed:
-    """A plan to follow. `level`: what is not kept of the service level, as a clause."""
-
-    plan: Plan
-    level: str
-
-
-def _followed(asked: Question, before: PlanView | None) -> _Followed | NoPlan:
-    """Plan the rest of a run, keeping to the plan before unless the new one is worth it."""
     path = rest(before, asked) if before else ()
     near_mu = before.price_mu if before else None
     problem, level = asked.problem, ""
@@ -55,42 +38,24 @@ def _followed(asked: Question, before: PlanView | None) -> _Followed | NoPlan:
         found = _plan(problem, path, near_mu)
     if isinstance(found, NoPlan):
         return _because_capped(problem, found)
-    return _Followed(plan=_surely(asked, problem, steady(problem, found, path)), level=level)
+    return answer(asked, _robust(asked, problem, steady(problem, found, path)), level=level)
 
 
-def _surely(asked: Question, problem: Problem, found: Plan) -> Plan:
-    """Stay at the best single point unless the plan betters it however the hours ahead turn out."""
-    if not asked.doubted_g_per_kwh:
+def _robust(asked: Question, problem: Problem, found: Plan) -> Plan:
+    """Give the plan, or the best single point where that beats it at an edge of the band."""
+    if not asked.band_g_per_kwh:
         return found
     alone = [(evaluate(problem, path), path) for path in static_paths(problem)]
     legal = [each for each in alone if each[0].legal]
     if not legal:
         return found
     evaluation, path = min(legal, key=lambda each: each[0].charged_g)
-    for grid in asked.doubted_g_per_kwh:
-        other = replace(problem, g_per_kwh=grid)
-        if evaluate(other, found.path).charged_g >= evaluate(other, path).charged_g:
+    for grid in asked.band_g_per_kwh:
+        edge = replace(problem, g_per_kwh=grid)
+        if evaluate(edge, found.path).charged_g >= evaluate(edge, path).charged_g:
             budget = over_budget(problem, evaluation, found.bound_g)
             return replace(found, path=path, evaluation=evaluation, budget=budget)
     return found
-
-
-def _foreseen(asked: Question, followed: Plan) -> Plan:
-    """Say what a plan comes to under the forecast itself, and the bound of all plans there."""
-    if asked.foreseen_g_per_kwh == asked.problem.g_per_kwh:
-        return followed
-    problem = replace(asked.problem, g_per_kwh=asked.foreseen_g_per_kwh, sla=None)
-    best = _plan(problem, followed.path, followed.mu_g_per_token)
-    if isinstance(best, NoPlan):
-        return followed
-    evaluation = evaluate(problem, followed.path)
-    bound_g = min(best.bound_g, evaluation.charged_g)
-    return replace(
-        followed,
-        evaluation=evaluation,
-        bound_g=bound_g,
-        budget=over_budget(problem, evaluation, bound_g),
-    )
 
 
 def _plan(problem: Problem, path: tuple[int, ...], near_mu: float | None) -> Plan | NoPlan:

@@ -81,7 +81,9 @@ def look_ahead(
     """Plan from now to the deadline; None when there is no room for anything but the fastest."""
     held = context.gpus_held
     end = context.seen.now + timedelta(seconds=guard.time_left_s)
-    horizon = to_end(context.seen.carbon.slots, context.seen.now, end, context.seen.carbon.usual)
+    horizon = to_end(
+        context.seen.carbon.slots, context.seen.now, end, context.seen.carbon.climatology
+    )
     reserve = timedelta(seconds=guard.reserve_s(hull.vertices[0].point))
     plan = fill(
         hull,

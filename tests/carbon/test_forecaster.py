@@ -113,10 +113,10 @@ def test_the_usual_day_is_kept_for_plans(journal: Journal) -> None:
     forecaster = Forecaster(journal, SIGNAL, series())
     forecaster.turn(NOW)
     facts = SignalFacts(signal=SIGNAL, interval_s=3600.0, stale_after_s=3600.0)
-    assert carbon_view(journal, facts, NOW).usual is None
+    assert carbon_view(journal, facts, NOW).climatology is None
     tell(journal, 8 * 24)
     Forecaster(journal, SIGNAL, series()).turn(NOW + HOUR)
-    usual = carbon_view(journal, facts, NOW).usual
+    usual = carbon_view(journal, facts, NOW).climatology
     assert usual is not None
     assert len(usual.hours) == 24
     assert usual.hours[0] == pytest.approx(200.0 + 50.0 * math.sin(1 / 24 * math.tau), abs=1e-3)

@@ -59,6 +59,7 @@ def test_a_file_without_mistakes_is_taken() -> None:
     ("text", "key", "words"),
     [
         ('mode = "atc"', "mode", '"atc" is not one of observe, advise, act'),
+        ("[policy]\ncaution = 0.1", "policy.caution", "is gone: plans take every hour"),
         ("modee = 1", "modee", "is not a setting; did you mean mode?"),
         ("[lops]\ncycle_s = 1", "lops", "is not a setting; did you mean loops?"),
         ("[loops]\ncycel_s = 1", "loops.cycel_s", "did you mean loops.cycle_s?"),

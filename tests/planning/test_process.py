@@ -15,7 +15,7 @@ from tests.policies.build import HOUR, observation, run, slots
 from wattmesh.controller.planner.process import PlannerFailed, PlanProcess
 from wattmesh.controller.planner.wire import read_asked, read_told
 from wattmesh.errors import InputInvalid
-from wattmesh.policies.planner.planning import solved
+from wattmesh.policies.planner.planning import answered
 from wattmesh.policies.planner.problem import NoPlan
 
 DAEMON = """\
@@ -51,8 +51,8 @@ def test_the_answer_is_the_planners_to_the_last_digit() -> None:
         pid = planner.pid
         second = read_told(planner.ask(line(moved, before=first.plan), LIMIT_S))
         assert planner.pid == pid
-    assert first.plan == solved(children.asked(seen))
-    assert second.plan == solved(children.asked(moved), first.plan)
+    assert first.plan == answered(children.asked(seen))
+    assert second.plan == answered(children.asked(moved), first.plan)
     assert first.digest != second.digest
 
 
@@ -61,7 +61,7 @@ def test_work_that_does_not_fit_has_a_reason_and_no_plan() -> None:
     seen = observation(run(tokens_total=90_000_000))
     with process() as planner:
         told = read_told(planner.ask(line(seen), LIMIT_S))
-    found = solved(children.asked(seen))
+    found = answered(children.asked(seen))
     assert isinstance(found, NoPlan)
     assert told.plan is None
     assert told.reason == found.reason != ""

@@ -29,7 +29,7 @@ from wattmesh.policies.menu import menu
 from wattmesh.policies.planner.constraints import least_tokens_per_s
 from wattmesh.policies.planner.evaluate import low_windows
 from wattmesh.policies.planner.mpc import Question, question
-from wattmesh.policies.planner.planning import answered, solved
+from wattmesh.policies.planner.planning import answered
 from wattmesh.policies.planner.problem import NoPlan, Sla
 from wattmesh.policies.rules.automatic import automatic
 from wattmesh.policies.rules.decide import decide
@@ -78,7 +78,7 @@ def asked(view: Observation) -> Question:
 
 def planned(view: Observation) -> PlanView:
     """The plan."""
-    made = solved(asked(view))
+    made = answered(asked(view))
     assert isinstance(made, PlanView), made
     return made
 
@@ -116,7 +116,7 @@ def test_what_a_cap_bars_now_is_planned_with_after_its_end() -> None:
     assert (at(plan, 7.4), at(plan, 7.6)) == ("S", "A")
     assert hours(7.5) in [each.start for each in plan.steps]
     endless = replace(view, cap=None)
-    none = solved(asked(endless))
+    none = answered(asked(endless))
     assert isinstance(none, NoPlan)
     assert none.reason.startswith("under the operator's power cap at most ")
 
@@ -165,7 +165,7 @@ def test_no_plan_uses_a_point_above_the_cap_while_it_holds(
     """Whatever the grid, the room, the end and the point that the run is at."""
     facts: dict[str, Any] = {"capabilities": ABLE} if able else {}
     view = seen(cap_h=cap_h, room_w=room_w, current=here, grid=slots(values), **facts)
-    made = solved(asked(view))
+    made = answered(asked(view))
     assert isinstance(made, NoPlan) or above(made, view) == []
 
 
@@ -175,7 +175,7 @@ def test_a_plan_that_does_not_hear_of_the_cap_is_caught() -> None:
     made = asked(view)
     deaf = replace(made, problem=replace(made.problem, power_cap_w=()))
     wild = answered(deaf)
-    assert wild is not None
+    assert isinstance(wild, PlanView)
     assert "A" in above(wild, view)
 
 
@@ -195,7 +195,7 @@ def test_the_plan_before_goes_on_where_the_run_is_held() -> None:
     """Its rest begins at the option that the run is at, not at the one nothing may go to."""
     view = seen(cap_h=30.0, room_w=100.0, current=A, deadline=hours(12))
     before = planned(view)
-    again = solved(asked(view), before)
+    again = answered(asked(view), before)
     assert isinstance(again, PlanView)
     assert (again.steps, again.grams) == (before.steps, before.grams)
 
@@ -331,13 +331,13 @@ def test_a_level_that_leaves_no_plan_is_given_up_before_the_deadline_is() -> Non
     made = asked(seen())
     hopeless = Sla(window_s=HOUR, tokens_per_s=5000.0)
     mad = replace(made, problem=replace(made.problem, sla=hopeless))
-    plan = solved(mad)
+    plan = answered(mad)
     assert isinstance(plan, PlanView)
     assert plan.level == (
         "no path was found that keeps 5 k tokens/s on average over every 1 h and the deadline, "
         "so the plan does without that level"
     )
-    late = solved(replace(mad, problem=replace(mad.problem, tokens=1e9)))
+    late = answered(replace(mad, problem=replace(mad.problem, tokens=1e9)))
     assert isinstance(late, NoPlan)
     assert late.reason.startswith("at most ")
 

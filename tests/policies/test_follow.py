@@ -24,6 +24,7 @@ from wattmesh.policies.decision import (
 from wattmesh.policies.guard import FAILED_SWITCH
 from wattmesh.policies.planner.mpc import question
 from wattmesh.policies.planner.planning import answered
+from wattmesh.policies.planner.problem import NoPlan
 from wattmesh.policies.rules.decide import decide
 from wattmesh.policies.run_context import examine
 from wattmesh.reconfig.layout import Layout
@@ -229,7 +230,7 @@ def test_the_question_is_what_the_cycle_saw_and_the_answer_follows_it() -> None:
     assert asked.origin == "A"
     assert asked == question(observation(view), view)
     found = answered(asked)
-    assert found is not None
+    assert isinstance(found, PlanView)
     assert found.digest == asked.digest
     assert found.steps[0].start == NOW
     assert found.finish_at <= hours(14)
@@ -267,7 +268,7 @@ def test_work_that_does_not_fit_has_no_plan() -> None:
     view = run(deadline=hours(9.0))
     asked = question(observation(view), view)
     assert asked is not None
-    assert answered(asked) is None
+    assert isinstance(answered(asked), NoPlan)
 
 
 def test_a_far_deadline_is_asked_about_in_longer_slots() -> None:
@@ -287,7 +288,7 @@ def test_the_plan_of_before_is_kept_to_unless_the_new_one_is_worth_it() -> None:
     before = answered(asked)
     noisy = question(observation(view, grid=slots([200.0, *[199.5] * 6, *[200.5] * 7])), view)
     assert noisy is not None
-    assert before is not None
+    assert isinstance(before, PlanView)
     after = answered(noisy, before)
-    assert after is not None
+    assert isinstance(after, PlanView)
     assert after.steps[0].point == before.steps[0].point
