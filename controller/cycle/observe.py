@@ -144,7 +144,7 @@ def carbon_view(journal: Journal, facts: SignalFacts | None, now: datetime) -> C
         note=standing.why,
         since_change_s=_since_change_s(fetch, standing.rung, now),
         interval_s=facts.interval_s,
-        usual=journal.forecasts.usual(facts.signal),
+        climatology=journal.forecasts.usual(facts.signal),
     )
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from wattmesh.controller.planner.wire import Told, read_asked, written
 from wattmesh.controller.process.life import end_with
-from wattmesh.policies.planner.planning import solved
+from wattmesh.policies.planner.planning import answered
 from wattmesh.policies.planner.problem import NoPlan
 
 NICER = 10
@@ -28,7 +28,7 @@ def answer(line: bytes) -> bytes:
     """Answer one question."""
     asked = read_asked(line)
     began_s = time.perf_counter()
-    found = solved(asked.question, asked.before)
+    found = answered(asked.question, asked.before)
     seconds, digest = time.perf_counter() - began_s, asked.question.digest
     if isinstance(found, NoPlan):
         return written(Told(digest=digest, seconds=seconds, reason=found.reason))

@@ -143,7 +143,7 @@ def plan_answer(seen: Observation, run: RunView, state: PlanState, decision: str
     plan = run.plan
     ends = [each for each in (run.deadline, plan.finish_at if plan else None) if each]
     carbon = seen.carbon
-    horizon = to_end(carbon.slots, seen.now, max(ends), carbon.usual) if ends else None
+    horizon = to_end(carbon.slots, seen.now, max(ends), carbon.climatology) if ends else None
     flags = marks.expected_flags(run.catalogue, carbon.signal)
     return PlanAnswer(
         at=seen.now,

@@ -92,7 +92,8 @@ class PlansNow:
             return self._plan
         with self._clock.running():
             wanted = question(seen, run)
-            self._plan = answered(wanted, self._plan) if wanted else None
+            found = answered(wanted, self._plan) if wanted else None
+            self._plan = found if isinstance(found, PlanView) else None
         self._asked = asked
         return self._plan
 

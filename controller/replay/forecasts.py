@@ -19,8 +19,8 @@ from wattmesh.controller.replay.grid import Grid, cut
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.reading.trace import MOST_BYTES
 from wattmesh.named_file import read_named
-from wattmesh.policies.decision import IntensitySlot, UsualDay
-from wattmesh.policies.forecast.far import Past, lengthened, usual_day
+from wattmesh.policies.decision import Climatology, IntensitySlot
+from wattmesh.policies.forecast.climatology import climatology_of, extended
 from wattmesh.policies.forecast.predict import Lessons, predict, teach
 from wattmesh.policies.forecast.series import Observed
 
@@ -86,7 +86,7 @@ class Own:
         """Make a new forecast `every` so often; in between the newest one is cut shorter."""
         self._grid, self._every = grid, every
         self._made: dict[datetime, Slots] = {}
-        self._taught: tuple[datetime, Lessons | None, UsualDay | None] | None = None
+        self._taught: tuple[datetime, Lessons | None, Climatology | None] | None = None
 
     def slots(self, now: datetime, end: datetime) -> Slots:
         """Forecast from what was recorded up to the running interval, which is known."""
@@ -105,11 +105,10 @@ class Own:
         start, values = grid.start + first * grid.step, grid.values[first:known]
         observed = Observed(start=start, interval_s=grid.step.total_seconds(), values=values)
         if self._taught is None or not timedelta() <= at - self._taught[0] < DAY:
-            past = Past(start=start, step=grid.step, values=values)
-            self._taught = (at, teach(observed), usual_day(past))
-        _, lessons, usual = self._taught
+            self._taught = (at, teach(observed), climatology_of(observed))
+        _, lessons, climatology = self._taught
         slots = predict(observed, now=at, hours=AHEAD_H, lessons=lessons).slots
-        return lengthened(slots, usual, at, at + LONGEST) if usual else slots
+        return extended(slots, climatology, at, at + LONGEST) if climatology else slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

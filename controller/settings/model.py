@@ -211,9 +211,6 @@ class PolicySection(Section):
         default=("exact", "numerical"), strict=False
     )
     """Classes of points that may be switched to: exact, numerical, statistical."""
-    caution: float = Field(default=0.1, ge=0, le=1)
-    """How far plans count hours more than a day ahead towards the upper (90 %) quantile of their
-    forecast: 0 takes each forecast at its word."""
     sla_throughput_share: float | None = Field(default=None, gt=0, lt=1, examples=[0.5])
     """Service level: share of its fastest point's speed that plans keep a run at on average over
     every `sla_window_s`, where cap and deadline leave a way. Default: none."""
@@ -236,7 +233,6 @@ class PolicySection(Section):
             failed_limit=self.failed_limit,
             failed_switch_s=self.failed_switch_s or self.switch_timeout_s,
             equivalence=tuple(Equivalence(each) for each in self.equivalence),
-            caution=self.caution,
             sla_throughput_share=self.sla_throughput_share or 0.0,
             sla_window_s=self.sla_window_s,
         )

@@ -28,6 +28,11 @@ type_words = {
     "tuple_type": "a list",
 }
 
+GONE = {
+    "policy.caution": "plans take every hour at its forecast",
+}
+"""Settings that earlier versions had, and what holds now, as a clause."""
+
 Mistake = tuple[str, str]
 """(key path, what is wrong and what is allowed)."""
 
@@ -146,7 +151,9 @@ def _meaning(place: tuple[int | str, ...], root: type[BaseModel]) -> str:
 
 
 def _unknown(place: tuple[int | str, ...], root: type[BaseModel]) -> str:
-    """Name the known key that an unknown one was probably meant to be."""
+    """Say that a setting is gone, or name the known key that was probably meant."""
+    if (gone := GONE.get(dotted(place))) is not None:
+        return f"is gone: {gone}; delete this line"
     model = table_at(root, place[:-1])
     known = sorted(model.model_fields) if model else []
     near = get_close_matches(str(place[-1]), known, n=1)

@@ -15,7 +15,7 @@ from wattmesh.controller.signals.forecast_parts import earlier, model_of, parts_
 from wattmesh.controller.signals.history import History, profile_slots
 from wattmesh.controller.signals.past import KnownPast
 from wattmesh.policies.decision import Rung
-from wattmesh.policies.forecast.far import Past, usual_day
+from wattmesh.policies.forecast.climatology import climatology_of
 from wattmesh.policies.forecast.predict import Issued, Lessons, predict, scored, teach
 from wattmesh.policies.forecast.series import Observed
 from wattmesh.policies.forecast.skill import Skill
@@ -148,8 +148,7 @@ class Forecaster:
 
     def _keep_usual(self, observed: Observed) -> None:
         """Keep the usual day, into which plans lead beyond what a forecast knows."""
-        step = timedelta(seconds=observed.interval_s)
-        usual = usual_day(Past(start=observed.start, step=step, values=observed.values))
+        usual = climatology_of(observed)
         if usual is not None:
             self._journal.forecasts.keep_usual(self._signal, usual)
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, delete, insert, select
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import CARBON_FORECASTS, CARBON_SKILL, DECISIONS
 from wattmesh.controller.journal.database.values import MICROSECOND, from_us, to_text, to_us, upsert
-from wattmesh.policies.decision import IntensitySlot, Rung, UsualDay
+from wattmesh.policies.decision import Climatology, IntensitySlot, Rung
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
 
 ISSUES_KEPT = timedelta(days=4)
@@ -169,7 +169,7 @@ class ForecastStore:
                 [{"signal": str(signal), "skill": skill, "at": to_us(at)}],
             )
 
-    def usual(self, signal: Signal) -> UsualDay | None:
+    def usual(self, signal: Signal) -> Climatology | None:
         """Give the usual day of a signal; None before there is one."""
         query = select(CARBON_SKILL.c.usual).where(CARBON_SKILL.c.signal == str(signal))
         with self._database.reading() as connection:
@@ -177,9 +177,9 @@ class ForecastStore:
         if not found:
             return None
         told = json.loads(found)
-        return UsualDay(hours=tuple(told["hours"]), low=told["low"], high=told["high"])
+        return Climatology(hours=tuple(told["hours"]), low=told["low"], high=told["high"])
 
-    def keep_usual(self, signal: Signal, usual: UsualDay) -> None:
+    def keep_usual(self, signal: Signal, usual: Climatology) -> None:
         """Write down the usual day of a signal."""
         row = {"signal": str(signal), "usual": to_text(asdict(usual))}
         with self._database.writing() as connection:
