@@ -97,7 +97,7 @@ def beside_highs(name: str, problem: Problem, repeats: int, **how: Any) -> dict[
 
     ours = timed(problem, repeats, beside=peer)
     seconds, theirs = statistics.median(each[0] for each in solved), solved[-1][1]
-    least = ours.plan.evaluation.charged_g
+    least = ours.plan.evaluation.grams
     return {
         **row(name, problem, ours),
         "highs_seconds": seconds,

@@ -257,7 +257,6 @@ class RunView:
     started_at: datetime
     catalogue: Catalogue | None = None
     current: OperatingPoint | None = None
-    baseline: str = ""
     deadline: datetime | None = None
     tokens_per_s: float | None = None
     frozen: str = ""

@@ -77,8 +77,6 @@ def arrays_of(problem: Problem, *, costs: bool = True) -> Arrays:
     seconds = np.asarray(problem.seconds)
     edges_s = _summed(seconds)
     g_per_j = np.asarray(problem.g_per_kwh) / J_PER_KWH
-    if problem.power_price_g_per_j:
-        g_per_j = g_per_j + np.asarray(problem.power_price_g_per_j)
     if not costs:
         g_per_j = np.zeros_like(g_per_j)
     power_w = np.array([each.power_w for each in problem.options])
@@ -126,11 +124,6 @@ def _availability(problem: Problem) -> tuple[Bools, Ints]:
     if problem.power_cap_w:
         needs_w = np.array([each.needs_w for each in problem.options])
         open_ &= needs_w <= np.asarray(problem.power_cap_w)[:, None]
-    if problem.gpus_available:
-        gpus = np.array([each.gpus for each in problem.options])
-        open_ &= gpus <= np.asarray(problem.gpus_available)[:, None]
-    if problem.first is not None:
-        open_[0] &= np.arange(kinds) == problem.first
     shut = np.full((count + 1, kinds), -1, dtype=np.int64)
     shut[1:] = np.maximum.accumulate(np.where(open_, -1, np.arange(count)[:, None]), axis=0)
     return open_, shut

@@ -24,10 +24,8 @@ def evaluate(problem: Problem, path: tuple[int, ...]) -> Evaluation:
     walk = _walked(problem, path)
     if problem.sla is not None:
         walk.broken += _below(problem.sla, walk.knots)
-    grams = walk.operational_g + walk.embodied_g
     return Evaluation(
-        grams=grams,
-        charged_g=grams + walk.price_g,
+        grams=walk.operational_g + walk.embodied_g,
         operational_g=walk.operational_g,
         embodied_g=walk.embodied_g,
         energy_j=walk.energy_j,
@@ -57,7 +55,6 @@ class _Walk:
     energy_j: float = 0.0
     operational_g: float = 0.0
     embodied_g: float = 0.0
-    price_g: float = 0.0
     busy_s: float = 0.0
     busy_w: float = 0.0
     busy_g_per_s: float = 0.0
@@ -140,11 +137,9 @@ class _Walk:
         self.now_s += seconds
 
     def _draw(self, slot: int, energy_j: float) -> None:
-        """Charge joules at a slot's intensity and price."""
+        """Charge joules at a slot's intensity."""
         self.energy_j += energy_j
         self.operational_g += energy_j * self.problem.g_per_kwh[slot] / J_PER_KWH
-        if self.problem.power_price_g_per_j:
-            self.price_g += energy_j * self.problem.power_price_g_per_j[slot]
 
     def _knot(self) -> None:
         """Remember how many tokens there are by now."""

@@ -49,10 +49,10 @@ def _robust(asked: Question, problem: Problem, found: Plan) -> Plan:
     legal = [each for each in alone if each[0].legal]
     if not legal:
         return found
-    evaluation, path = min(legal, key=lambda each: each[0].charged_g)
+    evaluation, path = min(legal, key=lambda each: each[0].grams)
     for grid in asked.band_g_per_kwh:
         edge = replace(problem, g_per_kwh=grid)
-        if evaluate(edge, found.path).charged_g >= evaluate(edge, path).charged_g:
+        if evaluate(edge, found.path).grams >= evaluate(edge, path).grams:
             budget = over_budget(problem, evaluation, found.bound_g)
             return replace(found, path=path, evaluation=evaluation, budget=budget)
     return found

@@ -62,7 +62,7 @@ class Search:
 
     @property
     def bound_g(self) -> float:
-        """No legal path charges less."""
+        """No legal path emits less."""
         return float(self._values.max(axis=1).min())
 
     @property

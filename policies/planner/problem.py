@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf, isfinite
 from operator import mul
-from typing import ClassVar
 
 from wattmesh.errors import InputInvalid
 
@@ -103,13 +102,10 @@ class Problem:
         transitions: [from][to]; None where there is no way; the diagonal is not read.
         dwell_left_s: no transition to another layout before this, unless the layout the run is in
             is not available.
-        power_cap_w, gpus_available: per slot; empty: no limit. An option above either is not
-            available in that slot.
-        power_price_g_per_j: per slot; what a watt-second costs on top of its grams because runs
-            share a cap; empty: nothing.
+        power_cap_w: per slot; empty: no limit. An option that needs more is not available in that
+            slot.
         sla: None: none.
         budget_g: most operational grams that the rest of the work may emit; None: no limit.
-        first: the only option available in the first slot; None: any.
     """
 
     tokens: float
@@ -120,13 +116,8 @@ class Problem:
     transitions: tuple[tuple[Transition | None, ...], ...]
     dwell_left_s: float = 0.0
     power_cap_w: tuple[float, ...] = ()
-    gpus_available: tuple[int, ...] = ()
-    power_price_g_per_j: tuple[float, ...] = ()
     sla: Sla | None = None
     budget_g: float | None = None
-    first: int | None = None
-
-    _PER_SLOT: ClassVar[tuple[str, ...]] = ("power_cap_w", "gpus_available", "power_price_g_per_j")
 
     def __post_init__(self) -> None:
         """Refuse a problem that has no meaning.
@@ -139,13 +130,8 @@ class Problem:
             raise InputInvalid(f"planning problem: {wrong}")
 
     def available(self, slot: int, option: int) -> bool:
-        """Say whether the caps of `slot` leave room for `option`."""
-        if slot == 0 and self.first not in {None, option}:
-            return False
-        wanted = self.options[option]
-        if self.power_cap_w and wanted.needs_w > self.power_cap_w[slot]:
-            return False
-        return not self.gpus_available or wanted.gpus <= self.gpus_available[slot]
+        """Say whether the cap of `slot` leaves room for `option`."""
+        return not self.power_cap_w or self.options[option].needs_w <= self.power_cap_w[slot]
 
     def way(self, origin: int, target: int) -> Transition | None:
         """Give what going from one option to another takes; None when there is no way."""
@@ -154,7 +140,7 @@ class Problem:
     def _wrong(self) -> str:
         """Say what is wrong with the numbers; "" when nothing is."""
         count, kinds = len(self.seconds), len(self.options)
-        lengths = {name: len(getattr(self, name)) for name in ("g_per_kwh", *self._PER_SLOT)}
+        lengths = {name: len(getattr(self, name)) for name in ("g_per_kwh", "power_cap_w")}
         uneven = [name for name, length in lengths.items() if length not in {count, 0}]
         checks = (
             (count and kinds and 0 <= self.start < kinds, f"{count} slots, {kinds} options"),
@@ -162,8 +148,8 @@ class Problem:
             (not uneven and lengths["g_per_kwh"], f"{count} slots, but {lengths} values per slot"),
             (all(0 < each < inf for each in self.seconds), "a slot has no length"),
             (
-                all(0 <= each < inf for each in (*self.g_per_kwh, *self.power_price_g_per_j)),
-                "an intensity or a price is negative or not a number",
+                all(0 <= each < inf for each in self.g_per_kwh),
+                "an intensity is negative or not a number",
             ),
             (
                 [len(row) for row in self.transitions] == [kinds] * kinds,
@@ -197,22 +183,14 @@ def merged(problem: Problem, *, by: int) -> Problem:
     ranges = [slice(n, n + by) for n in range(0, len(problem.seconds), by)]
     lengths = [problem.seconds[each] for each in ranges]
 
-    def mean(values: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple(
-            sum(map(mul, values[each], seconds)) / sum(seconds)
-            for each, seconds in zip(ranges, lengths, strict=True)
-            if values
-        )
-
     return replace(
         problem,
         seconds=tuple(sum(seconds) for seconds in lengths),
-        g_per_kwh=mean(problem.g_per_kwh),
-        power_price_g_per_j=mean(problem.power_price_g_per_j),
-        power_cap_w=tuple(min(problem.power_cap_w[n]) for n in ranges if problem.power_cap_w),
-        gpus_available=tuple(
-            min(problem.gpus_available[n]) for n in ranges if problem.gpus_available
+        g_per_kwh=tuple(
+            sum(map(mul, problem.g_per_kwh[each], seconds)) / sum(seconds)
+            for each, seconds in zip(ranges, lengths, strict=True)
         ),
+        power_cap_w=tuple(min(problem.power_cap_w[n]) for n in ranges if problem.power_cap_w),
     )
 
 
@@ -221,15 +199,13 @@ class Evaluation:
     """What following a path would come to, reckoned second by second.
 
     Attributes:
-        grams: operational, which is what a budget counts, and embodied.
-        charged_g: `grams` and the price of shared power: what the planner minimises.
+        grams: operational, which is what a budget counts, and embodied: what is minimised.
         tokens: trained until the end of the path or of the work.
         ends_s: when the work is done; None when the path leaves some.
         broken: each rule the path breaks, in a sentence; empty for a legal path.
     """
 
     grams: float
-    charged_g: float
     operational_g: float
     embodied_g: float
     energy_j: float
@@ -252,7 +228,7 @@ class Plan:
     Attributes:
         path: option per slot, until the slot in which the work ends.
         mu_g_per_token: what a token may cost; the price at which the bound was found.
-        bound_g: no legal path charges less.
+        bound_g: no legal path emits less.
         budget: "" when the budget is kept or there is none, else what is wrong with it.
     """
 
@@ -265,7 +241,7 @@ class Plan:
     @property
     def gap(self) -> float:
         """Most that a better path could save, as a share of the bound."""
-        above = self.evaluation.charged_g - self.bound_g
+        above = self.evaluation.grams - self.bound_g
         if above <= 0:
             return 0.0
         return above / self.bound_g if self.bound_g > 0 else inf
@@ -273,12 +249,6 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPlan:
-    """There is no legal path that does the work.
-
-    Attributes:
-        reason: a clause.
-        most_tokens: that can be trained in the time there is; None when that is not the reason.
-    """
+    """There is no legal path that does the work: the reason, as a clause."""
 
     reason: str
-    most_tokens: float | None = None

@@ -45,11 +45,6 @@ class Judged:
     path: Path
     evaluation: Evaluation
 
-    @property
-    def charged_g(self) -> float:
-        """What the planner minimises."""
-        return self.evaluation.charged_g
-
 
 class Judge:
     """Follows paths, each once, and remembers the best legal one.
@@ -68,7 +63,7 @@ class Judge:
     @property
     def limit_g(self) -> float:
         """Estimates above this are not worth following."""
-        return self.best.charged_g * (1 + CLOSE) if self.best else math.inf
+        return self.best.evaluation.grams * (1 + CLOSE) if self.best else math.inf
 
     def take(self, path: Path) -> bool:
         """Follow a path; say whether it is the best by now."""
@@ -80,7 +75,7 @@ class Judge:
             self.newest = path
         if not found.legal:
             return False
-        if self.best is not None and found.charged_g >= self.best.charged_g * (1 - 1e-12):
+        if self.best is not None and found.grams >= self.best.evaluation.grams * (1 - 1e-12):
             return False
         self.best = Judged(path=_cut(self._problem, path, found), evaluation=found)
         return True
@@ -138,7 +133,7 @@ def polish(judge: Judge, arrays: Arrays, bound_g: float) -> None:
     """Change one stretch of the best path after another while that is better and it is not near."""
     for _ in range(ROUNDS):
         best = judge.best
-        if best is None or best.charged_g <= bound_g * (1 + NEAR):
+        if best is None or best.evaluation.grams <= bound_g * (1 + NEAR):
             return
         # What is trained less in a stretch may be trained after the end.
         if not _one_change(judge, arrays, stretched(best.path, arrays.slots)):

@@ -65,7 +65,7 @@ def solve(
     judge = Judge(problem)
     most = _fastest(problem, judge)
     if most < problem.tokens * (1 - ROUNDING):
-        return NoPlan(reason=_too_much(problem, most), most_tokens=most)
+        return NoPlan(reason=_too_much(problem, most))
     arrays = arrays_of(problem)
     search = _search(problem, arrays, near_mu)
     bound_g, mu = search.bound_g, search.mu_g_per_token
@@ -78,7 +78,7 @@ def solve(
         return NoPlan(reason=_no_legal_path(problem))
     polish(judge, arrays, bound_g)
     best = judge.best
-    bound_g = max(0.0, min(bound_g, best.charged_g))
+    bound_g = max(0.0, min(bound_g, best.evaluation.grams))
     return Plan(
         path=best.path,
         evaluation=best.evaluation,
@@ -166,7 +166,7 @@ def over_budget(problem: Problem, found: Evaluation, bound_g: float) -> str:
     Args:
         problem: says the budget, which counts operational grams alone.
         found: of the plan.
-        bound_g: no legal path charges less, the grams of the hardware's making included.
+        bound_g: no legal path emits less, the grams of the hardware's making included.
     """
     budget_g, found_g = problem.budget_g, found.operational_g
     if budget_g is None or found_g <= budget_g:
@@ -175,7 +175,7 @@ def over_budget(problem: Problem, found: Evaluation, bound_g: float) -> str:
     least_g = max(0.0, bound_g - dearest * sum(problem.seconds))
     if budget_g <= 0:
         return f"the budget is used up, and the rest of the work takes {grams(found_g)}"
-    if not problem.power_price_g_per_j and least_g > budget_g:
+    if least_g > budget_g:
         return (
             f"the budget of {grams(budget_g)} cannot be kept: the rest of the work takes at least "
             f"{grams(least_g)}"

@@ -50,10 +50,10 @@ def steady(
     budget = over_budget(problem, kept, found.bound_g)
     if not kept.legal or (budget and not found.budget):
         return found
-    saved_g = kept.charged_g - found.evaluation.charged_g
+    saved_g = kept.grams - found.evaluation.grams
     needed_g = max(
         gain_factor * _first_change_g(problem, found, rest[0]),
-        least_gain * found.evaluation.charged_g,
+        least_gain * found.evaluation.grams,
     )
     if saved_g > needed_g:
         return found

@@ -71,11 +71,6 @@ class Look:
         """The fastest point; of equally fast ones the thriftiest."""
         return max(self.points, key=lambda each: (each.tokens_per_s, -each.power_w))
 
-    @property
-    def starting(self) -> bool:
-        """Whether nothing was trained yet."""
-        return self.tokens_left >= self.tokens_total
-
     def full_clock(self) -> tuple[Rated, ...]:
         """Give the points at the fastest's clock, fewest GPUs first: what scaling alone can do."""
         clock = self.fastest.clock_mhz

@@ -100,7 +100,6 @@ def run(**changes: Any) -> RunView:
         "started_at": NOW - timedelta(hours=1),
         "catalogue": known,
         "current": at,
-        "baseline": "A",
         "deadline": NOW + timedelta(hours=14),
         "capabilities": ("in_place", "parking"),
         "speeds": (measured(at),) if at else (),

@@ -119,11 +119,8 @@ def small_problems(draw: st.DrawFn, *, plain: bool = False) -> Problem:
             for i in range(len(found))
         ),
         dwell_left_s=0.0 if plain else draw(st.sampled_from([0.0, 0.0, 100.0])),
-        gpus_available=(
-            tuple(draw(st.sampled_from([2, 4])) for _ in range(count)) if draw(rare) else ()
-        ),
-        power_price_g_per_j=(
-            tuple(draw(st.sampled_from([0.0, 1e-5])) for _ in range(count)) if draw(rare) else ()
+        power_cap_w=(
+            tuple(draw(st.sampled_from([250.0, 700.0])) for _ in range(count)) if draw(rare) else ()
         ),
         sla=Sla(window_s=120.0, tokens_per_s=1.0) if draw(rare) else None,
     )

@@ -17,7 +17,7 @@ def try_all(problem: Problem) -> float | None:
         evaluate(problem, path)
         for path in product(range(len(problem.options)), repeat=len(problem.seconds))
     )
-    return min((each.charged_g for each in found if each.legal), default=None)
+    return min((each.grams for each in found if each.legal), default=None)
 
 
 def exact_dp(problem: Problem) -> float | None:

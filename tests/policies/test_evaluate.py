@@ -39,7 +39,7 @@ def test_the_run_ends_the_moment_its_work_is_done() -> None:
     assert found.ends_s == pytest.approx(200.0)
     assert found.operational_g == pytest.approx((1 + 2) * 100_000 / J_PER_KWH)
     assert found.embodied_g == pytest.approx(0.8)
-    assert found.grams == found.charged_g == found.operational_g + found.embodied_g
+    assert found.grams == found.operational_g + found.embodied_g
     assert found.legal
 
 
@@ -56,18 +56,16 @@ def test_a_switch_longer_than_its_slot_goes_on_in_the_next() -> None:
     assert (found.layout_switches, found.clock_changes) == (1, 0)
 
 
-def test_a_clock_costs_its_joules_at_once_and_shared_power_has_its_price() -> None:
-    """No second is lost; the price of power counts for the choice and not as grams."""
-    priced = replace(PROBLEM, power_price_g_per_j=(1e-6, 0.0, 0.0, 0.0))
-    found = evaluate(priced, (1, 1, 1, 1))
+def test_a_clock_costs_its_joules_at_once() -> None:
+    """No second is lost."""
+    found = evaluate(PROBLEM, (1, 1, 1, 1))
     assert found.energy_j == pytest.approx(500 + 250 * 600)
-    assert found.charged_g - found.grams == pytest.approx(60_500 * 1e-6)
     assert (found.layout_switches, found.clock_changes) == (0, 1)
 
 
 def test_each_broken_rule_is_named() -> None:
     """Caps, missing ways, dwell and the time before the first layout change."""
-    capped = replace(PROBLEM, power_cap_w=(700.0,) * 4, gpus_available=(2, 4, 4, 4))
+    capped = replace(PROBLEM, power_cap_w=(700.0, 1e6, 1e6, 1e6))
     assert evaluate(capped, (0, 1, 1, 1)).broken == ("fast is not available in slot 0",)
     assert evaluate(PROBLEM, (2, 0, 0, 0)).broken == (
         "small to fast in slot 1: too soon after the change before",
@@ -83,9 +81,9 @@ def test_each_broken_rule_is_named() -> None:
 
 def test_a_layout_that_is_not_available_may_be_left_before_its_time() -> None:
     """An operator's cap goes before the dwell."""
-    driven = replace(PROBLEM, dwell_left_s=350.0, gpus_available=(4, 2, 2, 2))
+    driven = replace(PROBLEM, dwell_left_s=350.0, power_cap_w=(1e6, 500.0, 500.0, 500.0))
     assert evaluate(driven, (2, 2, 2, 2)).broken == ()
-    kept = replace(driven, gpus_available=(4, 4, 4, 4))
+    kept = replace(driven, power_cap_w=())
     assert evaluate(kept, (2, 2, 2, 2)).broken != ()
 
 
@@ -152,14 +150,10 @@ def test_a_cap_leaves_room_for_what_an_option_may_draw_at_most() -> None:
 
 def test_slots_are_merged_with_their_means_and_their_tighter_caps() -> None:
     """The rough problem lasts as long, and the last slot takes what is left."""
-    rough = merged(
-        replace(PROBLEM, power_cap_w=(5.0, 4.0, 3.0, 6.0), gpus_available=(4,) * 4), by=3
-    )
+    rough = merged(replace(PROBLEM, power_cap_w=(5.0, 4.0, 3.0, 6.0)), by=3)
     assert rough.seconds == (300.0, 100.0)
     assert rough.g_per_kwh == (2.0, 4.0)
     assert rough.power_cap_w == (3.0, 6.0)
-    assert rough.gpus_available == (4, 4)
-    assert rough.power_price_g_per_j == ()
 
 
 @pytest.mark.parametrize(
@@ -169,7 +163,7 @@ def test_slots_are_merged_with_their_means_and_their_tighter_caps() -> None:
         ({"seconds": (100.0, 100.0, 100.0, 0.0)}, "no length"),
         ({"g_per_kwh": (1.0,)}, "values per slot"),
         ({"g_per_kwh": (1.0, 2.0, 3.0, float("nan"))}, "not a number"),
-        ({"gpus_available": (1, 2)}, "values per slot"),
+        ({"power_cap_w": (1.0, 2.0)}, "values per slot"),
         ({"start": 3}, "3 options"),
         ({"transitions": ((None,) * 3,)}, "not 3 x 3"),
         ({"options": (replace(FAST, power_w=-1.0), LOW, SMALL)}, "option fast"),

@@ -17,7 +17,7 @@ from wattmesh.policies.planner.problem import NoPlan, Option, Plan, Problem, Sla
 from wattmesh.policies.planner.solver import solve
 from wattmesh.policies.planner.steady import steady
 from wattmesh.policies.rules.price import fill
-from wattmesh.policies.words import grams
+from wattmesh.policies.words import count, grams
 from wattmesh.reconfig.catalogue import Release
 
 FREE = Transition(seconds=0.0, energy_j=0.0)
@@ -41,7 +41,7 @@ def static_grams(problem: Problem) -> list[float]:
     """Grams of going to one option at once and staying, for those that finish."""
     paths = [(each,) * len(problem.seconds) for each in range(len(problem.options))]
     found = [evaluate(problem, path) for path in paths]
-    return [each.charged_g for each in found if each.legal]
+    return [each.grams for each in found if each.legal]
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -65,7 +65,7 @@ def test_linear_program_bound_plan_and_static_points_are_in_order(
     free = fill(hull, slots, problem.tokens)
     assert free is not None
     assert free.bound_g <= found.bound_g * (1 + 1e-5)
-    assert found.bound_g <= found.evaluation.charged_g <= min(static_grams(problem)) * (1 + 1e-9)
+    assert found.bound_g <= found.evaluation.grams <= min(static_grams(problem)) * (1 + 1e-9)
     assert found.gap <= 0.01
 
 
@@ -75,8 +75,8 @@ def test_more_time_never_costs_more(*, held: bool) -> None:
     found = [planned(case(count, count / 40, held=held)) for count in (42, 48, 60, 80)]
     for earlier, later in pairwise(found):
         assert later.bound_g <= earlier.bound_g * (1 + 1e-5)
-        before_g = earlier.evaluation.charged_g
-        assert later.evaluation.charged_g <= before_g * (1 + later.gap + 1e-9)
+        before_g = earlier.evaluation.grams
+        assert later.evaluation.grams <= before_g * (1 + later.gap + 1e-9)
 
 
 @settings(max_examples=15)
@@ -139,34 +139,22 @@ def test_dwell_is_kept_between_layouts_and_from_the_start() -> None:
     assert changes
     assert changes[0] >= 5
     assert all(later - earlier >= 6 for earlier, later in pairwise(changes))
-    assert planned(free).evaluation.charged_g < planned(bound).evaluation.charged_g
+    assert planned(free).evaluation.grams < planned(bound).evaluation.grams
     # Sabotaged twin: the plan made without the dwell breaks it.
     assert evaluate(bound, planned(free).path).broken
 
 
-def test_caps_and_missing_gpus_are_kept_and_cost_something() -> None:
-    """While only 128 GPUs are there, or 100 kW, nothing larger runs."""
+def test_caps_are_kept_and_cost_something() -> None:
+    """While only 100 kW are there, for some hours or from then on, nothing larger runs."""
     problem = case(48, 1.5)
-    few = replace(problem, gpus_available=(256,) * 10 + (128,) * 20 + (256,) * 18)
+    low = replace(problem, power_cap_w=(300e3,) * 10 + (100e3,) * 20 + (300e3,) * 18)
     capped = replace(problem, power_cap_w=(300e3,) * 20 + (100e3,) * 28)
     free = planned(problem)
-    for tighter in (few, capped):
+    for tighter in (low, capped):
         found = planned(tighter)
         assert all(tighter.available(slot, each) for slot, each in enumerate(found.path))
         assert found.bound_g >= free.bound_g * (1 - 1e-5)
         assert evaluate(tighter, free.path).broken
-
-
-def test_dearer_power_is_used_less() -> None:
-    """A price of shared power in some hours moves energy out of them."""
-    problem = case(48, 1.5)
-    dear = replace(problem, power_price_g_per_j=(1e-4,) * 24 + (0.0,) * 24)
-
-    def early_j(found: Plan) -> float:
-        first = evaluate(problem, found.path[:24])
-        return first.energy_j
-
-    assert early_j(planned(dear)) < 0.7 * early_j(planned(problem))
 
 
 def test_the_service_level_is_kept_and_costs_something() -> None:
@@ -177,7 +165,7 @@ def test_the_service_level_is_kept_and_costs_something() -> None:
     assert low_windows(level, free.path)
     assert not low_windows(level, found.path)
     assert found.bound_g >= free.bound_g
-    assert found.evaluation.charged_g > free.evaluation.charged_g
+    assert found.evaluation.grams > free.evaluation.grams
 
 
 @pytest.mark.parametrize(
@@ -192,10 +180,10 @@ def test_a_level_that_binds_is_kept_for_little(
     level = replace(problem, sla=Sla(window_s=window_h * HOUR, tokens_per_s=least))
     free, found = planned(problem), planned(level)
     assert low_windows(level, free.path)
-    assert found.evaluation.charged_g <= free.bound_g * (1 + most)
+    assert found.evaluation.grams <= free.bound_g * (1 + most)
     held = (evaluate(level, (n,) * count) for n in range(len(level.options)))
-    single_g = min(each.charged_g for each in held if each.legal)
-    assert found.evaluation.charged_g < 0.95 * single_g
+    single_g = min(each.grams for each in held if each.legal)
+    assert found.evaluation.grams < 0.95 * single_g
 
 
 def test_a_level_counts_what_was_trained_before_the_first_slot() -> None:
@@ -260,7 +248,7 @@ def test_work_that_does_not_fit_says_how_much_would() -> None:
     problem = case(24, 1.0)
     found = solve(replace(problem, tokens=problem.tokens * 1.01))
     assert isinstance(found, NoPlan)
-    assert found.most_tokens == pytest.approx(problem.tokens)
+    assert found.reason.startswith(f"at most {count(problem.tokens)} tokens can be trained")
     assert isinstance(solve(problem), Plan)
 
 
@@ -307,7 +295,7 @@ def test_many_slots_are_searched_roughly_first_and_a_known_price_helps() -> None
     again = solve(problem, near_mu=found.mu_g_per_token * 1.1, also=[found.path])
     assert isinstance(again, Plan)
     assert again.bound_g == pytest.approx(found.bound_g, rel=1e-5)
-    assert again.evaluation.charged_g <= found.evaluation.charged_g
+    assert again.evaluation.grams <= found.evaluation.grams
 
 
 @pytest.mark.parametrize("wrong", [1e-3, 1e3])
