@@ -224,7 +224,6 @@ def run_view(
         started_at=row.registered_at,
         catalogue=row.catalogue,
         current=current,
-        baseline=row.baseline,
         deadline=row.deadline,
         tokens_per_s=row.tokens_per_s or None,
         frozen=row.frozen,

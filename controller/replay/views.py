@@ -98,7 +98,6 @@ def _run(scene: Scene, state: State, frozen: str, pause: bool) -> RunView:
         started_at=scene.start,
         catalogue=catalogue,
         current=state.point,
-        baseline=scene.first,
         deadline=scene.deadline,
         tokens_per_s=state.measured,
         switches=tuple(
