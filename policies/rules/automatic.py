@@ -51,7 +51,7 @@ def _choose(context: RunContext, guard: Guard, view: Outlook) -> Decision:
 def _wanted(view: Outlook) -> list[Vertex]:
     """List the plan's vertex for now and the faster ones, as far as better than staying."""
     intensity = view.now_g_per_kwh / J_PER_KWH
-    vertices, mu = view.hull.vertices, view.plan.mu_g_per_token
+    vertices, mu = view.hull.vertices, view.solution.mu_g_per_token
     best = 0
     # The same product as in the plan, so that what ties there ties here.
     while best + 1 < len(vertices) and intensity * vertices[best + 1].marginal_j_per_token <= mu:
@@ -89,7 +89,7 @@ def _pays(context: RunContext, guard: Guard, view: Outlook, target: Vertex) -> D
     dwell_s = policy.clock_dwell_s if clock else policy.dwell_s
     made = switch_gain(
         view.hull,
-        view.plan,
+        view.solution,
         view.here,
         place(target),
         switch=cost,

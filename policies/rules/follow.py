@@ -13,7 +13,8 @@ from datetime import timedelta
 from wattmesh.policies.decision import Action, Decision, PlanStep, PlanView, Rung
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import between
-from wattmesh.policies.rules.gate import SpeedPower, SwitchEstimate, better_g_per_s, switch_cost_g
+from wattmesh.policies.rules.gate import SpeedPower, better_g_per_s, switch_cost_g
+from wattmesh.policies.rules.outlook import switch_estimate
 from wattmesh.policies.run_context import RunContext
 from wattmesh.policies.words import duration, intensity, moment
 from wattmesh.policies.words import point as named
@@ -177,17 +178,12 @@ def _offer(
         SpeedPower(tokens_per_s=each.tokens_per_s, power_w=catalogue.held_power_w(each, held))
         for each in (current, target)
     )
-    seconds = context.switch_s(target)
-    energy_j, wait_s = here.power_w * seconds, 0.0
-    if target.layout != context.run.layout:
-        wait_s = guard.lag_s(current)
-        energy_j = context.run.switch_energy_j or catalogue.switch.layout_energy_j
-    start = context.seen.now + timedelta(seconds=wait_s + seconds)
+    switch = switch_estimate(context, catalogue, guard, here, target)
+    start = context.seen.now + timedelta(seconds=switch.wait_s + switch.seconds)
     saved_g = sum(
         (slot.end - slot.start).total_seconds()
         * better_g_per_s(slot.g_per_kwh, plan.price_mu, here, there)
         for slot in between(context.seen.carbon.slots, start, step.end)
     )
-    switch = SwitchEstimate(seconds=seconds, energy_j=energy_j, wait_s=wait_s)
     now_g = context.seen.carbon.slots[0].g_per_kwh
     return saved_g, switch_cost_g(now_g, plan.price_mu, here, switch)

@@ -77,7 +77,7 @@ def flip_g_per_kwh(mu_g_per_token: float, one: SpeedPower, other: SpeedPower) ->
 
 def switch_gain(
     hull: Hull,
-    plan: PriceSolution,
+    solution: PriceSolution,
     current: SpeedPower,
     target: SpeedPower,
     *,
@@ -88,11 +88,11 @@ def switch_gain(
 
     It is kept for `keep_s` at least. Saving starts when the switch is over at the latest.
     """
-    slots, mu = plan.running(), plan.mu_g_per_token
+    slots, mu = solution.running(), solution.mu_g_per_token
     start = slots[0].start + timedelta(seconds=switch.wait_s + switch.seconds)
-    saved_g, until = _worth_keeping(plan, current, target, start=start, keep_s=keep_s)
-    stay_g = _way_g(hull, plan, until, [(slots[0].start, current)])
-    go_g = _way_g(hull, plan, until, [(slots[0].start, current), (start, target)])
+    saved_g, until = _worth_keeping(solution, current, target, start=start, keep_s=keep_s)
+    stay_g = _way_g(hull, solution, until, [(slots[0].start, current)])
+    go_g = _way_g(hull, solution, until, [(slots[0].start, current), (start, target)])
     if stay_g is not None and go_g is not None:
         saved_g = stay_g - go_g
     elif go_g is None and target.tokens_per_s < current.tokens_per_s:
@@ -102,35 +102,45 @@ def switch_gain(
 
 
 def _worth_keeping(
-    plan: PriceSolution, current: SpeedPower, target: SpeedPower, *, start: datetime, keep_s: float
+    solution: PriceSolution,
+    current: SpeedPower,
+    target: SpeedPower,
+    *,
+    start: datetime,
+    keep_s: float,
 ) -> tuple[float, datetime]:
     """Give how long the target is worth keeping, and what it saves at the plan's price.
 
     A short spell in which the current point were better is stayed through where going on pays for
     it.
     """
-    total, slots = 0.0, plan.running()
+    total, slots = 0.0, solution.running()
     best: tuple[float, datetime] | None = None
     least = slots[0].start + timedelta(seconds=keep_s)
     for slot in slots:
         counted_s = max(0.0, (slot.end - max(slot.start, start)).total_seconds())
-        total += counted_s * better_g_per_s(slot.g_per_kwh, plan.mu_g_per_token, current, target)
+        total += counted_s * better_g_per_s(
+            slot.g_per_kwh, solution.mu_g_per_token, current, target
+        )
         if slot.end >= least and (best is None or total > best[0]):
             best = (total, slot.end)
     return best or (total, slots[-1].end)
 
 
 def _way_g(
-    hull: Hull, plan: PriceSolution, until: datetime, places: Sequence[tuple[datetime, SpeedPower]]
+    hull: Hull,
+    solution: PriceSolution,
+    until: datetime,
+    places: Sequence[tuple[datetime, SpeedPower]],
 ) -> float | None:
     """Give the grams of being at `places`, each from its time on, until `until`, and of the rest.
 
     None when the rest does not fit any more.
     """
-    tokens, grams = plan.tokens, 0.0
+    tokens, grams = solution.tokens, 0.0
     ends = [*(since for since, _ in places[1:]), until]
     for (since, place), end in zip(places, ends, strict=True):
-        for slot in between(plan.slots, since, min(end, until)):
+        for slot in between(solution.slots, since, min(end, until)):
             length_s = (slot.end - slot.start).total_seconds()
             seconds = min(length_s, tokens / place.tokens_per_s)
             grams += slot.g_per_kwh / J_PER_KWH * place.power_w * seconds
@@ -139,7 +149,7 @@ def _way_g(
                 return grams
     if tokens <= 0:
         return grams
-    rest = fill(hull, between(plan.slots, until, plan.slots[-1].end), tokens)
+    rest = fill(hull, between(solution.slots, until, solution.slots[-1].end), tokens)
     return grams + rest.bound_g if rest else None
 
 

@@ -1,7 +1,7 @@
-"""What the plan looks like from where one run is: hull, price, bound, and comparisons at the price.
+"""The price rule's view from where one run is: hull, price, bound, and comparisons at the price.
 
-Invariant: the plan keeps the guard's reserve free and counts on the guard's speeds, so that what it
-asks for the guard can allow; `bound_g` reckons with neither, so that it is a bound.
+Invariant: the solution leaves the guard's reserve free and counts on the guard's speeds, so the
+guard can allow what it asks for; `bound_g` counts on neither, so that it is a bound.
 """
 
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """The plan of one run.
+    """What the price rule knows of one run.
 
     Attributes:
-        running: slots until the planned end of the work.
+        running: slots until the work ends in the solution.
         switches: by the id of each point of the hull, what going there takes.
         bound_g: least grams still to come, at the catalogue's speeds and with all the time there
             is; None when even the fastest point cannot do it.
@@ -33,7 +33,7 @@ class Outlook:
     here: SpeedPower
     hull: Hull
     horizon: Horizon
-    plan: PriceSolution
+    solution: PriceSolution
     running: tuple[IntensitySlot, ...]
     bound_g: float | None
     price_mu: float
@@ -49,21 +49,21 @@ class Outlook:
         return self.horizon.slots[0].g_per_kwh
 
     def better(self, g_per_kwh: float, vertex: Vertex) -> float:
-        """Grams saved per second at `vertex` against staying, at the plan's price."""
-        return better_g_per_s(g_per_kwh, self.plan.mu_g_per_token, self.here, place(vertex))
+        """Grams saved per second at `vertex` against staying, at the solution's price."""
+        return better_g_per_s(g_per_kwh, self.solution.mu_g_per_token, self.here, place(vertex))
 
     def flip(self, vertex: Vertex) -> float | None:
         """Intensity at which `vertex` and the current point are worth the same."""
-        return flip_g_per_kwh(self.plan.mu_g_per_token, self.here, place(vertex))
+        return flip_g_per_kwh(self.solution.mu_g_per_token, self.here, place(vertex))
 
     def better_when_flat(self, vertex: Vertex) -> bool:
         """Say whether `vertex` were better than staying if the grid stood at its mean."""
-        slots = self.plan.slots
+        slots = self.solution.slots
         mean = mean_g_per_kwh(slots)
         flat = fill(
             self.hull,
             (IntensitySlot(start=slots[0].start, end=slots[-1].end, g_per_kwh=mean),),
-            self.plan.tokens,
+            self.solution.tokens,
         )
         if flat is None:
             return False
@@ -85,12 +85,12 @@ def look_ahead(
         context.seen.carbon.slots, context.seen.now, end, context.seen.carbon.climatology
     )
     reserve = timedelta(seconds=guard.reserve_s(hull.vertices[0].point))
-    plan = fill(
+    solution = fill(
         hull,
         between(horizon.slots, context.seen.now, end - reserve),
         guard.tokens_left / guard.counted_on,
     )
-    if plan is None:
+    if solution is None:
         return None
     known = {point.id for point in context.menu}
     every = context.menu if current.id in known else (*context.menu, current)
@@ -103,38 +103,36 @@ def look_ahead(
         here=here,
         hull=hull,
         horizon=horizon,
-        plan=plan,
-        running=plan.running(),
+        solution=solution,
+        running=solution.running(),
         bound_g=bound.bound_g if bound else None,
-        price_mu=plan.mu_g_per_token / guard.counted_on,
+        price_mu=solution.mu_g_per_token / guard.counted_on,
         switches={
-            vertex.point.id: _switch(context, catalogue, guard, here, vertex.point)
+            vertex.point.id: switch_estimate(context, catalogue, guard, here, vertex.point)
             for vertex in hull.vertices
         },
     )
 
 
-def _switch(
+def switch_estimate(
     context: RunContext,
     catalogue: Catalogue,
     guard: Guard,
     here: SpeedPower,
     target: OperatingPoint,
 ) -> SwitchEstimate:
-    """Give what going to a point takes."""
+    """Give what going to a point takes; one whose joules nobody measured is not free.
+
+    As plans count it (`wattmesh.policies.planner.options`): the pair's own joules, else what was
+    measured on the run, else the catalogue's, else as if the thirstier of both points trained on.
+    """
     current, seconds = context.run.current, context.switch_s(target)
+    there_w = catalogue.held_power_w(target, context.gpus_held)
+    drawn_j = max(here.power_w, there_w) * seconds
     if current is None or target.layout == current.layout:
-        return SwitchEstimate(seconds=seconds, energy_j=here.power_w * seconds)
-    return SwitchEstimate(
-        seconds=seconds,
-        wait_s=guard.lag_s(current),
-        energy_j=_switch_energy_j(context, catalogue, here.power_w * seconds),
-    )
-
-
-def _switch_energy_j(context: RunContext, catalogue: Catalogue, otherwise_j: float) -> float:
-    """Joules of one switch: measured, else from the catalogue, else as if training went on."""
-    measured = context.run.switch_energy_j
-    if measured is not None:
-        return measured
-    return catalogue.switch.layout_energy_j or otherwise_j
+        return SwitchEstimate(seconds=seconds, energy_j=drawn_j)
+    pair = catalogue.switch.between(current.id, target.id)
+    measured_j = pair.energy_j if pair else context.run.switch_energy_j
+    if measured_j is None:
+        measured_j = catalogue.switch.layout_energy_j or drawn_j
+    return SwitchEstimate(seconds=seconds, wait_s=guard.lag_s(current), energy_j=measured_j)

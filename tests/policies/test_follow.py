@@ -27,6 +27,7 @@ from wattmesh.policies.planner.planning import answered
 from wattmesh.policies.planner.problem import NoPlan
 from wattmesh.policies.rules.decide import decide
 from wattmesh.policies.run_context import examine
+from wattmesh.reconfig.catalogue import SwitchCost
 from wattmesh.reconfig.layout import Layout
 
 CLOCKED = point("A-slow", 4, 900.0, 1300.0, clock_mhz=1300, layout=A.layout)
@@ -79,6 +80,16 @@ def test_the_plans_point_for_now_is_gone_to() -> None:
     assert made.predicted_g is not None
     assert made.switch_cost_g is not None
     assert "the plan keeps it there until" in made.reason
+
+
+def test_a_switch_whose_joules_nobody_measured_is_not_free() -> None:
+    """It draws as if the run trained on at A; a measured one draws what was measured."""
+    bare = catalogue(A, B, switch=SwitchCost(layout_s=60.0))
+    seen = observation(run(plan=replace(plan("B"), price_mu=0.0), catalogue=bare))
+    g_per_j = seen.carbon.slots[0].g_per_kwh / 3.6e6
+    assert decided(seen).switch_cost_g == pytest.approx(60.0 * A.power_w * g_per_j)
+    known = replace(seen, runs=(replace(seen.runs[0], switch_energy_j=5e5),))
+    assert decided(known).switch_cost_g == pytest.approx(5e5 * g_per_j)
 
 
 def test_only_the_step_that_holds_now_counts() -> None:
