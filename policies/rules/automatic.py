@@ -15,6 +15,7 @@ from wattmesh.policies.planner.constraints import quick_enough
 from wattmesh.policies.rules import reasons
 from wattmesh.policies.rules.follow import follow
 from wattmesh.policies.rules.gate import switch_gain
+from wattmesh.policies.rules.limits import too_often
 from wattmesh.policies.rules.outlook import Outlook, look_ahead, place
 from wattmesh.policies.run_context import RunContext
 from wattmesh.telemetry.readings import J_PER_KWH
@@ -62,24 +63,11 @@ def _wanted(view: Outlook) -> list[Vertex]:
 
 def _limits(context: RunContext, view: Outlook, target: Vertex) -> Decision | None:
     """Hold for the operator's limits on how often a run may change."""
-    run, policy = context.run, context.seen.policy
-    if target.point.layout == run.layout:
-        return _clock_limit(context, view, target)
-    if run.since_switch_s is not None and run.since_switch_s < policy.dwell_s:
-        why = reasons.dwell(view, target, run.since_switch_s, policy.dwell_s)
-        return context.hold("dwell", why)
-    if run.switches_today >= policy.max_switches_per_day:
-        why = reasons.day_limit(view, target, run.switches_today, policy.max_switches_per_day)
-        return context.hold("day_limit", why)
-    return None
-
-
-def _clock_limit(context: RunContext, view: Outlook, target: Vertex) -> Decision | None:
-    """Hold while the clock was changed a moment ago."""
-    since_s, least_s = context.run.since_clock_s, context.seen.policy.clock_dwell_s
-    if since_s is None or since_s >= least_s:
+    found = too_often(context, target.point)
+    if found is None:
         return None
-    return context.hold("clock_dwell", reasons.clock_dwell(view, target, since_s, least_s))
+    kind, why = found
+    return context.hold(kind, reasons.limited(view, target, why))
 
 
 def _pays(context: RunContext, guard: Guard, view: Outlook, target: Vertex) -> Decision:

@@ -14,9 +14,10 @@ from wattmesh.policies.decision import Action, Decision, PlanStep, PlanView, Run
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import between
 from wattmesh.policies.rules.gate import SpeedPower, better_g_per_s, switch_cost_g
+from wattmesh.policies.rules.limits import too_often
 from wattmesh.policies.rules.outlook import switch_estimate
 from wattmesh.policies.run_context import RunContext
-from wattmesh.policies.words import duration, intensity, moment
+from wattmesh.policies.words import intensity, moment
 from wattmesh.policies.words import point as named
 from wattmesh.reconfig.catalogue import OperatingPoint
 
@@ -76,34 +77,13 @@ def _at(step: PlanStep, context: RunContext) -> str:
     return f"at {moment(step.start, context.seen.now)}"
 
 
-def _limited(context: RunContext, what: str) -> Decision | None:
-    """Hold for the operator's limits on how often the layout may change."""
-    run, policy = context.run, context.seen.policy
-    if run.since_switch_s is not None and run.since_switch_s < policy.dwell_s:
-        return context.hold(
-            "dwell",
-            f"the plan wants {what} now, but the last switch was {duration(run.since_switch_s)} "
-            f"ago and policy.dwell is {duration(policy.dwell_s)}",
-        )
-    if run.switches_today >= policy.max_switches_per_day:
-        return context.hold(
-            "day_limit",
-            f"the plan wants {what} now, but it switched {run.switches_today} times in the last "
-            f"24 h and policy.max_switches_per_day is {policy.max_switches_per_day}",
-        )
-    return None
-
-
-def _clock_limited(context: RunContext, what: str) -> Decision | None:
-    """Hold while the clock was changed a moment ago."""
-    since_s, least_s = context.run.since_clock_s, context.seen.policy.clock_dwell_s
-    if since_s is None or since_s >= least_s:
+def _limited(context: RunContext, target: OperatingPoint | None, what: str) -> Decision | None:
+    """Hold for the operator's limits on how often a run may change."""
+    found = too_often(context, target)
+    if found is None:
         return None
-    return context.hold(
-        "clock_dwell",
-        f"the plan wants {what} now, but the clock was changed {duration(since_s)} ago and "
-        f"policy.clock_dwell is {duration(least_s)}",
-    )
+    kind, why = found
+    return context.hold(kind, f"the plan wants {what} now, but {why}")
 
 
 def _suspend(
@@ -114,7 +94,7 @@ def _suspend(
         return context.hold(
             "deadline_guard", "the plan wants it to sleep now, which might miss the deadline"
         )
-    limited = _limited(context, "it to sleep")
+    limited = _limited(context, None, "it to sleep")
     if limited:
         return limited
     return context.say(
@@ -137,8 +117,7 @@ def _go(
         return context.hold(
             "deadline_guard", f"the plan wants {named(target)} now, which might miss the deadline"
         )
-    limit = _clock_limited if target.layout == context.run.layout else _limited
-    limited = limit(context, named(target))
+    limited = _limited(context, target, named(target))
     if limited:
         return limited
     saved_g, cost_g = _offer(context, guard, current, target, step)

@@ -75,28 +75,9 @@ def barred(guard: Guard, view: Outlook, target: Vertex) -> str:
     )
 
 
-def dwell(view: Outlook, target: Vertex, since_s: float, dwell_s: float) -> str:
-    """Say that the last switch was too short ago."""
-    return (
-        f"{target.point.id} is better at {intensity(view.now_g_per_kwh)}, but the last switch was "
-        f"{duration(since_s)} ago and {duration(dwell_s)} must lie between two"
-    )
-
-
-def clock_dwell(view: Outlook, target: Vertex, since_s: float, dwell_s: float) -> str:
-    """Say that the clock was changed too short ago."""
-    return (
-        f"{target.point.id} is better at {intensity(view.now_g_per_kwh)}, but the clock was "
-        f"changed {duration(since_s)} ago and {duration(dwell_s)} must lie between two changes"
-    )
-
-
-def day_limit(view: Outlook, target: Vertex, made: int, allowed: int) -> str:
-    """Say that there were enough switches for a day."""
-    return (
-        f"{target.point.id} is better at {intensity(view.now_g_per_kwh)}, but {made} switches were "
-        f"made in 24 h and {allowed} are allowed"
-    )
+def limited(view: Outlook, target: Vertex, why: str) -> str:
+    """Say that another point is better, but that the run changed too often for it."""
+    return f"{target.point.id} is better at {intensity(view.now_g_per_kwh)}, but {why}"
 
 
 def too_small(context: RunContext, target: Vertex, made: SwitchGain) -> str:

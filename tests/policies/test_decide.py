@@ -258,10 +258,12 @@ def test_the_dwell_and_the_day_limit_are_the_operator_s() -> None:
     """Both name their numbers."""
     dwell = one(since_switch_s=600.0)
     assert dwell.kind == "dwell"
-    assert "the last switch was 10 min ago and 30 min must lie between two" in dwell.reason
+    assert "the last switch was 10 min ago and policy.dwell_s is 30 min" in dwell.reason
     limit = one(switches_today=6)
     assert limit.kind == "day_limit"
-    assert "6 switches were made in 24 h and 6 are allowed" in limit.reason
+    assert (
+        "it switched 6 times in the last 24 h and policy.max_switches_per_day is 6" in limit.reason
+    )
 
 
 def test_a_gain_below_its_cost_is_not_worth_a_switch() -> None:
