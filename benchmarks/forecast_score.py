@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from benchmarks.forecast_data import Recorded
 from wattmesh.policies.forecast.predict import predict, teach
 from wattmesh.policies.forecast.series import Observed
-from wattmesh.policies.forecast.skill import Source
+from wattmesh.policies.forecast.skill import ForecastSource
 
 Array = NDArray[np.float64]
 
@@ -27,11 +27,11 @@ CHOSEN, OF = 6, 24
 """The decision that is scored: which 6 of the next 24 hours to run in."""
 RESAMPLES = 2000
 WEEK_H = 168
-RULES: Mapping[str, Source] = {
-    "last": Source.LAST,
-    "day": Source.DAY,
-    "profile": Source.PROFILE,
-    "ours": Source.OWN,
+RULES: Mapping[str, ForecastSource] = {
+    "last": ForecastSource.LAST,
+    "day": ForecastSource.DAY,
+    "profile": ForecastSource.PROFILE,
+    "ours": ForecastSource.OWN,
 }
 
 
@@ -62,7 +62,7 @@ def forecasts(recorded: Recorded) -> Forecasts:
             lessons = teach(known)
         told = predict(known, now=known.end, hours=LEADS, lessons=lessons)
         for name, source in RULES.items():
-            said = told.each.get(source, told.each.get(Source.PROFILE))
+            said = told.each.get(source, told.each.get(ForecastSource.PROFILE))
             if said is not None:
                 rules[name][row] = said
         for lead, slot in enumerate(told.slots):

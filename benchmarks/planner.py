@@ -20,7 +20,7 @@ from benchmarks.planner_peers import Solved, flow_program
 from benchmarks.report import Goal, Report, run
 from tests.policies.planner_cases import HOUR, case, wave
 from wattmesh.policies.planner.evaluate import evaluate
-from wattmesh.policies.planner.problem import Plan, Problem
+from wattmesh.policies.planner.problem import Plan, PlanningProblem
 from wattmesh.policies.planner.solver import solve
 
 SLACKS = (1.1, 1.25, 1.5, 2.0)
@@ -35,7 +35,7 @@ class Timed:
     cpu_seconds: float
 
 
-def timed(problem: Problem, repeats: int, beside: Callable[[], object] = int) -> Timed:
+def timed(problem: PlanningProblem, repeats: int, beside: Callable[[], object] = int) -> Timed:
     """Plan several times, with something else in between."""
     found = solve(problem)
     if not isinstance(found, Plan):
@@ -50,7 +50,7 @@ def timed(problem: Problem, repeats: int, beside: Callable[[], object] = int) ->
     return Timed(plan=found, seconds=seconds, cpu_seconds=cpu_seconds)
 
 
-def row(name: str, problem: Problem, found: Timed) -> dict[str, Any]:
+def row(name: str, problem: PlanningProblem, found: Timed) -> dict[str, Any]:
     """Put one case into words and numbers."""
     judged = found.plan.evaluation
     static = [
@@ -71,12 +71,12 @@ def row(name: str, problem: Problem, found: Timed) -> dict[str, Any]:
     }
 
 
-def mixed_case(slack: float) -> Problem:
+def mixed_case(slack: float) -> PlanningProblem:
     """A month: five minutes for 48 h, then hours."""
     seconds = (300.0,) * 576 + (HOUR,) * 672
     fine, coarse = wave(576, 300.0), wave(720)[48:]
     problem = case(720, slack)
-    return Problem(
+    return PlanningProblem(
         tokens=problem.tokens,
         seconds=seconds,
         g_per_kwh=fine + coarse,
@@ -86,7 +86,7 @@ def mixed_case(slack: float) -> Problem:
     )
 
 
-def beside_highs(name: str, problem: Problem, repeats: int, **how: Any) -> dict[str, Any]:
+def beside_highs(name: str, problem: PlanningProblem, repeats: int, **how: Any) -> dict[str, Any]:
     """Plan and solve the flow program, taking turns."""
     solved: list[tuple[float, Solved]] = []
 

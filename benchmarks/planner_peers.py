@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
 from scipy.sparse import coo_array, eye_array, hstack  # type: ignore[import-untyped]
 
-from wattmesh.policies.planner.problem import Problem
+from wattmesh.policies.planner.problem import PlanningProblem
 from wattmesh.telemetry.readings import J_PER_KWH
 
 Edge = tuple[int, int, int]
@@ -32,7 +32,7 @@ class Solved:
 
 
 def flow_program(
-    problem: Problem, *, relaxed: bool = False, limit_s: float = 60.0, gap: float = 1e-9
+    problem: PlanningProblem, *, relaxed: bool = False, limit_s: float = 60.0, gap: float = 1e-9
 ) -> Solved:
     """Solve the flow program. `relaxed`: the linear program, a bound. `gap`: where to stop."""
     edges = [
@@ -82,7 +82,7 @@ def _stdout_to_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def _flow(problem: Problem, edges: list[Edge]) -> tuple[coo_array, NDArray[np.float64]]:
+def _flow(problem: PlanningProblem, edges: list[Edge]) -> tuple[coo_array, NDArray[np.float64]]:
     """Give the rows of flow: per (slot, option) what comes in goes out, and one unit ends."""
     count, kinds, slots = len(edges), len(problem.options), len(problem.seconds)
     entries: list[tuple[int, int, float]] = []
@@ -98,7 +98,7 @@ def _flow(problem: Problem, edges: list[Edge]) -> tuple[coo_array, NDArray[np.fl
     return coo_array((values, (rows, columns)), shape=(len(goal), 3 * count)), goal
 
 
-def _edge(problem: Problem, slot: int, i: int, j: int) -> tuple[float, float, float]:
+def _edge(problem: PlanningProblem, slot: int, i: int, j: int) -> tuple[float, float, float]:
     """Give grams and tokens of an edge, and the grams of training for the rest of its slot."""
     way = problem.transitions[i][j] if i != j else None
     lost_s, energy_j = (way.seconds, way.energy_j) if way else (0.0, 0.0)

@@ -193,7 +193,7 @@ class PlanView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetView:
+class BudgetLeft:
     """The budget that is a run's own, as its running period stands.
 
     Attributes:
@@ -278,7 +278,7 @@ class RunView:
     room_w: float | None = None
     capped: str = ""
     trained: tuple[tuple[float, int], ...] = ()
-    budget: BudgetView | None = None
+    budget: BudgetLeft | None = None
     coverage: tuple[int, int] = (0, 0)
     unreadable: str = ""
 

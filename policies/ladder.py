@@ -27,7 +27,7 @@ CHANGE_INTERVALS = 2
 """Intervals of the signal that must pass after a change of rung before anything is moved."""
 
 
-class Candidate(Protocol):
+class ForecastCandidate(Protocol):
     """A forecast as it was issued."""
 
     @property
@@ -57,7 +57,7 @@ class Candidate(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class LadderStanding:
     """What decisions rest on.
 
     Attributes:
@@ -75,13 +75,13 @@ class Standing:
 
 
 def stand(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[ForecastCandidate],
     *,
     running: IntensitySlot | None,
     static: bool,
     now: datetime,
     day_s: float = DAY_S,
-) -> Standing:
+) -> LadderStanding:
     """Climb the ladder.
 
     Args:
@@ -93,7 +93,7 @@ def stand(
     """
     if running is not None and static:
         why = f"{figure(running)} is a static number, which knows no better hour"
-        return Standing(rung=Rung.STATIC, slots=(running,), source="static", why=why)
+        return LadderStanding(rung=Rung.STATIC, slots=(running,), source="static", why=why)
     for rung in ACTS:
         usable = [
             each
@@ -103,7 +103,7 @@ def stand(
         for each in sorted(usable, key=lambda it: (it.issued_at, it.id), reverse=True):
             slots = ahead(each.slots, running, now)
             if slots:
-                return Standing(
+                return LadderStanding(
                     rung=rung,
                     slots=slots,
                     source=each.source,
@@ -111,7 +111,7 @@ def stand(
                     forecast=each.id,
                     why=_why(rung, candidates, now),
                 )
-    return Standing(
+    return LadderStanding(
         rung=Rung.NONE,
         slots=() if running is None else (running,),
         why="no forecast is young enough and reaches over now",
@@ -155,7 +155,7 @@ NAMES = {
 }
 
 
-def _why(rung: Rung, candidates: Sequence[Candidate], now: datetime) -> str:
+def _why(rung: Rung, candidates: Sequence[ForecastCandidate], now: datetime) -> str:
     """Say why it is not the best rung."""
     if rung is Rung.ISSUED:
         return ""

@@ -90,7 +90,7 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class SpeedWatch:
     """What was measured of a launch so far: one speed for each point, and the running stretch."""
 
     speeds: tuple[MeasuredSpeed, ...] = ()
@@ -98,7 +98,7 @@ class Watched:
 
 
 def watch(
-    before: Watched,
+    before: SpeedWatch,
     *,
     point: str,
     at_s: float,
@@ -106,7 +106,7 @@ def watch(
     step: int,
     least_steps: int,
     margin: float,
-) -> Watched:
+) -> SpeedWatch:
     """Look at a run that trains at a point; gives the very `before` where there is nothing new.
 
     A speed is noted after `least_steps` (a whole boundary interval, so that its checkpoint is in
@@ -133,7 +133,7 @@ def watch(
     stay = replace(stay, noted=steps)
     if seconds >= DAY_S:
         stay = Stay(point=point, at_s=at_s, tokens=tokens, step=step)
-    return Watched(speeds=tuple(known.values()), stay=stay)
+    return SpeedWatch(speeds=tuple(known.values()), stay=stay)
 
 
 def _better(before: MeasuredSpeed | None, seen: MeasuredSpeed, margin: float) -> MeasuredSpeed:

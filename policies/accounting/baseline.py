@@ -49,7 +49,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredSlot:
     """A whole slot at one point.
 
     Attributes:
@@ -66,7 +66,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class PointPace:
     """How fast a point trains and what it draws.
 
     Attributes:
@@ -82,7 +82,7 @@ class Pace:
     assumed: bool = False
     quality: str = ""
 
-    def scaled(self, speed: float, power: float) -> "Pace":
+    def scaled(self, speed: float, power: float) -> "PointPace":
         """Give the pace of a point so many times as fast, with so many times the watts."""
         return replace(
             self,
@@ -91,7 +91,7 @@ class Pace:
             upper_w=self.upper_w * power,
         )
 
-    def drifted(self, speed: float, power: float) -> "Pace":
+    def drifted(self, speed: float, power: float) -> "PointPace":
         """Give the pace after a drift that was seen at another point.
 
         Whether it holds here too is not known: joules per token of the lower end never grow by it,
@@ -105,7 +105,7 @@ class Pace:
         )
 
 
-def measured_pace(slots: Sequence[Measured]) -> Pace | None:
+def measured_pace(slots: Sequence[MeasuredSlot]) -> PointPace | None:
     """Give the pace of whole slots in time order; None of none, or where nothing was trained.
 
     Speed and watts are of the same slots with the same weights, so that one behaviour at two points
@@ -123,7 +123,7 @@ def measured_pace(slots: Sequence[Measured]) -> Pace | None:
         with_pauses_j = sum(each.upper_w * each.tokens_s for each in newest)
         trained = sum(each.tokens for each in newest)
         upper_w = max(upper_w, with_pauses_j / max(1, trained) * tokens / seconds)
-    return Pace(
+    return PointPace(
         tokens_per_s=tokens / seconds,
         power_w=sum(each.power_w * each.tokens_s for each in chosen) / seconds,
         upper_w=upper_w,
@@ -131,7 +131,7 @@ def measured_pace(slots: Sequence[Measured]) -> Pace | None:
     )
 
 
-def _usual(slots: Sequence[Measured]) -> Sequence[Measured]:
+def _usual(slots: Sequence[MeasuredSlot]) -> Sequence[MeasuredSlot]:
     """Give the slots of training at the usual pace; all of them where pauses are usual.
 
     Steps may be longer than slots, and evaluations may come every few: then no single slot has
@@ -149,7 +149,9 @@ def _usual(slots: Sequence[Measured]) -> Sequence[Measured]:
     return [each for each in trained if each.power_w * each.tokens_s / each.tokens <= most]
 
 
-def drift(stretches: Iterable[Stretch], slots: Callable[[Stretch], Sequence[Measured]]) -> Pace:
+def drift(
+    stretches: Iterable[Stretch], slots: Callable[[Stretch], Sequence[MeasuredSlot]]
+) -> PointPace:
     """Give how speed and watts changed since the first of these stretches, as ratios.
 
     Each point is compared with itself when it was first visited, so noise does not add up over
@@ -161,7 +163,7 @@ def drift(stretches: Iterable[Stretch], slots: Callable[[Stretch], Sequence[Meas
         slots: the whole slots of a stretch in time order: its first and its newest.
     """
     speed = power = 1.0
-    first: dict[str, tuple[Pace, float, float]] = {}
+    first: dict[str, tuple[PointPace, float, float]] = {}
     for stretch in stretches:
         # What is seen anew is no drift: only slots of which everything was read, and of which
         # nothing was nobody's, are compared.
@@ -172,10 +174,10 @@ def drift(stretches: Iterable[Stretch], slots: Callable[[Stretch], Sequence[Meas
         before, speed_then, power_then = first.setdefault(stretch.point, (begin, speed, power))
         speed = _bounded(speed_then * now.tokens_per_s / before.tokens_per_s)
         power = _bounded(power_then * (now.power_w / before.power_w if before.power_w else 1.0))
-    return Pace(tokens_per_s=speed, power_w=power, upper_w=power)
+    return PointPace(tokens_per_s=speed, power_w=power, upper_w=power)
 
 
-def _typical(slots: Sequence[Measured]) -> Pace | None:
+def _typical(slots: Sequence[MeasuredSlot]) -> PointPace | None:
     """Give a pace with the median of the watts: few odd slots move nothing."""
     pace = measured_pace(slots)
     if pace is None:
@@ -206,7 +208,7 @@ class SlotFacts:
     here: str = ""
 
 
-class Kind:
+class SlotKind:
     """What a slot of a scenario is."""
 
     AS_RUN = "as_run"
@@ -215,7 +217,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class ReferenceSlot:
     """One slot of a scenario. `energy_mj`: None where the run's own joules stand for it.
 
     `quality`: of the joules that it was modelled by.
@@ -231,8 +233,8 @@ class Reference:
 
 
 def reference(
-    point: str, slots: Iterable[SlotFacts], pace: Pace, left: int, *, alone: bool = False
-) -> list[Reference]:
+    point: str, slots: Iterable[SlotFacts], pace: PointPace, left: int, *, alone: bool = False
+) -> list[ReferenceSlot]:
     """Give the slots of the scenario in which the run always is at `point`.
 
     Args:
@@ -243,20 +245,22 @@ def reference(
             own slots is not held back by it.
         alone: the run has ended: nothing is left to tell once the work is done.
     """
-    rows: list[Reference] = []
+    rows: list[ReferenceSlot] = []
     for slot in slots:
         if alone and left <= 0:
             break
         if slot.here == point:
-            row = Reference(start=slot.start, end=slot.end, kind=Kind.AS_RUN, tokens=slot.tokens)
+            row = ReferenceSlot(
+                start=slot.start, end=slot.end, kind=SlotKind.AS_RUN, tokens=slot.tokens
+            )
         else:
             due = round(pace.tokens_per_s * slot.active_s)
             tokens = max(0, min(left, due))
             seconds = slot.active_s if tokens == due else tokens / pace.tokens_per_s
-            row = Reference(
+            row = ReferenceSlot(
                 start=slot.start,
                 end=slot.end,
-                kind=Kind.ASSUMED if pace.assumed else Kind.MODELLED,
+                kind=SlotKind.ASSUMED if pace.assumed else SlotKind.MODELLED,
                 tokens=tokens,
                 energy_mj=round(pace.power_w * seconds * 1000),
                 upper_mj=max(0, round((pace.upper_w - pace.power_w) * seconds * 1000)),

@@ -43,7 +43,7 @@ class Alert(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class BurnRule:
     """An alert: both windows must burn faster than `above`.
 
     The long one so that it matters, the short one so that it ends soon after its cause has.
@@ -54,9 +54,9 @@ class Rule:
     above: float
 
 
-RULES = (
-    Rule(alert=Alert.FAST, windows=(timedelta(hours=6), DAY), above=2.0),
-    Rule(alert=Alert.SLOW, windows=(3 * DAY, 7 * DAY), above=1.0),
+BURN_RULES = (
+    BurnRule(alert=Alert.FAST, windows=(timedelta(hours=6), DAY), above=2.0),
+    BurnRule(alert=Alert.SLOW, windows=(3 * DAY, 7 * DAY), above=1.0),
 )
 """Of burn alerts in the shape of service levels (Site Reliability Workbook, chapter 5), with longer
 windows: a constant load burns 0.5 to 1.4 within a day without any fault (docs/reports.md)."""
@@ -66,7 +66,7 @@ ROUNDING = 1.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class HourProfile:
     """A quantity by hour of the day, apart for working days and weekends, in the site's time.
 
     Attributes:
@@ -168,7 +168,7 @@ class Burn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class BudgetCourse:
     """Where a budget stands and where it goes.
 
     Attributes:
@@ -193,7 +193,7 @@ class Outlook:
     unkeepable: bool = False
 
 
-def profile(samples: Iterable[tuple[datetime, float]], timezone: str) -> Profile | None:
+def hour_profile(samples: Iterable[tuple[datetime, float]], timezone: str) -> HourProfile | None:
     """Average samples by hour and kind of day; None without any.
 
     An hour without samples takes the mean of that hour on the other kind of day, else of all.
@@ -212,16 +212,16 @@ def profile(samples: Iterable[tuple[datetime, float]], timezone: str) -> Profile
     values = tuple(
         fmean(cell or cells[(index + 24) % 48] or known) for index, cell in enumerate(cells)
     )
-    return Profile(values=values, timezone=timezone)
+    return HourProfile(values=values, timezone=timezone)
 
 
-def plan(
+def spread(
     start: datetime,
     end: datetime,
     limit_ug: int,
     *,
-    intensity: Profile | None = None,
-    power: Profile | None = None,
+    intensity: HourProfile | None = None,
+    power: HourProfile | None = None,
     spent: Sequence[Spent] = (),
     now: datetime | None = None,
 ) -> Curve:
@@ -296,14 +296,14 @@ def burn(
     return spent_between(spent, start, end) / planned
 
 
-def outlook(
+def budget_course(
     curve: Curve,
     before: Sequence[Curve],
     spent: Sequence[Spent],
     now: datetime,
     *,
     least_ug: float = 0.0,
-) -> Outlook:
+) -> BudgetCourse:
     """Say where a budget stands.
 
     Args:
@@ -318,7 +318,7 @@ def outlook(
     spent_ug = sum(each.carbon_ug for each in in_period)
     burns = tuple(
         Burn(window=window, ratio=burn(curves, spent, now - window, now))
-        for rule in RULES
+        for rule in BURN_RULES
         for window in rule.windows
     )
     ratio = _rate(curves, spent, now)
@@ -329,7 +329,7 @@ def outlook(
     if course_ug is not None and half is not None:
         low_ug = max(float(spent_ug), course_ug - half * left_ug)
         high_ug = course_ug + half * left_ug
-    return Outlook(
+    return BudgetCourse(
         spent_ug=spent_ug,
         residual_ug=curve.limit_ug - spent_ug,
         expected_ug=curve.by(now),
@@ -384,7 +384,7 @@ def _alert(curve: Curve, spent_ug: int, course_ug: float | None, burns: Sequence
     if course_ug is None or course_ug <= curve.limit_ug:
         return Alert.NONE
     ratios = {each.window: each.ratio or 0.0 for each in burns}
-    for rule in RULES:
+    for rule in BURN_RULES:
         if all(ratios[window] > rule.above * ROUNDING for window in rule.windows):
             return rule.alert
     return Alert.NONE

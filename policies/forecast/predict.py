@@ -22,7 +22,7 @@ from typing import Protocol
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.forecast.anchored import anchored_profile
 from wattmesh.policies.forecast.series import DAY_S, HOUR_S, Observed
-from wattmesh.policies.forecast.skill import Outcome, Skill, Source
+from wattmesh.policies.forecast.skill import ForecastOutcome, ForecastSource, Skill
 
 MOST_HOURS = 168.0
 STALE = timedelta(hours=72)
@@ -33,12 +33,18 @@ SHARPNESS = 6.0
 """A source with twice the error has 2^-6 of the weight: close to taking the best one alone."""
 BAND = 1.61
 """Half the width of an 80 % band in mean absolute errors when they are Laplace's: ln 5."""
-ORDER = (Source.ISSUED, Source.OWN, Source.PROFILE, Source.DAY, Source.LAST)
+ORDER = (
+    ForecastSource.ISSUED,
+    ForecastSource.OWN,
+    ForecastSource.PROFILE,
+    ForecastSource.DAY,
+    ForecastSource.LAST,
+)
 """Who is believed when nothing was scored, first to last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Issued:
+class IssuedForecast:
     """A provider's forecast: slots in order, without gaps, quantiles where it tells them."""
 
     issued_at: datetime
@@ -58,9 +64,9 @@ class Predicted:
     """
 
     slots: tuple[IntensitySlot, ...] = ()
-    source: Source | None = None
-    made_of: tuple[Mapping[Source, float], ...] = ()
-    each: Mapping[Source, tuple[float, ...]] = field(default_factory=dict)
+    source: ForecastSource | None = None
+    made_of: tuple[Mapping[ForecastSource, float], ...] = ()
+    each: Mapping[ForecastSource, tuple[float, ...]] = field(default_factory=dict)
     known_until: datetime | None = None
 
 
@@ -95,7 +101,7 @@ def predict(
     *,
     now: datetime,
     hours: float,
-    issued: Issued | None = None,
+    issued: IssuedForecast | None = None,
     skill: Skill | None = None,
     lessons: Lessons | None = None,
 ) -> Predicted:
@@ -123,13 +129,13 @@ def predict(
     first = known.end + skipped * step
     count = max(1, math.ceil((now + timedelta(hours=hours) - first) / step))
     starts = [first + at * step for at in range(count)]
-    voices: dict[Source, _Voice] = {}
+    voices: dict[ForecastSource, _Voice] = {}
     if now - known.end <= STALE:
         voices = _own_voices(observed, known, skipped, count)
         own = _learned_voice(known, skipped, skipped + count, lessons or teach(observed))
-        voices.update({} if own is None else {Source.OWN: own})
+        voices.update({} if own is None else {ForecastSource.OWN: own})
     if issued is not None:
-        voices[Source.ISSUED] = _issued_voice(issued.slots, starts, step)
+        voices[ForecastSource.ISSUED] = _issued_voice(issued.slots, starts, step)
     slots, made_of = _blended(voices, starts, step, known.end, skill or Skill())
     return Predicted(
         slots=slots,
@@ -154,9 +160,9 @@ def scored(skill: Skill, earlier: Iterable[Predicted], observed: Observed) -> Sk
 
 def _outcomes(
     predicted: Predicted, observed: Observed, since: datetime | None
-) -> Iterable[Outcome]:
-    last = predicted.each.get(Source.LAST, ())
-    day = predicted.each.get(Source.DAY, ())
+) -> Iterable[ForecastOutcome]:
+    last = predicted.each.get(ForecastSource.LAST, ())
+    day = predicted.each.get(ForecastSource.DAY, ())
     if predicted.known_until is None or not last or not day:
         return
     for at, slot in enumerate(predicted.slots):
@@ -164,7 +170,7 @@ def _outcomes(
             continue
         value = observed.mean(slot.start, slot.end)
         for source, said in predicted.each.items():
-            yield Outcome(
+            yield ForecastOutcome(
                 source=source,
                 lead_h=(slot.end - predicted.known_until) / timedelta(hours=1),
                 expected_g_per_kwh=said[at],
@@ -176,20 +182,20 @@ def _outcomes(
 
 def _own_voices(
     observed: Observed, known: Observed, skipped: int, count: int
-) -> dict[Source, _Voice]:
+) -> dict[ForecastSource, _Voice]:
     """Everything that can be said from the observed values alone."""
     steps = skipped + count
     per_day = round(DAY_S / known.interval_s)
-    voices: dict[Source, _Voice] = {}
+    voices: dict[ForecastSource, _Voice] = {}
     last = observed.last_g_per_kwh
     if not math.isnan(last):
-        voices[Source.LAST] = _plain([last] * count)
+        voices[ForecastSource.LAST] = _plain([last] * count)
     day = known.values[-per_day:]
     if len(day) == per_day:
-        voices[Source.DAY] = _plain([day[at % per_day] for at in range(skipped, steps)])
+        voices[ForecastSource.DAY] = _plain([day[at % per_day] for at in range(skipped, steps)])
     profile = anchored_profile(known.values, steps=steps, per_day=per_day)
     if profile is not None:
-        voices[Source.PROFILE] = _plain(profile[skipped:])
+        voices[ForecastSource.PROFILE] = _plain(profile[skipped:])
     return voices
 
 
@@ -244,15 +250,15 @@ def _mean_slot(
 
 
 def _blended(
-    voices: Mapping[Source, _Voice],
+    voices: Mapping[ForecastSource, _Voice],
     starts: Sequence[datetime],
     step: timedelta,
     known_until: datetime,
     skill: Skill,
-) -> tuple[tuple[IntensitySlot, ...], tuple[Mapping[Source, float], ...]]:
+) -> tuple[tuple[IntensitySlot, ...], tuple[Mapping[ForecastSource, float], ...]]:
     """Mix the sources slot by slot, as far as any speaks: the slots, and the shares of each."""
     slots: list[IntensitySlot] = []
-    made_of: list[Mapping[Source, float]] = []
+    made_of: list[Mapping[ForecastSource, float]] = []
     for at, start in enumerate(starts):
         lead_h = (start + step - known_until) / timedelta(hours=1)
         shares = _shares(voices, at, lead_h, skill)
@@ -273,8 +279,8 @@ def _blended(
 
 
 def _shares(
-    voices: Mapping[Source, _Voice], at: int, lead_h: float, skill: Skill
-) -> dict[Source, float]:
+    voices: Mapping[ForecastSource, _Voice], at: int, lead_h: float, skill: Skill
+) -> dict[ForecastSource, float]:
     """Weigh the sources that say something about a slot; empty when none does."""
     speaking = [
         source
@@ -300,8 +306,8 @@ def _shares(
 
 
 def _mixed(
-    voices: Mapping[Source, _Voice],
-    shares: Mapping[Source, float],
+    voices: Mapping[ForecastSource, _Voice],
+    shares: Mapping[ForecastSource, float],
     at: int,
     lead_h: float,
     skill: Skill,

@@ -24,7 +24,7 @@ LEADS_H = (1.0, 3.0, 6.0, 12.0, 24.0, 48.0, 72.0)
 """Upper borders of the lead buckets, hours; what looks further ahead is in the last."""
 
 
-class Source(StrEnum):
+class ForecastSource(StrEnum):
     """Who says what the grid will emit; `LAST` and `DAY`: the last value, that of a day before."""
 
     ISSUED = "issued"
@@ -35,10 +35,10 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ForecastOutcome:
     """What a source said about one interval, and what it was; g/kWh, `lead_h` > 0 to its end."""
 
-    source: Source
+    source: ForecastSource
     lead_h: float
     expected_g_per_kwh: float
     observed_g_per_kwh: float
@@ -80,7 +80,7 @@ class Tally:
             day_error_g=self.day_error_g * share,
         )
 
-    def plus(self, outcome: Outcome) -> "Tally":
+    def plus(self, outcome: ForecastOutcome) -> "Tally":
         """Count one more outcome in full."""
         observed = outcome.observed_g_per_kwh
         return Tally(
@@ -101,13 +101,13 @@ class Skill:
     """Measured skill per source and lead bucket, as of `at`; None: nothing scored yet."""
 
     at: datetime | None = None
-    tallies: Mapping[tuple[Source, int], Tally] = field(default_factory=dict)
+    tallies: Mapping[tuple[ForecastSource, int], Tally] = field(default_factory=dict)
 
-    def tally(self, source: Source, lead_h: float) -> Tally:
+    def tally(self, source: ForecastSource, lead_h: float) -> Tally:
         """Give what was scored of a source so far ahead; an empty tally when nothing was."""
         return self.tallies.get((source, bucket(lead_h)), Tally())
 
-    def after(self, outcomes: Iterable[Outcome], *, at: datetime) -> "Skill":
+    def after(self, outcomes: Iterable[ForecastOutcome], *, at: datetime) -> "Skill":
         """Let what there is fade to `at`, then count `outcomes`; those with NaN are left out.
 
         Raises:
@@ -137,16 +137,16 @@ class Skill:
         """Read back what `to_json` wrote; sources and buckets of another version are left out."""
         told: dict[str, Any] = json.loads(text)
         tallies = {
-            (Source(source), LEADS_H.index(lead_h)): Tally(
+            (ForecastSource(source), LEADS_H.index(lead_h)): Tally(
                 weight=weight, error_g=error, last_error_g=last, day_error_g=day
             )
             for source, lead_h, weight, error, last, day in told["rows"]
-            if source in set(Source) and lead_h in LEADS_H
+            if source in set(ForecastSource) and lead_h in LEADS_H
         }
         at = None if told["at"] is None else datetime.fromisoformat(told["at"])
         return cls(at=at, tallies=tallies)
 
 
-def _is_whole(outcome: Outcome) -> bool:
+def _is_whole(outcome: ForecastOutcome) -> bool:
     values = (outcome.expected_g_per_kwh, outcome.observed_g_per_kwh)
     return all(map(math.isfinite, (*values, outcome.last_g_per_kwh, outcome.day_g_per_kwh)))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wattmesh.policies.planner.problem import Problem
+from wattmesh.policies.planner.problem import PlanningProblem
 from wattmesh.telemetry.readings import J_PER_KWH
 
 Floats = NDArray[np.float64]
@@ -28,7 +28,7 @@ EARLY = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ways:
+class TransitionArrays:
     """Transitions that are over, and that may be followed by another, at the same borders.
 
     Attributes:
@@ -62,7 +62,7 @@ class Arrays:
     grams: Floats
     tokens: Floats
     rates: Floats
-    ways: tuple[Ways, ...]
+    ways: tuple[TransitionArrays, ...]
     open: Bools
     shut: Ints
 
@@ -72,7 +72,7 @@ class Arrays:
         return len(self.edges_s) - 1
 
 
-def arrays_of(problem: Problem, *, costs: bool = True) -> Arrays:
+def arrays_of(problem: PlanningProblem, *, costs: bool = True) -> Arrays:
     """Lay a problem out; without `costs` nothing emits anything, and only tokens count."""
     seconds = np.asarray(problem.seconds)
     edges_s = _summed(seconds)
@@ -117,7 +117,7 @@ def _integral(edges_s: Floats, total: Floats, seconds: Floats) -> Floats:
     return np.asarray(until - total[:-1, None, None])
 
 
-def _availability(problem: Problem) -> tuple[Bools, Ints]:
+def _availability(problem: PlanningProblem) -> tuple[Bools, Ints]:
     """Give which option is available when, and the last slot before each border it is not."""
     count, kinds = len(problem.seconds), len(problem.options)
     open_ = np.ones((count, kinds), dtype=np.bool_)
@@ -129,7 +129,9 @@ def _availability(problem: Problem) -> tuple[Bools, Ints]:
     return open_, shut
 
 
-def _ways(problem: Problem, edges_s: Floats, g_per_j: Floats, embodied: Floats) -> tuple[Ways, ...]:
+def _ways(
+    problem: PlanningProblem, edges_s: Floats, g_per_j: Floats, embodied: Floats
+) -> tuple[TransitionArrays, ...]:
     """Give the transitions, those together that bind until the same borders."""
     kinds = len(problem.options)
     seconds, energy_j = np.zeros((kinds, kinds)), np.zeros((kinds, kinds))
@@ -163,7 +165,7 @@ def _fewer(
 
 
 def _extra_g(
-    problem: Problem, edges_s: Floats, g_per_j: Floats, seconds: Floats, energy_j: Floats
+    problem: PlanningProblem, edges_s: Floats, g_per_j: Floats, seconds: Floats, energy_j: Floats
 ) -> Floats:
     """Give (T, K, K): grams of a transition's joules more than being at its target as long."""
     power_w = np.array([each.power_w for each in problem.options])
@@ -182,16 +184,16 @@ def _summed(values: Floats) -> Floats:
 def _group(
     edges_s: Floats,
     extra_g: Floats,
-    problem: Problem,
+    problem: PlanningProblem,
     members: list[tuple[int, int]],
     seconds: Floats,
-) -> Ways:
+) -> TransitionArrays:
     """Give the transitions of one group; all others have no way in it."""
     rates = np.array([each.tokens_per_s for each in problem.options])
     ours = np.zeros(seconds.shape, dtype=np.bool_)
     ours[tuple(np.array(members).T)] = True
     one = problem.transitions[members[0][0]][members[0][1]]
-    return Ways(
+    return TransitionArrays(
         extra_g=np.where(ours, extra_g, np.inf),
         lost=np.where(ours, seconds * rates, 0.0),
         # The shortest of the group: a bound may be too low, never too high.
@@ -200,11 +202,11 @@ def _group(
     )
 
 
-def _none(count: int, kinds: int) -> Ways:
+def _none(count: int, kinds: int) -> TransitionArrays:
     """Give transitions of which there are none."""
     later = np.arange(1, count + 1)
     never = np.full((count, kinds, kinds), np.inf)
-    return Ways(extra_g=never, lost=np.zeros((kinds, kinds)), ends=later, binds=later)
+    return TransitionArrays(extra_g=never, lost=np.zeros((kinds, kinds)), ends=later, binds=later)
 
 
 def _borders(edges_s: Floats, seconds: float) -> Ints:
@@ -213,7 +215,7 @@ def _borders(edges_s: Floats, seconds: float) -> Ints:
     return np.asarray(np.maximum(found, np.arange(1, len(edges_s))), dtype=np.int64)
 
 
-def _first_layout_change(problem: Problem, edges_s: Floats) -> int:
+def _first_layout_change(problem: PlanningProblem, edges_s: Floats) -> int:
     """Give the first slot that may begin with another layout."""
     first = int(np.searchsorted(edges_s, problem.dwell_left_s - EARLY))
     layout = problem.options[problem.start].layout

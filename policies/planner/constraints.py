@@ -16,7 +16,7 @@ from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.horizon import between
 from wattmesh.policies.menu import menu
 from wattmesh.policies.planner.evaluate import kept_from_s
-from wattmesh.policies.planner.problem import Option, Problem, Sla
+from wattmesh.policies.planner.problem import Option, PlanningProblem, Sla
 from wattmesh.policies.run_context import RunContext
 from wattmesh.policies.slowing import needs_w
 from wattmesh.policies.words import count, duration, moment
@@ -119,7 +119,7 @@ def too_slow(context: RunContext, point: OperatingPoint) -> str:
     )
 
 
-def level(context: RunContext, problem: Problem, speed: float) -> KeptLevel:
+def level(context: RunContext, problem: PlanningProblem, speed: float) -> KeptLevel:
     """Give the service level for the rest of a run.
 
     Windows that began before now count what was trained in them. Those that would be missed at the
@@ -150,7 +150,7 @@ def level(context: RunContext, problem: Problem, speed: float) -> KeptLevel:
     return KeptLevel(sla=replace(sla, from_s=from_s), why=missed)
 
 
-def _under(problem: Problem) -> str:
+def _under(problem: PlanningProblem) -> str:
     """Name the operator's power cap where without it no window were missed."""
     free = replace(problem, power_cap_w=())
     if not problem.power_cap_w or problem.sla is None:
@@ -174,7 +174,7 @@ def _before(context: RunContext, speed: float) -> tuple[tuple[float, float], ...
     return tuple(reversed(found))
 
 
-def _fastest(problem: Problem) -> tuple[int, ...]:
+def _fastest(problem: PlanningProblem) -> tuple[int, ...]:
     """Give the path at the fastest option of each slot, as soon as the dwell lets it go there."""
     path: list[int] = []
     at, begin_s = problem.start, 0.0
@@ -192,6 +192,6 @@ def _fastest(problem: Problem) -> tuple[int, ...]:
     return tuple(path)
 
 
-def _alike(problem: Problem, one: int, other: int) -> bool:
+def _alike(problem: PlanningProblem, one: int, other: int) -> bool:
     """Say whether two options are of one layout."""
     return problem.options[one].layout == problem.options[other].layout

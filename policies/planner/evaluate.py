@@ -12,14 +12,14 @@ Invariant: shares no code with the recursion, so that a mistake there shows here
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from wattmesh.policies.planner.problem import Evaluation, Problem, Sla, Transition
+from wattmesh.policies.planner.problem import Evaluation, OptionTransition, PlanningProblem, Sla
 from wattmesh.telemetry.readings import J_PER_KWH
 
 ROUNDING = 1e-9
 """Relative error of sums; work that is done, and time that has passed, but for this is."""
 
 
-def evaluate(problem: Problem, path: tuple[int, ...]) -> Evaluation:
+def evaluate(problem: PlanningProblem, path: tuple[int, ...]) -> Evaluation:
     """Follow `path` (option per slot, at most as many as there are slots)."""
     walk = _walked(problem, path)
     if problem.sla is not None:
@@ -47,7 +47,7 @@ class _Walk:
         knots: (time, tokens so far) wherever the speed changes.
     """
 
-    problem: Problem
+    problem: PlanningProblem
     at: int
     dwell_until: float
     now_s: float = 0.0
@@ -93,7 +93,7 @@ class _Walk:
         old, new = self.problem.options[self.at], self.problem.options[target]
         way = self.problem.way(self.at, target)
         self._rules(slot, target, way)
-        way = way or Transition(seconds=0.0, energy_j=0.0)
+        way = way or OptionTransition(seconds=0.0, energy_j=0.0)
         self.layout_switches += old.layout != new.layout
         self.clock_changes += old.layout == new.layout
         if way.seconds:
@@ -105,7 +105,7 @@ class _Walk:
         self.free_s = self.now_s + way.binds_s
         self.at = target
 
-    def _rules(self, slot: int, target: int, way: Transition | None) -> None:
+    def _rules(self, slot: int, target: int, way: OptionTransition | None) -> None:
         """Note which rules going to `target` now breaks."""
         options, early = self.problem.options, self.now_s * (1 + ROUNDING) + ROUNDING
         names = f"{options[self.at].name} to {options[target].name} in slot {slot}"
@@ -146,14 +146,14 @@ class _Walk:
         self.knots.append((self.now_s, self.tokens))
 
 
-def low_windows(problem: Problem, path: tuple[int, ...]) -> list[tuple[float, float]]:
+def low_windows(problem: PlanningProblem, path: tuple[int, ...]) -> list[tuple[float, float]]:
     """List the windows of `path` below the service level: (tokens, start), the worst first."""
     if problem.sla is None:
         return []
     return sorted(_low(problem.sla, _walked(problem, path).knots))
 
 
-def kept_from_s(problem: Problem, path: tuple[int, ...]) -> float | None:
+def kept_from_s(problem: PlanningProblem, path: tuple[int, ...]) -> float | None:
     """Give from which begin on every window of `path` keeps the service level.
 
     Tokens of a window are straight in its begin between those looked at, so that the time is exact.
@@ -177,7 +177,7 @@ def kept_from_s(problem: Problem, path: tuple[int, ...]) -> float | None:
     return sla.from_s if windows else None
 
 
-def _walked(problem: Problem, path: tuple[int, ...]) -> "_Walk":
+def _walked(problem: PlanningProblem, path: tuple[int, ...]) -> "_Walk":
     """Follow a path to its end or the end of the work."""
     walk = _Walk(problem=problem, at=problem.start, dwell_until=problem.dwell_left_s)
     walk.knots[:0] = problem.sla.before if problem.sla else ()

@@ -27,7 +27,7 @@ from wattmesh.policies.horizon import between, to_end
 from wattmesh.policies.planner import constraints
 from wattmesh.policies.planner.grid import mixed
 from wattmesh.policies.planner.options import Transitions, options, transitions
-from wattmesh.policies.planner.problem import Option, Plan, Problem
+from wattmesh.policies.planner.problem import Option, Plan, PlanningProblem
 from wattmesh.policies.run_context import RunContext, examine, times
 from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, Release, SwitchCost
 
@@ -45,7 +45,7 @@ class Question:
     """
 
     made_at: datetime
-    problem: Problem
+    problem: PlanningProblem
     ids: tuple[str, ...]
     starts: tuple[datetime, ...]
     digest: str
@@ -70,7 +70,7 @@ def question(seen: Observation, run: RunView) -> Question | None:
         return None
     speed = _expected(seen, guard)
     idle_draws = catalogue.release is not Release.RELEASED
-    problem = Problem(
+    problem = PlanningProblem(
         tokens=guard.tokens_left / speed,
         seconds=tuple((slot.end - slot.start).total_seconds() for slot in slots),
         g_per_kwh=tuple(slot.g_per_kwh for slot in slots),

@@ -8,12 +8,12 @@ catalogue says how long that takes.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from wattmesh.policies.planner.problem import Option, Transition
+from wattmesh.policies.planner.problem import Option, OptionTransition
 from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, Release, SwitchCost
 
 SECONDS_PER_HOUR = 3600.0
 
-Transitions = tuple[tuple[Transition | None, ...], ...]
+Transitions = tuple[tuple[OptionTransition | None, ...], ...]
 
 
 def options(
@@ -91,7 +91,7 @@ def _transition(
     target: Option,
     release: Release,
     dwells_s: tuple[float, float],
-) -> Transition | None:
+) -> OptionTransition | None:
     """Give what one transition takes; None when nobody knows how to get the GPUs back."""
     other = origin.layout != target.layout
     wait_s: float | None = 0.0
@@ -106,7 +106,7 @@ def _transition(
         energy_j = measured.energy_j
     elif other and switch.layout_energy_j:
         energy_j = switch.layout_energy_j
-    return Transition(
+    return OptionTransition(
         seconds=seconds + wait_s,
         # While it waits for its GPUs the job draws what it drew before.
         energy_j=energy_j + wait_s * origin.power_w,
@@ -125,9 +125,9 @@ def _catalogued_s(switch: SwitchCost, origin: Option, target: Option) -> float:
 def _counted(
     switch: SwitchCost,
     ends: tuple[Option, Option],
-    way: Transition | None,
+    way: OptionTransition | None,
     seconds: Callable[[str, str], float] | None,
-) -> Transition | None:
+) -> OptionTransition | None:
     """Give a transition with what it is counted at; longer ones draw as the thirstier point."""
     if way is None or seconds is None:
         return way

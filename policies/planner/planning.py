@@ -12,7 +12,7 @@ from dataclasses import replace
 from wattmesh.policies.decision import PlanView
 from wattmesh.policies.planner.evaluate import evaluate
 from wattmesh.policies.planner.mpc import Question, answer, rest
-from wattmesh.policies.planner.problem import NoPlan, Plan, Problem
+from wattmesh.policies.planner.problem import NoPlan, Plan, PlanningProblem
 from wattmesh.policies.planner.repair import static_paths
 from wattmesh.policies.planner.solver import over_budget, solve
 from wattmesh.policies.planner.steady import steady
@@ -41,7 +41,7 @@ def answered(asked: Question, before: PlanView | None = None) -> PlanView | NoPl
     return answer(asked, _robust(asked, problem, steady(problem, found, path)), level=level)
 
 
-def _robust(asked: Question, problem: Problem, found: Plan) -> Plan:
+def _robust(asked: Question, problem: PlanningProblem, found: Plan) -> Plan:
     """Give the plan, or the best single point where that beats it at an edge of the band."""
     if not asked.band_g_per_kwh:
         return found
@@ -58,12 +58,12 @@ def _robust(asked: Question, problem: Problem, found: Plan) -> Plan:
     return found
 
 
-def _plan(problem: Problem, path: tuple[int, ...], near_mu: float | None) -> Plan | NoPlan:
+def _plan(problem: PlanningProblem, path: tuple[int, ...], near_mu: float | None) -> Plan | NoPlan:
     """Plan with the rest of the plan before among the candidates."""
     return solve(problem, also=(path,) if path else (), near_mu=near_mu)
 
 
-def _because_capped(problem: Problem, none: NoPlan) -> NoPlan:
+def _because_capped(problem: PlanningProblem, none: NoPlan) -> NoPlan:
     """Say so where it is the operator's power cap that leaves no plan."""
     if not problem.power_cap_w or isinstance(solve(replace(problem, power_cap_w=())), NoPlan):
         return none

@@ -42,7 +42,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transition:
+class OptionTransition:
     """What going from one option to another takes.
 
     Attributes:
@@ -91,7 +91,7 @@ class Sla:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class PlanningProblem:
     """The question.
 
     Attributes:
@@ -113,7 +113,7 @@ class Problem:
     g_per_kwh: tuple[float, ...]
     options: tuple[Option, ...]
     start: int
-    transitions: tuple[tuple[Transition | None, ...], ...]
+    transitions: tuple[tuple[OptionTransition | None, ...], ...]
     dwell_left_s: float = 0.0
     power_cap_w: tuple[float, ...] = ()
     sla: Sla | None = None
@@ -133,7 +133,7 @@ class Problem:
         """Say whether the cap of `slot` leaves room for `option`."""
         return not self.power_cap_w or self.options[option].needs_w <= self.power_cap_w[slot]
 
-    def way(self, origin: int, target: int) -> Transition | None:
+    def way(self, origin: int, target: int) -> OptionTransition | None:
         """Give what going from one option to another takes; None when there is no way."""
         return self.transitions[origin][target]
 
@@ -178,7 +178,7 @@ class Problem:
         return ""
 
 
-def merged(problem: Problem, *, by: int) -> Problem:
+def merged(problem: PlanningProblem, *, by: int) -> PlanningProblem:
     """Give a rougher problem with about `by` slots in one: mean intensities, the tighter caps."""
     ranges = [slice(n, n + by) for n in range(0, len(problem.seconds), by)]
     lengths = [problem.seconds[each] for each in ranges]

@@ -16,7 +16,7 @@ import numpy as np
 
 from wattmesh.policies.planner.arrays import Arrays, Bools, Floats, Ints
 from wattmesh.policies.planner.evaluate import evaluate
-from wattmesh.policies.planner.problem import Evaluation, Problem
+from wattmesh.policies.planner.problem import Evaluation, PlanningProblem
 from wattmesh.policies.planner.route import Path, Route, steps, stretched
 
 TRIES = 8
@@ -39,25 +39,25 @@ CLOSE = 1e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedPath:
     """A legal path and what it comes to."""
 
     path: Path
     evaluation: Evaluation
 
 
-class Judge:
+class PathJudge:
     """Follows paths, each once, and remembers the best legal one.
 
     Attributes:
         newest: the path followed last that does the work, legal or not.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PlanningProblem) -> None:
         """Start with none."""
         self._problem = problem
         self._seen: set[Path] = set()
-        self.best: Judged | None = None
+        self.best: JudgedPath | None = None
         self.newest: Path = ()
 
     @property
@@ -77,12 +77,12 @@ class Judge:
             return False
         if self.best is not None and found.grams >= self.best.evaluation.grams * (1 - 1e-12):
             return False
-        self.best = Judged(path=_cut(self._problem, path, found), evaluation=found)
+        self.best = JudgedPath(path=_cut(self._problem, path, found), evaluation=found)
         return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class PathCandidate:
     """A path not followed yet: `head` up to a slot, `tail` from there on."""
 
     estimate_g: float
@@ -96,23 +96,23 @@ class Candidate:
         return (*self.head[: self.at], *self.tail[self.at :]) if self.tail else self.head
 
 
-def take_best(judge: Judge, candidates: Iterable[Candidate], most: int = TRIES) -> None:
+def take_best(judge: PathJudge, candidates: Iterable[PathCandidate], most: int = TRIES) -> None:
     """Follow the candidates that promise most."""
     for each in heapq.nsmallest(most, candidates, key=lambda one: one.estimate_g):
         if each.estimate_g <= judge.limit_g:
             judge.take(each.path)
 
 
-def whole(arrays: Arrays, path: Path) -> list[Candidate]:
+def whole(arrays: Arrays, path: Path) -> list[PathCandidate]:
     """Give the path itself; nothing when it does too little."""
     route = Route(arrays, path)
     if route.tokens[-1] < arrays.wanted * (1 - 1e-9):
         return []
     estimate_g = route.grams[-1] - route.cut_g(route.tokens[-1:] - arrays.wanted)
-    return [Candidate(estimate_g=float(estimate_g[0]), head=path)]
+    return [PathCandidate(estimate_g=float(estimate_g[0]), head=path)]
 
 
-def splices(arrays: Arrays, first: Path, then: Path) -> list[Candidate]:
+def splices(arrays: Arrays, first: Path, then: Path) -> list[PathCandidate]:
     """Follow `first` up to a border and `then` from there on: the borders that promise most."""
     count = max(len(first), len(then))
     one, other = Route(arrays, stretched(first, count)), Route(arrays, stretched(then, count))
@@ -124,12 +124,12 @@ def splices(arrays: Arrays, first: Path, then: Path) -> list[Candidate]:
     binds = np.where(new.moved, new.binds, one.bound[at])
     legal = new.possible & (~new.moved | (one.bound[at] <= at)) & (binds <= other.next_change[at])
     return [
-        Candidate(estimate_g=estimate_g, head=one.listed, tail=other.listed, at=index + 1)
+        PathCandidate(estimate_g=estimate_g, head=one.listed, tail=other.listed, at=index + 1)
         for estimate_g, index in _ranked(arrays, np.where(legal, grams, np.inf), tokens, other)
     ]
 
 
-def polish(judge: Judge, arrays: Arrays, bound_g: float) -> None:
+def polish(judge: PathJudge, arrays: Arrays, bound_g: float) -> None:
     """Change one stretch of the best path after another while that is better and it is not near."""
     for _ in range(ROUNDS):
         best = judge.best
@@ -140,7 +140,7 @@ def polish(judge: Judge, arrays: Arrays, bound_g: float) -> None:
             return
 
 
-def _one_change(judge: Judge, arrays: Arrays, path: Path) -> bool:
+def _one_change(judge: PathJudge, arrays: Arrays, path: Path) -> bool:
     """Try the most promising changes of one stretch; say whether one was better."""
     route = Route(arrays, path)
     first, until, target = stretches(len(path), len(arrays.rates))
@@ -220,7 +220,7 @@ def _ranked(arrays: Arrays, grams: Floats, tokens: Floats, tail: Route) -> list[
     return sorted((float(value[each]), int(each)) for each in few)
 
 
-def _cut(problem: Problem, path: Path, found: Evaluation) -> Path:
+def _cut(problem: PlanningProblem, path: Path, found: Evaluation) -> Path:
     """Drop the slots after the one in which the work ends."""
     passed = 0.0
     for slot in range(len(path)):
@@ -230,7 +230,7 @@ def _cut(problem: Problem, path: Path, found: Evaluation) -> Path:
     return path
 
 
-def static_paths(problem: Problem) -> Iterable[Path]:
+def static_paths(problem: PlanningProblem) -> Iterable[Path]:
     """Give the paths that go to one option at once, or stay, and remain there."""
     count = len(problem.seconds)
     return ((option,) * count for option in range(len(problem.options)))

@@ -19,8 +19,8 @@ import numpy as np
 
 from wattmesh.policies.planner.arrays import Arrays, Floats, with_token_prices
 from wattmesh.policies.planner.evaluate import low_windows
-from wattmesh.policies.planner.problem import Problem, Sla
-from wattmesh.policies.planner.repair import Judge, changed, stretches
+from wattmesh.policies.planner.problem import PlanningProblem, Sla
+from wattmesh.policies.planner.repair import PathJudge, changed, stretches
 from wattmesh.policies.planner.route import Path, Route, stretched
 from wattmesh.policies.planner.viterbi import sweep
 
@@ -46,7 +46,7 @@ LEAST = 1e-6
 class WindowPrices:
     """A price, in grams per token, for each window that some path left below the level."""
 
-    def __init__(self, problem: Problem, mu_g_per_token: float) -> None:
+    def __init__(self, problem: PlanningProblem, mu_g_per_token: float) -> None:
         """Start with none."""
         self._problem = problem
         self._edges_s = np.concatenate([[0.0], np.cumsum(problem.seconds)])
@@ -95,7 +95,9 @@ class WindowPrices:
         return max(0, first), max(last, first + 1)
 
 
-def repair_service_level(problem: Problem, judge: Judge, arrays: Arrays, mu: float) -> None:
+def repair_service_level(
+    problem: PlanningProblem, judge: PathJudge, arrays: Arrays, mu: float
+) -> None:
     """Let the judge see paths that keep the service level.
 
     Args:
@@ -119,7 +121,7 @@ def repair_service_level(problem: Problem, judge: Judge, arrays: Arrays, mu: flo
 class _WindowRepair:
     """Changes one path until no window is below the level."""
 
-    def __init__(self, problem: Problem, sla: Sla, arrays: Arrays, mu: float) -> None:
+    def __init__(self, problem: PlanningProblem, sla: Sla, arrays: Arrays, mu: float) -> None:
         """Lay out what does not change."""
         self._problem, self._sla, self._arrays, self._mu = problem, sla, arrays, mu
         self._needed = sla.window_s * sla.tokens_per_s

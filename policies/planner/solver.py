@@ -15,10 +15,10 @@ import numpy as np
 
 from wattmesh.policies.planner.arrays import Arrays, arrays_of
 from wattmesh.policies.planner.prices import Search
-from wattmesh.policies.planner.problem import Evaluation, NoPlan, Plan, Problem, merged
+from wattmesh.policies.planner.problem import Evaluation, NoPlan, Plan, PlanningProblem, merged
 from wattmesh.policies.planner.repair import (
-    Candidate,
-    Judge,
+    PathCandidate,
+    PathJudge,
     polish,
     splices,
     static_paths,
@@ -50,7 +50,7 @@ LEVEL_ROUNDS = 24
 
 
 def solve(
-    problem: Problem, *, also: Sequence[tuple[int, ...]] = (), near_mu: float | None = None
+    problem: PlanningProblem, *, also: Sequence[tuple[int, ...]] = (), near_mu: float | None = None
 ) -> Plan | NoPlan:
     """Plan the rest of a run.
 
@@ -62,7 +62,7 @@ def solve(
     Returns:
         A legal plan with its bound, or the reason why there is none.
     """
-    judge = Judge(problem)
+    judge = PathJudge(problem)
     most = _fastest(problem, judge)
     if most < problem.tokens * (1 - ROUNDING):
         return NoPlan(reason=_too_much(problem, most))
@@ -88,7 +88,7 @@ def solve(
     )
 
 
-def _search(problem: Problem, arrays: Arrays, near_mu: float | None) -> Search:
+def _search(problem: PlanningProblem, arrays: Arrays, near_mu: float | None) -> Search:
     """Search the price; over many slots a merged problem tells first about where it is."""
     reach = NEAR
     if near_mu is None and arrays.slots > MANY:
@@ -100,7 +100,7 @@ def _search(problem: Problem, arrays: Arrays, near_mu: float | None) -> Search:
     return search
 
 
-def _fastest(problem: Problem, judge: Judge) -> float:
+def _fastest(problem: PlanningProblem, judge: PathJudge) -> float:
     """Give the most tokens any path trains in time, and let the judge see the path."""
     fast = sweep(arrays_of(problem, costs=False), np.ones(1))
     border = int(np.argmin(fast.value[:, 0]))
@@ -108,10 +108,10 @@ def _fastest(problem: Problem, judge: Judge) -> float:
     return -float(fast.value[border, 0])
 
 
-def _repair(judge: Judge, arrays: Arrays, search: Search) -> Path:
+def _repair(judge: PathJudge, arrays: Arrays, search: Search) -> Path:
     """Turn the paths of the best prices into legal ones; give the one of the least estimate."""
     last, finals = search.finals()
-    candidates: list[Candidate] = []
+    candidates: list[PathCandidate] = []
     for slot, around in finals:
         paths = [last.path(price, slot + 1) for price in around]
         known = list(dict.fromkeys(path for path in paths if path))
@@ -126,7 +126,9 @@ def _repair(judge: Judge, arrays: Arrays, search: Search) -> Path:
     return min(candidates, key=lambda each: each.estimate_g).path if candidates else judge.newest
 
 
-def _keep_level(problem: Problem, judge: Judge, arrays: Arrays, path: Path, mu: float) -> float:
+def _keep_level(
+    problem: PlanningProblem, judge: PathJudge, arrays: Arrays, path: Path, mu: float
+) -> float:
     """Make tokens dearer where `path` is below the level, and so on; give the best bound found."""
     prices, bound_g = WindowPrices(problem, mu), 0.0
     for _ in range(LEVEL_ROUNDS):
@@ -141,7 +143,7 @@ def _keep_level(problem: Problem, judge: Judge, arrays: Arrays, path: Path, mu: 
     return bound_g
 
 
-def _too_much(problem: Problem, most: float) -> str:
+def _too_much(problem: PlanningProblem, most: float) -> str:
     """Say that the work does not fit."""
     return (
         f"at most {count(most)} tokens can be trained until the deadline and "
@@ -149,7 +151,7 @@ def _too_much(problem: Problem, most: float) -> str:
     )
 
 
-def _no_legal_path(problem: Problem) -> str:
+def _no_legal_path(problem: PlanningProblem) -> str:
     """Say that rules leave no path."""
     level = problem.sla
     if level is None:
@@ -160,7 +162,7 @@ def _no_legal_path(problem: Problem) -> str:
     )
 
 
-def over_budget(problem: Problem, found: Evaluation, bound_g: float) -> str:
+def over_budget(problem: PlanningProblem, found: Evaluation, bound_g: float) -> str:
     """Say what is wrong with the budget; "" when it is kept or there is none.
 
     Args:

@@ -8,7 +8,7 @@ the new forecast, and its gap says what keeping it may cost at most.
 from dataclasses import replace
 
 from wattmesh.policies.planner.evaluate import evaluate
-from wattmesh.policies.planner.problem import Plan, Problem
+from wattmesh.policies.planner.problem import Plan, PlanningProblem
 from wattmesh.policies.planner.solver import over_budget
 from wattmesh.telemetry.readings import J_PER_KWH
 
@@ -20,7 +20,7 @@ LEAST_GAIN = 5e-4
 
 
 def steady(
-    problem: Problem,
+    problem: PlanningProblem,
     found: Plan,
     before: tuple[int, ...],
     *,
@@ -60,7 +60,7 @@ def steady(
     return replace(found, path=rest, evaluation=kept, budget=budget)
 
 
-def _first_change_g(problem: Problem, found: Plan, otherwise: int) -> float:
+def _first_change_g(problem: PlanningProblem, found: Plan, otherwise: int) -> float:
     """Give the grams of the transition asked for now, or of the one that is put off.
 
     Its joules, and the tokens not trained at the price of the plan, less what staying would draw.

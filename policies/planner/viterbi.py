@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattmesh.policies.planner.arrays import Arrays, Bools, Floats, Ints, Ways
+from wattmesh.policies.planner.arrays import Arrays, Bools, Floats, Ints, TransitionArrays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class _Passing:
             if separate:
                 self._arrive(slot, done, ends)
 
-    def _begin(self, slot: int, group: int, ways: Ways) -> None:
+    def _begin(self, slot: int, group: int, ways: TransitionArrays) -> None:
         """Find the best origin of each transition that begins now."""
         each, out = self._each, self._began[group][slot]
         np.add(ways.extra_g[slot][:, None, :], self._lost_g[group], out=each)

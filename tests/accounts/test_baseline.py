@@ -17,11 +17,11 @@ from wattmesh.policies.accounting.baseline import (
     NO_PRICE,
     UNCALIBRATED,
     Difference,
-    Kind,
-    Measured,
-    Pace,
+    MeasuredSlot,
+    PointPace,
     Slot,
     SlotFacts,
+    SlotKind,
     Stretch,
     active,
     difference,
@@ -31,7 +31,7 @@ from wattmesh.policies.accounting.baseline import (
     reference,
 )
 
-PACE = Pace(tokens_per_s=1000.0, power_w=1600.0, upper_w=1600.0)
+PACE = PointPace(tokens_per_s=1000.0, power_w=1600.0, upper_w=1600.0)
 
 
 def facts(*slots: tuple[int, str]) -> list[SlotFacts]:
@@ -52,9 +52,9 @@ def test_where_the_run_was_at_the_point_the_scenario_is_the_run() -> None:
     """Its tokens, whatever the pace says, and no joules of its own; elsewhere the pace."""
     rows = reference("A", facts((7, "A"), (9, "B"), (-3, "A")), PACE, 10**9)
     assert [(row.kind, row.tokens, row.energy_mj) for row in rows] == [
-        (Kind.AS_RUN, 7, None),
-        (Kind.MODELLED, 30_000, 48_000_000),
-        (Kind.AS_RUN, -3, None),
+        (SlotKind.AS_RUN, 7, None),
+        (SlotKind.MODELLED, 30_000, 48_000_000),
+        (SlotKind.AS_RUN, -3, None),
     ]
 
 
@@ -70,13 +70,13 @@ def test_the_baseline_stops_when_its_work_is_done() -> None:
 
 def test_an_assumed_pace_says_so() -> None:
     """Nothing measured: no saving is told from such rows."""
-    assumed = Pace(tokens_per_s=1.0, power_w=1.0, upper_w=1.0, assumed=True)
-    assert [row.kind for row in reference("A", facts((1, "B")), assumed, 9)] == [Kind.ASSUMED]
+    assumed = PointPace(tokens_per_s=1.0, power_w=1.0, upper_w=1.0, assumed=True)
+    assert [row.kind for row in reference("A", facts((1, "B")), assumed, 9)] == [SlotKind.ASSUMED]
 
 
 def test_a_dark_measurement_bounds_the_baseline_on_both_sides() -> None:
     """What was read of it, and beside it the most that the rest drew."""
-    pace = Pace(tokens_per_s=1000.0, power_w=1200.0, upper_w=1600.0)
+    pace = PointPace(tokens_per_s=1000.0, power_w=1200.0, upper_w=1600.0)
     (row,) = reference("A", facts((1, "B")), pace, 10**9)
     assert (row.energy_mj, row.upper_mj) == (36_000_000, 12_000_000)
 
@@ -94,9 +94,9 @@ def test_the_clock_runs_whenever_there_is_no_outage(
     assert found == len([at for at in range(start, end) if at not in gone])
 
 
-def whole(power_w: float, rate: float = 1000.0, quality: str = "measured") -> Measured:
+def whole(power_w: float, rate: float = 1000.0, quality: str = "measured") -> MeasuredSlot:
     """Make a whole slot."""
-    return Measured(
+    return MeasuredSlot(
         tokens=round(rate * 30), tokens_s=30.0, power_w=power_w, upper_w=power_w, quality=quality
     )
 
@@ -107,7 +107,7 @@ def test_a_pace_is_that_of_the_newest_slots() -> None:
     pace = measured_pace(slots)
     assert pace is not None
     assert pace.upper_w == pytest.approx((23 * 1700 + 9000) / 24)
-    assert replace(pace, upper_w=1700.0) == Pace(
+    assert replace(pace, upper_w=1700.0) == PointPace(
         tokens_per_s=1000.0, power_w=1700.0, upper_w=1700.0, quality="measured"
     )
     assert measured_pace([]) is None
@@ -131,7 +131,7 @@ def test_drift_is_what_every_point_shares(points: str, power: float, speed: floa
     """
     level = {"B": 400.0, "C": 900.0, "D": 1300.0}
 
-    def slots(stretch: Stretch) -> list[Measured]:
+    def slots(stretch: Stretch) -> list[MeasuredSlot]:
         age = (stretch.start - T0) / timedelta(hours=1)
         return [whole(level[stretch.point] * power**age, 1000 * speed**age)] * FEWEST_SLOTS
 
@@ -179,7 +179,9 @@ def test_pauses_are_in_joules_and_tokens_or_in_neither() -> None:
 def test_steps_longer_than_a_slot_have_the_pace_of_many() -> None:
     """Two steps are told in every second slot: half the slots show no token."""
     pace = measured_pace([whole(1000.0, 0.0), whole(1000.0, 2000.0)] * 12)
-    assert pace == Pace(tokens_per_s=1000.0, power_w=1000.0, upper_w=1000.0, quality="measured")
+    assert pace == PointPace(
+        tokens_per_s=1000.0, power_w=1000.0, upper_w=1000.0, quality="measured"
+    )
 
 
 @given(st.lists(st.sampled_from((40.0, 500.0, 20_000.0)), max_size=5), st.integers(7, 40))
@@ -195,7 +197,7 @@ def test_few_odd_slots_at_a_new_point_are_no_drift(odd: list[float], usual: int)
 @given(st.floats(0.5, 2.0), st.floats(0.5, 2.0))
 def test_a_drift_never_raises_the_headline(speed: float, power: float) -> None:
     """Whether it holds at the other point is not known: joules per token never grow by it."""
-    pace = Pace(tokens_per_s=1000.0, power_w=1000.0, upper_w=1000.0)
+    pace = PointPace(tokens_per_s=1000.0, power_w=1000.0, upper_w=1000.0)
     found = pace.drifted(speed, power)
     true = power / speed
     assert found.power_w / found.tokens_per_s <= min(1.0, true) + 1e-9

@@ -30,7 +30,7 @@ from tests.accounts.build import (
 from tests.accounts.test_as_run import PROMPT, leader
 from tests.journal.build import order, put_order, transition
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.policies.accounting.baseline import Kind
+from wattmesh.policies.accounting.baseline import SlotKind
 from wattmesh.reconfig.switch import SwitchState
 
 HOUR = timedelta(hours=1)
@@ -202,7 +202,7 @@ def back_and_forth(journal: Journal, power_w: float, *, unread: tuple[str, ...] 
 def newest_w(journal: Journal) -> float:
     """Give the watts of the baseline in its newest slot."""
     row = journal.ledger.emissions("r", scenario="baseline")[-1]
-    assert row.line == Kind.MODELLED
+    assert row.line == SlotKind.MODELLED
     return (row.energy_mj or 0) / 1000 / 30
 
 
@@ -276,8 +276,8 @@ def test_a_slot_that_is_not_wholly_booked_measures_nothing(journal: Journal) -> 
     progress(journal, now=after(75), tokens=50_000, layout=B)
     books.price(after(75))
     assert {row.line for row in journal.ledger.emissions("r", scenario="baseline")} == {
-        Kind.AS_RUN,
-        Kind.ASSUMED,
+        SlotKind.AS_RUN,
+        SlotKind.ASSUMED,
     }
 
 

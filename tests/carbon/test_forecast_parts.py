@@ -12,7 +12,7 @@ from wattmesh.controller.signals.forecast_parts import earlier, model_of, parts_
 from wattmesh.policies.decision import Rung
 from wattmesh.policies.forecast.predict import Predicted, predict, scored
 from wattmesh.policies.forecast.series import Observed
-from wattmesh.policies.forecast.skill import Skill, Source
+from wattmesh.policies.forecast.skill import ForecastSource, Skill
 from wattmesh.telemetry.carbon import Signal
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -57,7 +57,7 @@ def test_what_is_read_back_scores_as_what_was_said() -> None:
     wanted = scored(Skill(), made, truth)
     found = scored(Skill(), earlier(issues), truth)
     assert set(found.tallies) == set(wanted.tallies)
-    assert Source.PROFILE in {source for source, _ in found.tallies}
+    assert ForecastSource.PROFILE in {source for source, _ in found.tallies}
     for key, tally in wanted.tallies.items():
         assert found.tallies[key].weight == tally.weight
         assert found.tallies[key].error_g == pytest.approx(tally.error_g, abs=0.001 * tally.weight)

@@ -23,7 +23,7 @@ from wattmesh.controller.status.status import last_known
 from wattmesh.controller.status.trouble import FIRST_ANSWER_S, troubles
 from wattmesh.controller.views import CarbonLine
 from wattmesh.policies.decision import IntensitySlot, Rung
-from wattmesh.policies.forecast.skill import Outcome, Skill, Source
+from wattmesh.policies.forecast.skill import ForecastOutcome, ForecastSource, Skill
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.readings import Quality
 
@@ -72,8 +72,8 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
             ),
         )
     )
-    outcome = Outcome(
-        source=Source.PROFILE,
+    outcome = ForecastOutcome(
+        source=ForecastSource.PROFILE,
         lead_h=1.0,
         expected_g_per_kwh=110.0,
         observed_g_per_kwh=100.0,
@@ -171,7 +171,7 @@ def unknown(rules: str, found: dict[tuple[str, tuple[tuple[str, str], ...]], flo
     asked = set(re.findall(r"wattmesh_\w+", " ".join(expressions)))
     labels = set(re.findall(r'(\w+)="(\w+)"', " ".join(expressions)))
     exported = {label for _, given in found for label in given}
-    exported |= {("source", each.value) for each in Source}
+    exported |= {("source", each.value) for each in ForecastSource}
     return (asked - names) | {f"{name}={word}" for name, word in labels - exported}
 
 

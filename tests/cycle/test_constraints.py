@@ -16,7 +16,7 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.pulse import Pulse, Signals
 from wattmesh.controller.settings.model import PolicySection
 from wattmesh.controller.settings.read import parse
-from wattmesh.policies.decision import BudgetView, Mode, RunView
+from wattmesh.policies.decision import BudgetLeft, Mode, RunView
 
 __all__ = ["journal"]
 HOUR = timedelta(hours=1)
@@ -30,7 +30,7 @@ def mark(journal: Journal, ago_h: float, tokens: int) -> None:
 
 
 def observed(
-    journal: Journal, share: float | None, budgets: dict[str, BudgetView] | None = None
+    journal: Journal, share: float | None, budgets: dict[str, BudgetLeft] | None = None
 ) -> RunView:
     """The run as one cycle sees it."""
     section = PolicySection(sla_throughput_share=share, sla_window_s=6 * 3600.0)
@@ -63,7 +63,7 @@ def test_a_run_hears_of_its_own_budget_and_of_no_other(journal: Journal, tmp_pat
     pulse = exhaust(journal, tmp_path)
     (line,) = (each for each in pulse.budgets if each.name == "llm")
     budgets = own_budgets(pulse)
-    view = BudgetView(left_g=-4.0, unpriced_j=line.unpriced_j, until=line.end)
+    view = BudgetLeft(left_g=-4.0, unpriced_j=line.unpriced_j, until=line.end)
     assert budgets == {"llm": view}
     assert observed(journal, None, budgets).budget == view
     assert observed(journal, None, {"other": view}).budget is None

@@ -4,7 +4,7 @@ from math import pi, sin
 
 from hypothesis import strategies as st
 
-from wattmesh.policies.planner.problem import Option, Problem, Sla, Transition
+from wattmesh.policies.planner.problem import Option, OptionTransition, PlanningProblem, Sla
 
 HOUR = 3600.0
 GPUS = 256
@@ -19,8 +19,8 @@ POINTS = (
     ("E", "L2", 104_300.0, 80_400.0, 128),
     ("F", "L1", 53_400.0, 40_400.0, 64),
 )
-LAYOUT = Transition(seconds=300.0, energy_j=2.9e7)
-CLOCK = Transition(seconds=0.0, energy_j=0.0)
+LAYOUT = OptionTransition(seconds=300.0, energy_j=2.9e7)
+CLOCK = OptionTransition(seconds=0.0, energy_j=0.0)
 
 
 def wave(count: int, seconds: float = HOUR, *, swing: float = 70.0) -> tuple[float, ...]:
@@ -52,8 +52,8 @@ def options(*, held: bool = False, pause: bool = True, embodied: float = 0.0) ->
 
 
 def ways(
-    between: tuple[Option, ...], layout: Transition = LAYOUT, clock: Transition = CLOCK
-) -> tuple[tuple[Transition | None, ...], ...]:
+    between: tuple[Option, ...], layout: OptionTransition = LAYOUT, clock: OptionTransition = CLOCK
+) -> tuple[tuple[OptionTransition | None, ...], ...]:
     """Transitions that cost the same between all layouts, and between all clocks."""
     return tuple(
         tuple(
@@ -73,11 +73,11 @@ def case(
     dwell_s: float = 0.0,
     seconds: float = HOUR,
     grid: tuple[float, ...] = (),
-) -> Problem:
+) -> PlanningProblem:
     """A run at A with `slack` times the time that it needs there."""
     found = options(held=held, pause=pause)
-    layout = Transition(seconds=LAYOUT.seconds, energy_j=LAYOUT.energy_j, dwell_s=dwell_s)
-    return Problem(
+    layout = OptionTransition(seconds=LAYOUT.seconds, energy_j=LAYOUT.energy_j, dwell_s=dwell_s)
+    return PlanningProblem(
         tokens=found[0].tokens_per_s * count * seconds / slack,
         seconds=(seconds,) * count,
         g_per_kwh=grid or wave(count, seconds),
@@ -88,7 +88,7 @@ def case(
 
 
 @st.composite
-def small_problems(draw: st.DrawFn, *, plain: bool = False) -> Problem:
+def small_problems(draw: st.DrawFn, *, plain: bool = False) -> PlanningProblem:
     """Draw a problem of a few slots and options; a plain one has only what every oracle knows."""
     count = draw(st.integers(2, 6))
     found = tuple(
@@ -108,7 +108,7 @@ def small_problems(draw: st.DrawFn, *, plain: bool = False) -> Problem:
     fastest = max(option.tokens_per_s for option in found)
     rare = st.none() if plain else st.none() | st.booleans()
     slots = st.sampled_from([50.0, 100.0, 300.0, 500.0])
-    return Problem(
+    return PlanningProblem(
         tokens=draw(st.floats(0.1, 1.0)) * fastest * sum(seconds),
         seconds=seconds,
         g_per_kwh=tuple(draw(slots) for _ in range(count)),
@@ -126,9 +126,9 @@ def small_problems(draw: st.DrawFn, *, plain: bool = False) -> Problem:
     )
 
 
-def _ways(*, plain: bool) -> st.SearchStrategy[Transition]:
+def _ways(*, plain: bool) -> st.SearchStrategy[OptionTransition]:
     """Draw what a transition takes; in a plain problem it is over within its slot."""
     seconds = st.sampled_from([0.0, 10.0, 30.0] if plain else [0.0, 10.0, 90.0, 150.0])
     dwell_s = st.just(0.0) if plain else st.sampled_from([0.0, 0.0, 90.0, 180.0])
     energy_j = st.sampled_from([0.0, 2e3, 5e4])
-    return st.builds(Transition, seconds=seconds, energy_j=energy_j, dwell_s=dwell_s)
+    return st.builds(OptionTransition, seconds=seconds, energy_j=energy_j, dwell_s=dwell_s)

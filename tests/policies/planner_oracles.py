@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from itertools import product
 
 from wattmesh.policies.planner.evaluate import evaluate
-from wattmesh.policies.planner.problem import Problem
+from wattmesh.policies.planner.problem import PlanningProblem
 
 J_PER_KWH = 3.6e6
 Label = tuple[float, float]
 """(tokens, grams)."""
 
 
-def try_all(problem: Problem) -> float | None:
+def try_all(problem: PlanningProblem) -> float | None:
     """Judge every path there is; None when none is legal."""
     found = (
         evaluate(problem, path)
@@ -20,7 +20,7 @@ def try_all(problem: Problem) -> float | None:
     return min((each.grams for each in found if each.legal), default=None)
 
 
-def exact_dp(problem: Problem) -> float | None:
+def exact_dp(problem: PlanningProblem) -> float | None:
     """Keep, per (slot, option), every (tokens, grams) that no other beats; plain problems only.
 
     A plain problem has transitions that are over within their slot and bind no longer, no caps, no
@@ -44,7 +44,7 @@ def exact_dp(problem: Problem) -> float | None:
 
 
 def _moves(
-    problem: Problem, slot: int, origin: int, known: list[Label]
+    problem: PlanningProblem, slot: int, origin: int, known: list[Label]
 ) -> Iterator[tuple[int, float, float]]:
     """Give (option, tokens, grams) after a slot."""
     g_per_j, length = problem.g_per_kwh[slot] / J_PER_KWH, problem.seconds[slot]
@@ -63,7 +63,7 @@ def _moves(
 
 
 def _cut_back(
-    problem: Problem, slot: int, target: int, tokens: float, grams: float
+    problem: PlanningProblem, slot: int, target: int, tokens: float, grams: float
 ) -> float | None:
     """Give the grams when the run stops as soon as its work is done; None: it is not."""
     option, wanted = problem.options[target], problem.tokens * (1 - 1e-9)

@@ -22,7 +22,7 @@ from wattmesh.policies.decision import (
 )
 from wattmesh.policies.guard import FAILED_SWITCH
 from wattmesh.policies.rules.decide import decide
-from wattmesh.policies.speed import Watched, watch
+from wattmesh.policies.speed import SpeedWatch, watch
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 from wattmesh.telemetry.readings import J_PER_KWH
 
@@ -103,7 +103,7 @@ class Simulation:
         self.look_s = 0.0
         self.gpus = world.gpus
         self.out_s: float | None = None
-        self.watched = Watched()
+        self.watched = SpeedWatch()
         self.day.path.append((0.0, self.point.id))
 
     def go(self) -> Day:
@@ -180,7 +180,7 @@ class Simulation:
 
     def _lose(self) -> None:
         """Lose nodes: whatever was under way is void, and what is left trains on later."""
-        self.watched = Watched()
+        self.watched = SpeedWatch()
         self.point = self.world.catalogue.point(self.world.left)
         self.gpus = self.point.gpus
         self.order = self.ends_s = None

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from wattmesh.controller.accounting.periods import period_of
 from wattmesh.policies.accounting.budget import (
-    RULES,
+    BURN_RULES,
     Alert,
+    BudgetCourse,
     Curve,
-    Outlook,
-    Profile,
+    HourProfile,
     Spent,
+    budget_course,
     burn,
+    hour_profile,
     hours_of,
-    outlook,
-    plan,
-    profile,
     spent_between,
+    spread,
 )
 from wattmesh.policies.decision import Observation
 from wattmesh.telemetry.slots import midnight
@@ -33,12 +33,12 @@ END = datetime(2026, 12, 1, tzinfo=UTC)
 LIMIT = 9_000_000_000_000
 """Nine tonnes, in micrograms."""
 
-CURVED = Profile(
+CURVED = HourProfile(
     values=tuple(100.0 + 17 * (hour % 24) + (50 if hour < 24 else 0) for hour in range(48)),
     timezone="Europe/London",
 )
-CURVE = plan(START, END, LIMIT, intensity=CURVED)
-EARLIER = plan(START - 30 * DAY, START, LIMIT, intensity=CURVED)
+CURVE = spread(START, END, LIMIT, intensity=CURVED)
+EARLIER = spread(START - 30 * DAY, START, LIMIT, intensity=CURVED)
 
 
 def followed(
@@ -55,11 +55,11 @@ def followed(
     return spent
 
 
-def look(days: float, factor: float = 1.0, **changes: float) -> Outlook:
+def look(days: float, factor: float = 1.0, **changes: float) -> BudgetCourse:
     """Look at a budget `days` into the month after spending `factor` times the plan throughout."""
     now = START + days * DAY
     spent = followed((EARLIER, CURVE), now - 14 * DAY if days < 14 else START, now, factor)
-    return outlook(CURVE, (EARLIER,), spent, now, **changes)
+    return budget_course(CURVE, (EARLIER,), spent, now, **changes)
 
 
 @given(st.integers(0, 30 * 48 - 1))
@@ -67,7 +67,7 @@ def look(days: float, factor: float = 1.0, **changes: float) -> Outlook:
 def test_who_follows_the_plan_burns_one_in_every_window(half_hours: int) -> None:
     """At any time of the month, through nights and weekends; and ends at the limit."""
     now = START + half_hours * HOUR / 2 + timedelta(minutes=7)
-    found = outlook(CURVE, (EARLIER,), followed((EARLIER, CURVE), START - 14 * DAY, now), now)
+    found = budget_course(CURVE, (EARLIER,), followed((EARLIER, CURVE), START - 14 * DAY, now), now)
     assert [each.ratio for each in found.burns] == pytest.approx([1.0] * 4, rel=1e-6)
     assert found.alert is Alert.NONE
     assert found.on_course_ug == pytest.approx(LIMIT, rel=1e-6)
@@ -77,7 +77,7 @@ def test_who_follows_the_plan_burns_one_in_every_window(half_hours: int) -> None
 
 def test_a_straight_plan_would_cry_wolf() -> None:
     """Sabotaged: against an even plan the same load burns 1.2 and more in some window."""
-    even = plan(START, END, LIMIT)
+    even = spread(START, END, LIMIT)
     now = START + 20 * DAY
     spent = followed((CURVE,), START, now)
     ratios = [
@@ -118,7 +118,7 @@ def test_a_month_has_the_hours_that_its_clocks_had(month: int, hours: int) -> No
     """One less in March, one more in October; and the plan adds up to the limit all the same."""
     found = period_of(midnight(date(2026, month, 5), "Europe/London"), "month", "Europe/London")
     assert len(hours_of(found.start, found.end)) == hours
-    curve = plan(found.start, found.end, LIMIT + 1, intensity=CURVED)
+    curve = spread(found.start, found.end, LIMIT + 1, intensity=CURVED)
     assert len(curve.sums_ug) == hours + 1
     assert curve.sums_ug[-1] == LIMIT + 1
 
@@ -126,8 +126,8 @@ def test_a_month_has_the_hours_that_its_clocks_had(month: int, hours: int) -> No
 @given(st.integers(1, 10**13), st.lists(st.integers(0, 500), min_size=48, max_size=48))
 def test_a_plan_adds_up_to_its_limit_and_never_falls(limit_ug: int, values: list[int]) -> None:
     """Whatever is expected: to the microgram, even of nothing at all."""
-    shape = Profile(values=tuple(map(float, values)), timezone="Asia/Kolkata")
-    curve = plan(START, START + 36 * HOUR + timedelta(minutes=20), limit_ug, intensity=shape)
+    shape = HourProfile(values=tuple(map(float, values)), timezone="Asia/Kolkata")
+    curve = spread(START, START + 36 * HOUR + timedelta(minutes=20), limit_ug, intensity=shape)
     assert curve.sums_ug[0] == 0
     assert curve.sums_ug[-1] == limit_ug == curve.by(curve.end)
     assert list(curve.sums_ug) == sorted(curve.sums_ug)
@@ -164,15 +164,15 @@ def test_a_burn_above_two_is_a_fast_alert_once_a_day_shows_it() -> None:
     now = START + 20 * DAY
     calm = followed((CURVE,), START, now - DAY)
     storm = followed((CURVE,), now - DAY, now, 2.5)
-    assert outlook(CURVE, (), calm + storm, now).alert is Alert.FAST
+    assert budget_course(CURVE, (), calm + storm, now).alert is Alert.FAST
     gust = followed((CURVE,), now - DAY, now - 6 * HOUR) + followed(
         (CURVE,), now - 6 * HOUR, now, 3.0
     )
-    assert outlook(CURVE, (), calm + gust, now).alert is not Alert.FAST
+    assert budget_course(CURVE, (), calm + gust, now).alert is not Alert.FAST
     over = followed((CURVE,), now - DAY, now - 6 * HOUR, 4.0) + followed(
         (CURVE,), now - 6 * HOUR, now, 0.5
     )
-    assert outlook(CURVE, (), calm + over, now).alert is not Alert.FAST
+    assert budget_course(CURVE, (), calm + over, now).alert is not Alert.FAST
 
 
 def test_a_week_above_the_plan_is_a_slow_alert() -> None:
@@ -185,7 +185,7 @@ def test_a_burn_that_still_ends_below_the_limit_is_no_alert() -> None:
     """Whoever saved for three weeks may burn three times the plan on the last day but one."""
     now = START + 29 * DAY
     spent = followed((CURVE,), START, now - DAY, 0.5) + followed((CURVE,), now - DAY, now, 3.0)
-    found = outlook(CURVE, (), spent, now)
+    found = budget_course(CURVE, (), spent, now)
     assert all((each.ratio or 0) > 2 for each in found.burns[:2])
     assert found.alert is Alert.NONE
 
@@ -215,7 +215,7 @@ def test_the_end_of_a_limit_is_foreseen_along_the_plan() -> None:
 def test_windows_that_were_not_tracked_have_no_burn() -> None:
     """Booked since yesterday: a week's burn is not known, and it is not low."""
     now = START + 10 * DAY
-    found = outlook(CURVE, (), followed((CURVE,), now - 1.5 * DAY, now, 3.0), now)
+    found = budget_course(CURVE, (), followed((CURVE,), now - 1.5 * DAY, now, 3.0), now)
     assert [each.ratio is None for each in found.burns] == [False, False, True, True]
     assert found.alert is Alert.FAST
     assert found.on_course_ug is not None
@@ -225,13 +225,13 @@ def test_windows_that_were_not_tracked_have_no_burn() -> None:
 def test_windows_without_a_plan_have_no_burn() -> None:
     """The first month that is planned says nothing of the one before."""
     now = START + 2 * DAY
-    found = outlook(CURVE, (), followed((EARLIER, CURVE), START - 9 * DAY, now), now)
+    found = budget_course(CURVE, (), followed((EARLIER, CURVE), START - 9 * DAY, now), now)
     assert [each.ratio is None for each in found.burns] == [False, False, True, True]
 
 
 def test_nothing_is_known_of_nothing() -> None:
     """No burn, no course, no alert; all of the limit is left."""
-    found = outlook(CURVE, (), [], START + DAY)
+    found = budget_course(CURVE, (), [], START + DAY)
     assert (found.spent_ug, found.residual_ug, found.on_course_ug) == (0, LIMIT, None)
     assert all(each.ratio is None for each in found.burns)
     assert found.exhausted_at is None
@@ -244,7 +244,7 @@ def test_the_band_follows_how_days_vary() -> None:
     for day in range(14):
         begins = START + day * DAY
         spent += followed((CURVE,), begins, begins + DAY, 0.8 if day % 2 else 1.2)
-    found = outlook(CURVE, (), spent, now)
+    found = budget_course(CURVE, (), spent, now)
     assert found.low_ug is not None
     assert found.high_ug is not None
     assert found.on_course_ug is not None
@@ -262,26 +262,26 @@ def test_a_new_plan_accepts_what_was_spent() -> None:
     """Hours behind take what was spent in them, the rest is spread; the limit stays the limit."""
     now = START + 10 * DAY
     spent = followed((CURVE,), START, now, 1.3)
-    anew = plan(START, END, LIMIT, intensity=CURVED, spent=spent, now=now)
+    anew = spread(START, END, LIMIT, intensity=CURVED, spent=spent, now=now)
     assert anew.sums_ug[-1] == LIMIT
     assert anew.by(now) == pytest.approx(sum(each.carbon_ug for each in spent), rel=1e-9)
-    found = outlook(anew, (), spent, now)
+    found = budget_course(anew, (), spent, now)
     assert [each.ratio for each in found.burns] == pytest.approx([1.0] * 4, rel=1e-6)
-    assert outlook(CURVE, (), spent, now).alert is Alert.SLOW
+    assert budget_course(CURVE, (), spent, now).alert is Alert.SLOW
 
 
 def test_a_profile_averages_hours_of_like_days() -> None:
     """Monday and Tuesday noon together, Saturday apart, in the site's clock."""
     monday_noon = datetime(2026, 7, 6, 11, tzinfo=UTC)
     samples = [(monday_noon, 100.0), (monday_noon + DAY, 200.0), (monday_noon + 5 * DAY, 40.0)]
-    found = profile(samples, "Europe/London")
+    found = hour_profile(samples, "Europe/London")
     assert found is not None
     assert found.at(monday_noon + 7 * DAY) == 150.0
     assert found.at(monday_noon + 12 * DAY) == 40.0
     assert found.at(monday_noon + HOUR) == pytest.approx(340 / 3)
     winter_noon = datetime(2026, 12, 7, 12, tzinfo=UTC)
     assert found.at(winter_noon) == 150.0
-    assert profile([], "UTC") is None
+    assert hour_profile([], "UTC") is None
 
 
 def test_no_policy_can_see_a_budget() -> None:
@@ -293,5 +293,7 @@ def test_no_policy_can_see_a_budget() -> None:
 
 def test_the_rules_are_those_of_the_manual() -> None:
     """Fast: 6 h and 24 h above 2; slow: 3 d and 7 d above 1; the fast one is asked first."""
-    told = [(rule.alert, *(window / HOUR for window in rule.windows), rule.above) for rule in RULES]
+    told = [
+        (rule.alert, *(window / HOUR for window in rule.windows), rule.above) for rule in BURN_RULES
+    ]
     assert told == [(Alert.FAST, 6, 24, 2.0), (Alert.SLOW, 72, 168, 1.0)]

@@ -16,7 +16,7 @@ from wattmesh.controller.planner.wire import Asked, read_asked, written
 from wattmesh.policies.decision import (
     SUSPENDS,
     Action,
-    BudgetView,
+    BudgetLeft,
     CapView,
     Decision,
     Observation,
@@ -358,9 +358,9 @@ def test_without_a_plan_the_price_rule_goes_to_no_point_below_the_level() -> Non
     assert "B trains 600 tokens/s and the service level is 650" in held.reason
 
 
-def budget(left_g: float, *, until_h: float = 24.0, unpriced_j: float = 0.0) -> BudgetView:
+def budget(left_g: float, *, until_h: float = 24.0, unpriced_j: float = 0.0) -> BudgetLeft:
     """A budget of the run's own."""
-    return BudgetView(left_g=left_g, unpriced_j=unpriced_j, until=hours(until_h))
+    return BudgetLeft(left_g=left_g, unpriced_j=unpriced_j, until=hours(until_h))
 
 
 def test_a_budget_that_cannot_be_kept_says_the_least_and_changes_no_step() -> None:
@@ -387,7 +387,7 @@ def test_a_budget_that_cannot_be_kept_says_the_least_and_changes_no_step() -> No
     ],
 )
 def test_a_budget_counts_where_it_covers_the_rest_of_the_run(
-    held: BudgetView | None, expected: float | None
+    held: BudgetLeft | None, expected: float | None
 ) -> None:
     """One that ends before the deadline says nothing of it; a kilowatt-hour counts at 300 g."""
     made = asked(seen(budget=held)).problem.budget_g

@@ -7,7 +7,7 @@ import pytest
 
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.planner.evaluate import evaluate, kept_from_s, low_windows
-from wattmesh.policies.planner.problem import Option, Problem, Sla, Transition, merged
+from wattmesh.policies.planner.problem import Option, OptionTransition, PlanningProblem, Sla, merged
 from wattmesh.telemetry.readings import J_PER_KWH
 
 FAST = Option(
@@ -19,11 +19,11 @@ LOW = Option(
 SMALL = Option(
     name="small", layout="Y", tokens_per_s=4.0, power_w=300.0, gpus=2, embodied_g_per_s=0.002
 )
-SWITCH = Transition(seconds=150.0, energy_j=30_000.0)
-CLOCK = Transition(seconds=0.0, energy_j=500.0)
+SWITCH = OptionTransition(seconds=150.0, energy_j=30_000.0)
+CLOCK = OptionTransition(seconds=0.0, energy_j=500.0)
 
 # Four slots of 100 s; watt-seconds are counted at 1, 2, 3 and 4 g per J_PER_KWH joules.
-PROBLEM = Problem(
+PROBLEM = PlanningProblem(
     tokens=2000.0,
     seconds=(100.0,) * 4,
     g_per_kwh=(1.0, 2.0, 3.0, 4.0),
@@ -168,7 +168,7 @@ def test_slots_are_merged_with_their_means_and_their_tighter_caps() -> None:
         ({"transitions": ((None,) * 3,)}, "not 3 x 3"),
         ({"options": (replace(FAST, power_w=-1.0), LOW, SMALL)}, "option fast"),
         (
-            {"transitions": ((None, Transition(seconds=-1.0, energy_j=0.0), None),) * 3},
+            {"transitions": ((None, OptionTransition(seconds=-1.0, energy_j=0.0), None),) * 3},
             "a transition takes",
         ),
     ],

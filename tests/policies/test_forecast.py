@@ -10,15 +10,15 @@ import pytest
 
 from tests.policies.worlds import START, Zone, observed, values
 from wattmesh.policies.decision import IntensitySlot
-from wattmesh.policies.forecast.predict import Issued, Predicted, predict, scored, teach
+from wattmesh.policies.forecast.predict import IssuedForecast, Predicted, predict, scored, teach
 from wattmesh.policies.forecast.series import Observed
-from wattmesh.policies.forecast.skill import Outcome, Skill, Source
+from wattmesh.policies.forecast.skill import ForecastOutcome, ForecastSource, Skill
 
 HOUR = timedelta(hours=1)
 NAN = math.nan
 
 
-def issued_at(now: datetime, told: Sequence[float], low: float | None = None) -> Issued:
+def issued_at(now: datetime, told: Sequence[float], low: float | None = None) -> IssuedForecast:
     """A provider's hourly forecast from `now` on."""
     slots = tuple(
         IntensitySlot(
@@ -30,7 +30,7 @@ def issued_at(now: datetime, told: Sequence[float], low: float | None = None) ->
         )
         for at, value in enumerate(told)
     )
-    return Issued(issued_at=now, slots=slots)
+    return IssuedForecast(issued_at=now, slots=slots)
 
 
 def points(predicted: Predicted) -> list[float]:
@@ -61,8 +61,13 @@ def test_every_length_of_history_is_good_for_something(days: int) -> None:
     """From nothing to weeks: the best source that so much history allows, and never zero."""
     known = observed(values(Zone(), days))
     predicted = predict(known, now=known.end, hours=24)
-    expected = {0: None, 1: Source.PROFILE, 3: Source.PROFILE, 9: Source.PROFILE}
-    assert predicted.source == expected.get(days, Source.OWN)
+    expected = {
+        0: None,
+        1: ForecastSource.PROFILE,
+        3: ForecastSource.PROFILE,
+        9: ForecastSource.PROFILE,
+    }
+    assert predicted.source == expected.get(days, ForecastSource.OWN)
     assert bool(predicted.slots) == (days > 0)
     assert all(value > 0 for value in points(predicted))
 
@@ -156,8 +161,11 @@ def test_a_provider_is_believed_until_something_is_measured() -> None:
     )
     assert points(predicted)[:24] == [111.0] * 24
     assert {slot.low_g_per_kwh for slot in predicted.slots[:24]} == {102.0}
-    assert [set(shares) for shares in predicted.made_of[23:25]] == [{Source.ISSUED}, {Source.OWN}]
-    assert predicted.source == Source.ISSUED
+    assert [set(shares) for shares in predicted.made_of[23:25]] == [
+        {ForecastSource.ISSUED},
+        {ForecastSource.OWN},
+    ]
+    assert predicted.source == ForecastSource.ISSUED
 
 
 def test_an_hour_that_the_provider_fills_in_part_is_not_its_own() -> None:
@@ -165,7 +173,7 @@ def test_an_hour_that_the_provider_fills_in_part_is_not_its_own() -> None:
     known = observed(values(Zone(), 10))
     short = issued_at(known.end - timedelta(minutes=30), [100.0] * 3)
     predicted = predict(known, now=known.end, hours=4, issued=short)
-    told = predicted.each[Source.ISSUED]
+    told = predicted.each[ForecastSource.ISSUED]
     assert [math.isnan(value) for value in told] == [False, False, True, True]
 
 
@@ -213,8 +221,8 @@ def test_a_blend_is_about_as_good_as_its_best_source() -> None:
     means = {name: fmean(rows) for name, rows in errors.items()}
     best = min(mean for name, mean in means.items() if name != "blend")
     assert means["blend"] <= 1.02 * best, means
-    near = skill.tally(Source.ISSUED, 6).against_day
-    far = skill.tally(Source.ISSUED, 24).against_day
+    near = skill.tally(ForecastSource.ISSUED, 6).against_day
+    far = skill.tally(ForecastSource.ISSUED, 24).against_day
     assert near is not None
     assert far is not None
     assert near < far
@@ -224,7 +232,7 @@ def test_a_bad_provider_loses_its_say() -> None:
     """A source with three times the error of the profile has next to no weight."""
     skill = Skill().after(
         [
-            Outcome(
+            ForecastOutcome(
                 source=source,
                 lead_h=2.0,
                 expected_g_per_kwh=200.0 + off,
@@ -232,7 +240,7 @@ def test_a_bad_provider_loses_its_say() -> None:
                 last_g_per_kwh=260.0,
                 day_g_per_kwh=230.0,
             )
-            for source, off in ((Source.ISSUED, 45.0), (Source.PROFILE, 15.0))
+            for source, off in ((ForecastSource.ISSUED, 45.0), (ForecastSource.PROFILE, 15.0))
             for _ in range(30)
         ],
         at=START,
@@ -241,8 +249,10 @@ def test_a_bad_provider_loses_its_say() -> None:
     predicted = predict(
         known, now=known.end, hours=3, issued=issued_at(known.end, [900.0] * 3), skill=skill
     )
-    assert predicted.made_of[1][Source.ISSUED] < 0.01
-    assert predicted.made_of[0] == {Source.ISSUED: 1.0}, "nothing was measured one hour ahead"
+    assert predicted.made_of[1][ForecastSource.ISSUED] < 0.01
+    assert predicted.made_of[0] == {ForecastSource.ISSUED: 1.0}, (
+        "nothing was measured one hour ahead"
+    )
     assert all(sum(shares.values()) == pytest.approx(1.0) for shares in predicted.made_of)
 
 
@@ -255,6 +265,8 @@ def test_outcomes_are_counted_once() -> None:
     for more in range(1, 30):
         skill = scored(skill, [predicted], observed(told[: 10 * 24 + more]))
     every = sum(
-        tally.weight for (source, _), tally in skill.tallies.items() if source == Source.PROFILE
+        tally.weight
+        for (source, _), tally in skill.tallies.items()
+        if source == ForecastSource.PROFILE
     )
     assert 22.5 < every <= 24.0, "24 outcomes, a little faded"

@@ -13,7 +13,7 @@ from tests.policies.build import NOW, PAIR, A, B, observation, run, slots
 from wattmesh.controller.cycle.think import NoPlans, think
 from wattmesh.policies.decision import (
     Action,
-    BudgetView,
+    BudgetLeft,
     Observation,
     PlanStep,
     PlanView,
@@ -69,7 +69,7 @@ def absurd(draw: st.DrawFn) -> RunView:
         "ordered_point": st.sampled_from(["A", "B", "zz"]),
         "frozen": st.sampled_from(["", "\x1b[31m\u202e"]),
         "trained": st.lists(st.tuples(REAL, WHOLE), max_size=3).map(tuple),
-        "budget": st.builds(BudgetView, left_g=REAL, unpriced_j=REAL, until=MOMENTS),
+        "budget": st.builds(BudgetLeft, left_g=REAL, unpriced_j=REAL, until=MOMENTS),
         "open_switch": st.builds(
             SwitchView, plan=st.just("p"), target=st.just("B"), state=st.just("x"), age_s=REAL
         ),

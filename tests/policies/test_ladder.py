@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.policies.build import NOW, A, B, observation, run, slots
 from wattmesh.policies.decision import Action, CarbonView, Decision, IntensitySlot, Rung
-from wattmesh.policies.ladder import CHANGE_INTERVALS, OLDEST, Standing, ahead, stand
+from wattmesh.policies.ladder import CHANGE_INTERVALS, OLDEST, LadderStanding, ahead, stand
 from wattmesh.policies.rules.decide import decide
 
 HOUR = timedelta(hours=1)
@@ -33,7 +33,7 @@ PROFILE = Issue(id=2, rung=Rung.PROFILE, source="profile", issued_at=NOW - 2 * H
 
 def standing(
     *candidates: Issue, running: IntensitySlot | None = RUNNING, static: bool = False
-) -> Standing:
+) -> LadderStanding:
     """Climb the ladder at NOW."""
     return stand(candidates, running=running, static=static, now=NOW)
 

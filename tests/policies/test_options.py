@@ -13,7 +13,7 @@ from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.horizon import mean_g_per_kwh
 from wattmesh.policies.planner.grid import mixed
 from wattmesh.policies.planner.options import options, transitions
-from wattmesh.policies.planner.problem import Transition
+from wattmesh.policies.planner.problem import OptionTransition
 from wattmesh.reconfig.catalogue import PairCost, Release, SwitchCost
 
 A_LOW = point("A-low", 4, 900.0, 1200.0, clock_mhz=1200)
@@ -47,11 +47,11 @@ def test_nothing_is_free_because_nobody_measured_it() -> None:
     found = options(known, known.points, 4)
     told = transitions(COSTS, found, release=known.release, dwell_s=3600.0, clock_dwell_s=900.0)
     assert told[0][0] is None
-    assert told[0][1] == Transition(seconds=1.0, energy_j=1600.0, dwell_s=900.0)
-    assert told[2][0] == Transition(seconds=60.0, energy_j=60.0 * 1600.0, dwell_s=3600.0)
+    assert told[0][1] == OptionTransition(seconds=1.0, energy_j=1600.0, dwell_s=900.0)
+    assert told[2][0] == OptionTransition(seconds=60.0, energy_j=60.0 * 1600.0, dwell_s=3600.0)
     measured = replace(COSTS, layout_energy_j=20_000.0)
     told = transitions(measured, found, release=known.release)
-    assert told[2][0] == Transition(seconds=60.0, energy_j=20_000.0)
+    assert told[2][0] == OptionTransition(seconds=60.0, energy_j=20_000.0)
 
 
 def test_a_pair_has_its_own_cost_in_its_own_direction() -> None:
@@ -60,8 +60,8 @@ def test_a_pair_has_its_own_cost_in_its_own_direction() -> None:
     costs = replace(COSTS, pairs=(pair,))
     known = catalogue(A, B, switch=costs)
     told = transitions(costs, options(known, known.points, 4), release=known.release)
-    assert told[0][1] == Transition(seconds=7.0, energy_j=70.0)
-    assert told[1][0] == Transition(seconds=60.0, energy_j=96_000.0)
+    assert told[0][1] == OptionTransition(seconds=7.0, energy_j=70.0)
+    assert told[1][0] == OptionTransition(seconds=60.0, energy_j=96_000.0)
 
 
 def test_given_back_gpus_return_only_where_it_is_known_how_long_that_takes() -> None:
@@ -72,7 +72,7 @@ def test_given_back_gpus_return_only_where_it_is_known_how_long_that_takes() -> 
     assert told[0][1] is not None
     assert told[1][0] is None
     waiting = transitions(replace(COSTS, reacquire_s=100.0), found, release=known.release)
-    assert waiting[1][0] == Transition(seconds=160.0, energy_j=96_000.0 + 100.0 * 800.0)
+    assert waiting[1][0] == OptionTransition(seconds=160.0, energy_j=96_000.0 + 100.0 * 800.0)
     parked = transitions(COSTS, found, release=Release.PARKED)
     assert parked[1][0] is not None
 

@@ -13,17 +13,24 @@ from tests.policies.planner_cases import HOUR, LAYOUT, case, options, wave, ways
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.hull import lower_hull
 from wattmesh.policies.planner.evaluate import evaluate, low_windows
-from wattmesh.policies.planner.problem import NoPlan, Option, Plan, Problem, Sla, Transition
+from wattmesh.policies.planner.problem import (
+    NoPlan,
+    Option,
+    OptionTransition,
+    Plan,
+    PlanningProblem,
+    Sla,
+)
 from wattmesh.policies.planner.solver import solve
 from wattmesh.policies.planner.steady import steady
 from wattmesh.policies.rules.price import fill
 from wattmesh.policies.words import count, grams
 from wattmesh.reconfig.catalogue import Release
 
-FREE = Transition(seconds=0.0, energy_j=0.0)
+FREE = OptionTransition(seconds=0.0, energy_j=0.0)
 
 
-def planned(problem: Problem) -> Plan:
+def planned(problem: PlanningProblem) -> Plan:
     """The plan of a problem that has one; always judged legal."""
     found = solve(problem)
     assert isinstance(found, Plan), found
@@ -32,12 +39,12 @@ def planned(problem: Problem) -> Plan:
     return found
 
 
-def names(problem: Problem, found: Plan) -> set[str]:
+def names(problem: PlanningProblem, found: Plan) -> set[str]:
     """The options a plan uses."""
     return {problem.options[each].name for each in found.path}
 
 
-def static_grams(problem: Problem) -> list[float]:
+def static_grams(problem: PlanningProblem) -> list[float]:
     """Grams of going to one option at once and staying, for those that finish."""
     paths = [(each,) * len(problem.seconds) for each in range(len(problem.options))]
     found = [evaluate(problem, path) for path in paths]
@@ -281,7 +288,7 @@ def test_embodied_carbon_makes_slow_points_worse() -> None:
 
 def test_a_switch_longer_than_a_slot_is_planned_right() -> None:
     """Half an hour of switching on a grid of five minutes: the judge agrees with the recursion."""
-    slow = Transition(seconds=1800.0, energy_j=6 * LAYOUT.energy_j)
+    slow = OptionTransition(seconds=1800.0, energy_j=6 * LAYOUT.energy_j)
     problem = case(144, 1.5, seconds=300.0, grid=wave(24) * 6)
     problem = replace(problem, transitions=ways(problem.options, slow))
     assert planned(problem).gap <= 0.02

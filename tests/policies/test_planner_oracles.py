@@ -12,13 +12,13 @@ from tests.policies.planner_oracles import exact_dp, try_all
 from wattmesh.policies.planner.arrays import arrays_of
 from wattmesh.policies.planner.evaluate import evaluate
 from wattmesh.policies.planner.prices import Search
-from wattmesh.policies.planner.problem import NoPlan, Plan, Problem, Sla, Transition
+from wattmesh.policies.planner.problem import NoPlan, OptionTransition, Plan, PlanningProblem, Sla
 from wattmesh.policies.planner.solver import solve
 
 ROUNDING = 1e-7
 
 
-def planned(problem: Problem) -> Plan:
+def planned(problem: PlanningProblem) -> Plan:
     """The plan of a problem that has one."""
     found = solve(problem)
     assert isinstance(found, Plan), found
@@ -27,7 +27,7 @@ def planned(problem: Problem) -> Plan:
 
 @settings(max_examples=60)
 @given(small_problems())
-def test_no_path_beats_the_bound_and_none_is_missed(problem: Problem) -> None:
+def test_no_path_beats_the_bound_and_none_is_missed(problem: PlanningProblem) -> None:
     """Trying every path finds nothing below the bound, and nothing where there is no plan."""
     best = try_all(problem)
     found = solve(problem)
@@ -50,7 +50,7 @@ def test_no_path_beats_the_bound_and_none_is_missed(problem: Problem) -> None:
     st.sampled_from([-60.0, 0.0, 70.0]),
 )
 def test_no_path_beats_the_bound_of_a_level_with_a_past(
-    problem: Problem, least: float, trained: float, from_s: float
+    problem: PlanningProblem, least: float, trained: float, from_s: float
 ) -> None:
     """The same, with windows that began before the first slot, or that begin later."""
     sla = Sla(window_s=150.0, tokens_per_s=least, before=((-100.0, -trained),), from_s=from_s)
@@ -66,7 +66,7 @@ def test_no_path_beats_the_bound_of_a_level_with_a_past(
 
 @settings(max_examples=40)
 @given(small_problems(plain=True))
-def test_the_exact_recursion_agrees_with_trying_every_path(problem: Problem) -> None:
+def test_the_exact_recursion_agrees_with_trying_every_path(problem: PlanningProblem) -> None:
     """Two oracles that share no code give the same grams."""
     tried, kept = try_all(problem), exact_dp(problem)
     assert (tried is None) == (kept is None)
@@ -75,7 +75,7 @@ def test_the_exact_recursion_agrees_with_trying_every_path(problem: Problem) -> 
 
 @settings(max_examples=20)
 @given(small_problems(plain=True))
-def test_integer_programming_agrees(problem: Problem) -> None:
+def test_integer_programming_agrees(problem: PlanningProblem) -> None:
     """HiGHS finds the same least grams, and its linear program bounds no better than ours.
 
     Where the work ends in the slot of a transition it may: it knows there that tokens come late.
@@ -101,7 +101,9 @@ def test_many_different_transitions_are_put_together_without_harm_to_the_bound()
         tuple(
             None
             if i == j
-            else Transition(seconds=100.0 * (4 * i + j), energy_j=2e7, dwell_s=300.0 * (i + j))
+            else OptionTransition(
+                seconds=100.0 * (4 * i + j), energy_j=2e7, dwell_s=300.0 * (i + j)
+            )
             for j in range(4)
         )
         for i in range(4)

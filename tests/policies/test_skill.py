@@ -8,14 +8,24 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from wattmesh.policies.forecast.skill import LEADS_H, MEMORY, Outcome, Skill, Source, Tally, bucket
+from wattmesh.policies.forecast.skill import (
+    LEADS_H,
+    MEMORY,
+    ForecastOutcome,
+    ForecastSource,
+    Skill,
+    Tally,
+    bucket,
+)
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def outcome(source: Source, lead_h: float, off: float, day_off: float = 10.0) -> Outcome:
+def outcome(
+    source: ForecastSource, lead_h: float, off: float, day_off: float = 10.0
+) -> ForecastOutcome:
     """An outcome in which `source` was off by so much."""
-    return Outcome(
+    return ForecastOutcome(
         source=source,
         lead_h=lead_h,
         expected_g_per_kwh=200.0 + off,
@@ -29,16 +39,18 @@ def test_it_equals_a_count_by_hand() -> None:
     """Batches at odd times: the faded mean equals the weighted mean over every outcome ever."""
     chance = random.Random(3)
     at, skill = START, Skill()
-    told: list[tuple[datetime, Outcome]] = []
+    told: list[tuple[datetime, ForecastOutcome]] = []
     for _ in range(200):
         at += timedelta(minutes=chance.randrange(1, 600))
         batch = [
-            outcome(chance.choice(list(Source)), chance.uniform(0.1, 90), chance.gauss(0, 30))
+            outcome(
+                chance.choice(list(ForecastSource)), chance.uniform(0.1, 90), chance.gauss(0, 30)
+            )
             for _ in range(chance.randrange(4))
         ]
         told += [(at, each) for each in batch]
         skill = skill.after(batch, at=at)
-    for source in Source:
+    for source in ForecastSource:
         for lead_h in LEADS_H:
             assert by_hand(told, source, lead_h, at) == pytest.approx(
                 skill.tally(source, lead_h).mean_error_g_per_kwh
@@ -46,7 +58,10 @@ def test_it_equals_a_count_by_hand() -> None:
 
 
 def by_hand(
-    told: Sequence[tuple[datetime, Outcome]], source: Source, lead_h: float, at: datetime
+    told: Sequence[tuple[datetime, ForecastOutcome]],
+    source: ForecastSource,
+    lead_h: float,
+    at: datetime,
 ) -> float | None:
     """The weighted mean as it is defined, over all outcomes."""
     mine = [
@@ -60,21 +75,24 @@ def by_hand(
 
 def test_never_scored_is_not_perfect() -> None:
     """A source without outcomes has no error at all, rather than the error zero."""
-    assert Skill().tally(Source.ISSUED, 6).mean_error_g_per_kwh is None
+    assert Skill().tally(ForecastSource.ISSUED, 6).mean_error_g_per_kwh is None
     assert Tally().against_day is None
 
 
 def test_a_value_that_is_not_known_scores_nothing() -> None:
     """NaN in any part of an outcome leaves it out."""
-    holes = [outcome(Source.OWN, 3, math.nan), outcome(Source.OWN, 3, 5.0, day_off=math.nan)]
-    assert Skill().after(holes, at=START).tally(Source.OWN, 3) == Tally()
+    holes = [
+        outcome(ForecastSource.OWN, 3, math.nan),
+        outcome(ForecastSource.OWN, 3, 5.0, day_off=math.nan),
+    ]
+    assert Skill().after(holes, at=START).tally(ForecastSource.OWN, 3) == Tally()
 
 
 def test_ratios_compare_with_what_persistence_did() -> None:
     """Half the error of yesterday's value is a ratio of one half."""
-    skill = Skill().after([outcome(Source.ISSUED, 5, -5.0)], at=START)
-    assert skill.tally(Source.ISSUED, 6).against_day == pytest.approx(0.5)
-    tally = skill.tally(Source.ISSUED, 6)
+    skill = Skill().after([outcome(ForecastSource.ISSUED, 5, -5.0)], at=START)
+    assert skill.tally(ForecastSource.ISSUED, 6).against_day == pytest.approx(0.5)
+    tally = skill.tally(ForecastSource.ISSUED, 6)
     assert tally.error_g / tally.last_error_g == pytest.approx(0.25)
 
 
@@ -92,7 +110,7 @@ def test_leads_fall_into_the_bucket_that_holds_them() -> None:
 
 def test_the_journal_gives_back_what_it_was_given() -> None:
     """JSON and back is the same skill; rows of another version are left out, not refused."""
-    batch = [outcome(source, lead, 7.0) for source in Source for lead in (0.5, 30.0)]
+    batch = [outcome(source, lead, 7.0) for source in ForecastSource for lead in (0.5, 30.0)]
     skill = Skill().after(batch, at=START)
     assert Skill.from_json(skill.to_json()) == skill
     assert Skill.from_json(Skill().to_json()) == Skill()

@@ -18,7 +18,7 @@ from wattmesh.policies.speed import (
     Counted,
     MeasuredSpeed,
     SpeedReserve,
-    Watched,
+    SpeedWatch,
     counted,
     watch,
 )
@@ -107,9 +107,9 @@ def test_a_higher_clock_is_counted_at_no_less_than_a_lower_one() -> None:
     assert found["X"].least == pytest.approx(0.75 * 0.98)
 
 
-def looked_at(*marks: tuple[float, float, int], point_id: str = "A") -> Watched:
+def looked_at(*marks: tuple[float, float, int], point_id: str = "A") -> SpeedWatch:
     """A run that is looked at: (seconds, tokens, step)."""
-    found = Watched()
+    found = SpeedWatch()
     for at_s, tokens, step in marks:
         found = watch(
             found,

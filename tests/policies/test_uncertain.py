@@ -5,14 +5,14 @@ from random import Random
 
 from tests.policies.planner_cases import case
 from wattmesh.policies.planner.evaluate import evaluate
-from wattmesh.policies.planner.problem import NoPlan, Plan, Problem
+from wattmesh.policies.planner.problem import NoPlan, Plan, PlanningProblem
 from wattmesh.policies.planner.solver import solve
 from wattmesh.policies.planner.steady import steady
 
 NOISE = 0.15
 
 
-def planned(problem: Problem) -> Plan:
+def planned(problem: PlanningProblem) -> Plan:
     """The plan of a problem that has one."""
     found = solve(problem)
     assert isinstance(found, Plan), found
@@ -25,7 +25,7 @@ def noisy(values: tuple[float, ...], seed: int) -> tuple[float, ...]:
     return (values[0], *(value * max(0.1, 1 + rng.gauss(0.0, NOISE)) for value in values[1:]))
 
 
-def live_through(problem: Problem, *, steadily: bool) -> tuple[float, int]:
+def live_through(problem: PlanningProblem, *, steadily: bool) -> tuple[float, int]:
     """Plan anew every hour with new noise and take the first step: (grams, changes)."""
     walked: list[int] = []
     before: tuple[int, ...] = ()
