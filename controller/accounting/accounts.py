@@ -20,7 +20,7 @@ from wattmesh.controller.journal.energy.ledger import EmissionRow, Intensity
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.signals.slot_prices import Price, Rank, SlotPrices, Tariff, rank_of
-from wattmesh.policies.accounting.baseline import Kind, price_ug
+from wattmesh.policies.accounting.baseline import SlotKind, price_ug
 from wattmesh.telemetry.carbon import Series, Signal
 from wattmesh.telemetry.energy.ledger import EnergyRow, SlotGrid
 from wattmesh.telemetry.readings import Quality
@@ -273,7 +273,7 @@ class Accounts:
         known: a change of the settings rewrites no history. So does a row that comes late to a
         slot of which others have a price: a slot has one, on both sides of a saving.
         """
-        if row.line == Kind.AS_RUN:
+        if row.line == SlotKind.AS_RUN:
             return replace(row, quality="")
         priced = held is not None and held.g_milli_per_kwh is not None
         like = held if priced else self._used_in(row)

@@ -15,7 +15,14 @@ from wattmesh.controller.accounting.scopes import meter_scope
 from wattmesh.controller.journal.energy.ledger import EmissionRow, TokenMark
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
-from wattmesh.policies.accounting.baseline import Kind, Pace, Reference, SlotFacts, drift, reference
+from wattmesh.policies.accounting.baseline import (
+    PointPace,
+    ReferenceSlot,
+    SlotFacts,
+    SlotKind,
+    drift,
+    reference,
+)
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.telemetry.energy.ledger import SlotGrid
 from wattmesh.telemetry.energy.unobserved import PATIENCE
@@ -99,7 +106,7 @@ class Reckoner:
                 made, left = self._scenario(turn, marks, scenario, point)
                 rows += [self._row(turn, scenario, each) for each in made]
                 behind = behind or left > 0
-                behind = behind or any(each.kind == Kind.ASSUMED for each in made)
+                behind = behind or any(each.kind == SlotKind.ASSUMED for each in made)
         priced = [
             self._price_row(row, held.get((row.scenario, row.slot_start, row.slot_end)))
             for row in rows
@@ -125,7 +132,7 @@ class Reckoner:
             return None  # the wall clock was stepped back: what it passes again is reckoned once
         horizon = max(until, self._horizon(run, now))
         history = RunHistory(self._journal, run, catalogue, self._grid, until=horizon, heard=until)
-        assumed = ledger.first_slot_of_kind(run.run, Kind.ASSUMED)
+        assumed = ledger.first_slot_of_kind(run.run, SlotKind.ASSUMED)
         starts = [since]
         if assumed is not None and assumed < since and history.measured(run.baseline):
             starts.append(self._grid.slot(assumed)[0])
@@ -198,7 +205,7 @@ class Reckoner:
 
     def _scenario(
         self, turn: _Turn, marks: Sequence[TokenMark], scenario: str, point: str
-    ) -> tuple[list[Reference], int]:
+    ) -> tuple[list[ReferenceSlot], int]:
         """Give the rows of one scenario, and the tokens it still has to train to be level."""
         before = self._journal.ledger.trained(turn.run.run, scenario, turn.since)
         work = turn.run.tokens - turn.first.tokens
@@ -249,7 +256,7 @@ class Reckoner:
                 slot_start, slot_end = self._grid.slot(at)
                 yield SlotFacts(start=slot_start, end=slot_end, active_s=seconds)
 
-    def _pace(self, turn: _Turn, point: str) -> Pace:
+    def _pace(self, turn: _Turn, point: str) -> PointPace:
         """Give the pace of a point.
 
         As measured there, else as the catalogue has it beside one that was measured, else as the
@@ -274,9 +281,11 @@ class Reckoner:
             )
             if target_w is not None and other_w:
                 return measured.scaled(target.tokens_per_s / other.tokens_per_s, target_w / other_w)
-        return Pace(tokens_per_s=target.tokens_per_s, power_w=held_w, upper_w=held_w, assumed=True)
+        return PointPace(
+            tokens_per_s=target.tokens_per_s, power_w=held_w, upper_w=held_w, assumed=True
+        )
 
-    def _row(self, turn: _Turn, scenario: str, slot: Reference) -> EmissionRow:
+    def _row(self, turn: _Turn, scenario: str, slot: ReferenceSlot) -> EmissionRow:
         """Give the unpriced row of a slot."""
         return EmissionRow(
             scenario=scenario,

@@ -15,7 +15,7 @@ from wattmesh.controller.journal.energy.budgets import PlanRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.errors import FixInput
-from wattmesh.policies.accounting.budget import Curve, Profile, Spent, plan, profile
+from wattmesh.policies.accounting.budget import Curve, HourProfile, Spent, hour_profile, spread
 from wattmesh.telemetry.carbon import Signal
 
 UG = 1_000_000
@@ -121,7 +121,7 @@ class Plans:
         period = self.period(name, now)
         intensity, power, rests_on = self._expected(name, period.start)
         limit = limit_ug(self.limits[name])
-        curve = plan(period.start, period.end, limit, intensity=intensity, power=power)
+        curve = spread(period.start, period.end, limit, intensity=intensity, power=power)
         return self._row(name, period, now, curve, f"{why}; {rests_on}")
 
     def _row(self, name: str, period: Period, now: datetime, curve: Curve, why: str) -> PlanRow:
@@ -151,7 +151,7 @@ class Plans:
                 f"is left to plan with; raise budget.{name}.grams and reload"
             )
         intensity, power, rests_on = self._expected(name, now)
-        curve = plan(
+        curve = spread(
             period.start,
             period.end,
             limit,
@@ -163,7 +163,9 @@ class Plans:
         why = f"made anew by {who} after {spent_ug / UG:.1f} g; {rests_on}"
         return self._row(name, period, now, curve, why)
 
-    def _expected(self, name: str, until: datetime) -> tuple[Profile | None, Profile | None, str]:
+    def _expected(
+        self, name: str, until: datetime
+    ) -> tuple[HourProfile | None, HourProfile | None, str]:
         """Give expected intensity and power, and what they rest on in words.
 
         A run's power is taken as even: it trains, or it does not.
@@ -174,8 +176,8 @@ class Plans:
         watts = self._journal.by_slot.watts(since, until) if name == CLUSTER else ()
         moments = [at for at, _ in watts] or [until]
         week = max(moments) - min(moments) >= WEEK
-        intensity = profile(points, self._timezone)
-        power = profile(watts, self._timezone) if week else None
+        intensity = hour_profile(points, self._timezone)
+        power = hour_profile(watts, self._timezone) if week else None
         grid = f"{HISTORY.days} days of {self._signal}" if intensity else "an even intensity"
         load = "the load of those days" if power else "an even load"
         return intensity, power, f"rests on {grid} and {load}"

@@ -6,10 +6,10 @@ decisions are made by, no plan hears of one.
 
 from wattmesh.controller.accounting.budget_plans import CLUSTER
 from wattmesh.controller.pulse import Pulse
-from wattmesh.policies.decision import BudgetView
+from wattmesh.policies.decision import BudgetLeft
 
 
-def own_budgets(pulse: Pulse) -> dict[str, BudgetView]:
+def own_budgets(pulse: Pulse) -> dict[str, BudgetLeft]:
     """Give the budgets of single runs, by the run's name, as they stood at the last look.
 
     The cluster's is not shared out: which run may spend how much of it nobody said. Grams are those
@@ -20,7 +20,7 @@ def own_budgets(pulse: Pulse) -> dict[str, BudgetView]:
         return {}
     pue = pulse.settings.site.pue_milli() / 1000
     return {
-        line.name: BudgetView(
+        line.name: BudgetLeft(
             left_g=line.residual_g / pue, unpriced_j=line.unpriced_j, until=line.end
         )
         for line in pulse.budgets

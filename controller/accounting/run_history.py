@@ -16,8 +16,8 @@ from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.policies.accounting.baseline import (
     EDGE_SLOTS,
     RECENT_SLOTS,
-    Measured,
-    Pace,
+    MeasuredSlot,
+    PointPace,
     Span,
     Stretch,
     active,
@@ -64,7 +64,7 @@ class RunHistory:
         self._stays = journal.stays.of(run.run)
         self._launches = journal.stays.launches(run.run)
         self._points = [catalogue.find(each.layout, each.clock_mhz) for each in self._stays]
-        self._slots: dict[datetime, tuple[Measured, ...]] = {}
+        self._slots: dict[datetime, tuple[MeasuredSlot, ...]] = {}
 
     def active_s(self, start: datetime, end: datetime) -> float:
         """Give the seconds in which the baseline's clock runs."""
@@ -123,7 +123,7 @@ class RunHistory:
                 return each.point
         return ""
 
-    def measured(self, point: str) -> tuple[Pace, datetime] | None:
+    def measured(self, point: str) -> tuple[PointPace, datetime] | None:
         """Give the newest measurement of a point, and when it was left; None: there is none."""
         for each in reversed(self.stretches()):
             if each.point == point:
@@ -136,13 +136,13 @@ class RunHistory:
         """Give the stretches that began at `moment` or later."""
         return [each for each in self.stretches() if each.start >= moment][-MOST_STRETCHES:]
 
-    def slots(self, stretch: Stretch) -> tuple[Measured, ...]:
+    def slots(self, stretch: Stretch) -> tuple[MeasuredSlot, ...]:
         """Give whole slots of a stretch in time order: its first and its newest."""
         if stretch.start not in self._slots:
             self._slots[stretch.start] = tuple(self._measured(stretch))
         return self._slots[stretch.start]
 
-    def _measured(self, stretch: Stretch) -> Iterator[Measured]:
+    def _measured(self, stretch: Stretch) -> Iterator[MeasuredSlot]:
         """Read the slots of a stretch that are whole, booked, and of all its GPUs."""
         whole = [
             (start, until)
@@ -178,7 +178,7 @@ class RunHistory:
             seconds = (until - start).total_seconds()
             if self.lived_s(start, until) < seconds:
                 continue  # its joules are of less time
-            yield Measured(
+            yield MeasuredSlot(
                 tokens=after.tokens - before.tokens,
                 tokens_s=self.active_s(before.at, after.at),
                 power_w=power.energy_mj / 1000 / seconds,

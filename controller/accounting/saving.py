@@ -27,8 +27,8 @@ from wattmesh.policies.accounting.baseline import (
     OTHER_SCOPE,
     UNCALIBRATED,
     Difference,
-    Kind,
     Slot,
+    SlotKind,
     difference,
 )
 from wattmesh.telemetry.energy.ledger import Span, together
@@ -256,7 +256,7 @@ def saving(
     why = _untold(own, spent.signals, baseline=baseline, known=known)
     why = why or doubt or _mixed(own, launches) or _overlaps(slots)
     kinds = {each.kind for each in slots if each.scenario == BASELINE}
-    if not why and not kinds <= {Kind.AS_RUN, Kind.MODELLED, Kind.ASSUMED}:
+    if not why and not kinds <= {SlotKind.AS_RUN, SlotKind.MODELLED, SlotKind.ASSUMED}:
         why = EARLIER_VERSION
     if why:
         return _with(spent, why=why)
@@ -369,8 +369,8 @@ def _beside(slots: Sequence[ScenarioSlot], scenario: str) -> list[Slot]:
                 upper_ug=_sum(each.upper_ug for each in other),
                 own_ug=_sum(each.carbon_ug for each in own),
                 own_upper_ug=_sum(each.upper_ug for each in own),
-                as_run=kinds == {Kind.AS_RUN},
-                settled=Kind.ASSUMED not in kinds,
+                as_run=kinds == {SlotKind.AS_RUN},
+                settled=SlotKind.ASSUMED not in kinds,
             )
         )
         laid.append(

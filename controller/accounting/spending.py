@@ -14,7 +14,14 @@ from wattmesh.controller.journal.energy.budgets import PlanRow
 from wattmesh.controller.journal.energy.sums import TotalRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
-from wattmesh.policies.accounting.budget import MOST_DAYS, Alert, Curve, Outlook, Spent, outlook
+from wattmesh.policies.accounting.budget import (
+    MOST_DAYS,
+    Alert,
+    BudgetCourse,
+    Curve,
+    Spent,
+    budget_course,
+)
 from wattmesh.telemetry.readings import flags_of
 
 UG = 1_000_000
@@ -168,7 +175,7 @@ def _line(
     by_signal = spent_by_signal(journal, runs, min(since, now - LOOK_BACK), now)
     spent = by_signal.get(signal, ())
     at_most = [each.at_most() for each in spent]
-    found = outlook(curve, _before(journal, row), at_most, now, least_ug=least_g * UG)
+    found = budget_course(curve, _before(journal, row), at_most, now, least_ug=least_g * UG)
     booked = [each for each in spent if each.start >= since]
     expected_g, spent_g = found.expected_ug / UG, sum(each.carbon_ug for each in booked) / UG
     upper_g = sum(each.upper_ug for each in booked) / UG
@@ -242,7 +249,7 @@ def _grams(carbon_ug: float | None) -> float | None:
     return None if carbon_ug is None else carbon_ug / UG
 
 
-def _alert(row: PlanRow, found: Outlook, upper_g: float) -> str:
+def _alert(row: PlanRow, found: BudgetCourse, upper_g: float) -> str:
     """Say what is wrong, and what to do; "" while the limit lasts."""
     name, limit_g = row.name, row.curve.limit_ug / UG
     dark = f", {upper_g:.1f} g of it at most emitted unobserved" if upper_g else ""
@@ -269,7 +276,7 @@ def _alert(row: PlanRow, found: Outlook, upper_g: float) -> str:
     return ""
 
 
-def _burns(found: Outlook) -> str:
+def _burns(found: BudgetCourse) -> str:
     """Write the burns of the windows: 6 h 2.9x, 24 h 2.6x."""
     hours = ((each.window / timedelta(hours=1), each.ratio) for each in found.burns)
     return ", ".join(

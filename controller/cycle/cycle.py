@@ -27,7 +27,7 @@ from wattmesh.controller.journal.runs.run_store import EXPIRED, RunRow
 from wattmesh.errors import Fenced, FixInput, JournalUnavailable
 from wattmesh.policies.decision import (
     Action,
-    BudgetView,
+    BudgetLeft,
     CarbonView,
     Decision,
     Mode,
@@ -65,7 +65,7 @@ class CycleSettings:
     gpus: GpusRead | None = None
     controls: Controls = field(default_factory=dict)
     nodes: tuple[NodeRow, ...] = ()
-    budgets: Mapping[str, BudgetView] = field(default_factory=dict)
+    budgets: Mapping[str, BudgetLeft] = field(default_factory=dict)
     clock_lag_s: float = BACK_S
     lost_s: float = inf
     stepped_s: float = 0.0

@@ -18,7 +18,7 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.policies.decision import Observation, RunView
 from wattmesh.policies.run_context import in_flight_s
-from wattmesh.policies.speed import MeasuredSpeed, Stay, Watched, watch
+from wattmesh.policies.speed import MeasuredSpeed, SpeedWatch, Stay, watch
 
 BETWEEN = ("ordered", "announced")
 """States of a switch in which the run still trains where it was."""
@@ -30,7 +30,7 @@ class Paces:
 
     attempt: int = 0
     host: str = ""
-    watched: Watched = field(default_factory=Watched)
+    watched: SpeedWatch = field(default_factory=SpeedWatch)
 
 
 def read(row: RunRow) -> Paces:
@@ -41,7 +41,7 @@ def read(row: RunRow) -> Paces:
     # A launch that we ordered, on the same host, has the same machines; its stretch begins anew.
     ours = row.attempt == kept.attempt + 1 and row.outage_from is None
     same = ours and kept.host == row.host
-    watched = replace(kept.watched, stay=None) if same else Watched()
+    watched = replace(kept.watched, stay=None) if same else SpeedWatch()
     return Paces(attempt=row.attempt, host=row.host, watched=watched)
 
 
@@ -65,7 +65,7 @@ def note_speeds(
                 journal.runs.note_speeds(row.run, to_text(asdict(after)), epoch=epoch)
 
 
-def _watched(before: Watched, run: RunView, seen: Observation) -> Watched:
+def _watched(before: SpeedWatch, run: RunView, seen: Observation) -> SpeedWatch:
     """Look at one run: it is measured while it trains at a point, at its pace."""
     catalogue, current, switch = run.catalogue, run.current, run.open_switch
     if (
@@ -97,7 +97,7 @@ def _parsed(text: str) -> Paces:
     return Paces(
         attempt=data["attempt"],
         host=data["host"],
-        watched=Watched(
+        watched=SpeedWatch(
             speeds=tuple(MeasuredSpeed(**each) for each in watched["speeds"]),
             stay=Stay(**watched["stay"]) if watched["stay"] else None,
         ),

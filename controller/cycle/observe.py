@@ -20,7 +20,7 @@ from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.journal.runs.switches import SwitchRow
 from wattmesh.errors import JournalUnavailable
 from wattmesh.policies.decision import (
-    BudgetView,
+    BudgetLeft,
     CarbonView,
     IntensitySlot,
     Mode,
@@ -31,7 +31,7 @@ from wattmesh.policies.decision import (
     SwitchView,
 )
 from wattmesh.policies.isolation import cause
-from wattmesh.policies.ladder import ACTS, DAY_S, Standing, stand
+from wattmesh.policies.ladder import ACTS, DAY_S, LadderStanding, stand
 from wattmesh.policies.switch_time import SwitchKind, SwitchRecord
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
@@ -70,7 +70,7 @@ def observe(
     clock_lag_s: float = BACK_S,
     gpus: GpusRead | None = None,
     controls: Controls = MappingProxyType({}),
-    budgets: Mapping[str, BudgetView] = MappingProxyType({}),
+    budgets: Mapping[str, BudgetLeft] = MappingProxyType({}),
     silent: timedelta = LOST_HELD,
 ) -> Observation:
     """Read everything one cycle decides on.
@@ -173,7 +173,7 @@ def _since_change_s(fetch: FetchRow | None, rung: Rung, now: datetime) -> float 
     return _age_s(fetch.rung_at, now) if fetch.rung_at else None
 
 
-def _trouble(facts: SignalFacts, age_s: float | None, standing: Standing, detail: str) -> str:
+def _trouble(facts: SignalFacts, age_s: float | None, standing: LadderStanding, detail: str) -> str:
     """Say why the signal cannot carry a decision; "" when it can."""
     why = f" ({detail.rstrip('.')})" if detail else ""
     if age_s is None and standing.rung is Rung.NONE:

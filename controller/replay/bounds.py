@@ -15,7 +15,7 @@ from wattmesh.controller.replay.world import Scene
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.horizon import between
 from wattmesh.policies.planner.options import options, transitions
-from wattmesh.policies.planner.problem import NoPlan, Plan, Problem
+from wattmesh.policies.planner.problem import NoPlan, Plan, PlanningProblem
 from wattmesh.policies.planner.solver import solve
 
 
@@ -43,7 +43,7 @@ def hindsight(scene: Scene, *, pause: bool) -> Hindsight:
     catalogue = scene.catalogue
     slots = between(cut(scene.grid, scene.start, scene.deadline), scene.start, scene.deadline)
     kinds = options(catalogue, catalogue.points, scene.gpus, pause=pause)
-    problem = Problem(
+    problem = PlanningProblem(
         tokens=scene.tokens,
         seconds=tuple((slot.end - slot.start).total_seconds() for slot in slots),
         g_per_kwh=tuple(slot.g_per_kwh for slot in slots),
@@ -62,7 +62,7 @@ def hindsight(scene: Scene, *, pause: bool) -> Hindsight:
     )
 
 
-def _switched(problem: Problem, path: tuple[int, ...]) -> tuple[float, ...]:
+def _switched(problem: PlanningProblem, path: tuple[int, ...]) -> tuple[float, ...]:
     """Give when the layout changes along a path."""
     layouts = [problem.options[each].layout for each in (problem.start, *path)]
     begins = accumulate(problem.seconds, initial=0.0)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from wattmesh.controller.replay.grid import Grid
 from wattmesh.policies.guard import FAILED_SWITCH
-from wattmesh.policies.speed import Watched, watch
+from wattmesh.policies.speed import SpeedWatch, watch
 from wattmesh.policies.switch_time import SwitchKind, SwitchRecord, catalogued_s
 from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, Release
 from wattmesh.telemetry.readings import J_PER_KWH
@@ -167,7 +167,7 @@ class State:
     measured: float | None = None
     switches: tuple[SwitchRecord, ...] = ()
     told_at_s: tuple[float, ...] = ()
-    watched: Watched = field(default_factory=Watched)
+    watched: SpeedWatch = field(default_factory=SpeedWatch)
 
 
 class Driver(Protocol):
@@ -332,7 +332,7 @@ class World:
         state.point = max(fit, key=lambda each: each.tokens_per_s)
         state.gpus, state.asleep, state.fails = loss.gpus, False, False
         state.target = state.busy_until_s = state.interval_began = state.measured = None
-        state.told_s, state.watched = None, Watched()
+        state.told_s, state.watched = None, SpeedWatch()
         state.out_until_s = state.at_s + loss.outage_s
         state.boundary_tokens = state.tokens + self.scene.interval_tokens
 

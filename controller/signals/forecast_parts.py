@@ -12,16 +12,16 @@ from datetime import datetime
 
 from wattmesh.controller.journal.carbon.forecasts import Forecast
 from wattmesh.policies.forecast.predict import Predicted
-from wattmesh.policies.forecast.skill import Source
+from wattmesh.policies.forecast.skill import ForecastSource
 
 MILLI = 1000.0
 
 NAMES = {
-    Source.ISSUED: "the provider's forecast",
-    Source.OWN: "our own forecast",
-    Source.PROFILE: "anchored profile",
-    Source.DAY: "the day before",
-    Source.LAST: "last value",
+    ForecastSource.ISSUED: "the provider's forecast",
+    ForecastSource.OWN: "our own forecast",
+    ForecastSource.PROFILE: "anchored profile",
+    ForecastSource.DAY: "the day before",
+    ForecastSource.LAST: "last value",
 }
 
 
@@ -37,7 +37,7 @@ def parts_of(predicted: Predicted) -> str:
 
 def model_of(predicted: Predicted) -> str:
     """Name what a forecast is made of: shares of its sources over all slots."""
-    shares: Counter[Source] = Counter()
+    shares: Counter[ForecastSource] = Counter()
     for each in predicted.made_of:
         shares.update({source: share / len(predicted.made_of) for source, share in each.items()})
     parts = [
@@ -55,9 +55,9 @@ def earlier(made: Iterable[Forecast]) -> tuple[Predicted, ...]:
         if not known:
             continue
         said = {
-            Source(name): tuple(math.nan if one is None else one / MILLI for one in values)
+            ForecastSource(name): tuple(math.nan if one is None else one / MILLI for one in values)
             for name, values in told["said"].items()
-            if name in set(Source)
+            if name in set(ForecastSource)
         }
         hour = each.fetched_at.replace(minute=0, second=0, microsecond=0)
         hourly.setdefault(

@@ -16,7 +16,7 @@ from wattmesh.controller.signals.history import History, profile_slots
 from wattmesh.controller.signals.past import KnownPast
 from wattmesh.policies.decision import Rung
 from wattmesh.policies.forecast.climatology import climatology_of
-from wattmesh.policies.forecast.predict import Issued, Lessons, predict, scored, teach
+from wattmesh.policies.forecast.predict import IssuedForecast, Lessons, predict, scored, teach
 from wattmesh.policies.forecast.series import Observed
 from wattmesh.policies.forecast.skill import Skill
 from wattmesh.policies.ladder import DAY_S, OLDEST
@@ -121,7 +121,7 @@ class Forecaster:
         self, observed: Observed, issue: Forecast | None, skill: Skill, now: datetime
     ) -> Forecast | None:
         """Blend the provider's forecast with ours by the skill that both have shown."""
-        issued = Issued(issued_at=issue.issued_at, slots=issue.slots) if issue else None
+        issued = IssuedForecast(issued_at=issue.issued_at, slots=issue.slots) if issue else None
         if not timedelta(0) <= now - self._taught_at < AGAIN:
             # What is learned of two months changes little in a day, and takes a while.
             self._lessons, self._taught_at = teach(observed), now

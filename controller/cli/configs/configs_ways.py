@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from wattmesh.policies.break_even import gpus_held
 from wattmesh.policies.planner.options import options, transitions
-from wattmesh.policies.planner.problem import Option, Transition
+from wattmesh.policies.planner.problem import Option, OptionTransition
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 
 
@@ -56,7 +56,7 @@ def ways(catalogue: Catalogue, point: OperatingPoint) -> tuple[Ways, ...]:
 
 
 def _way(
-    catalogue: Catalogue, origin: Option, target: Option, cost: Transition | None
+    catalogue: Catalogue, origin: Option, target: Option, cost: OptionTransition | None
 ) -> Way | None:
     """Say what one switch takes."""
     if cost is None:
