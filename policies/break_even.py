@@ -116,7 +116,6 @@ def _first_step(catalogue: Catalogue, steps: tuple[Vertex, ...]) -> int:
 
 
 def _of(catalogue: Catalogue, steps: tuple[Vertex, ...], at: int, first: int) -> BreakEven:
-    """Say what there is to say of one vertex of the hull."""
     vertex, per_token = steps[at], steps[at].marginal_j_per_token
     return BreakEven(
         point=vertex.point,

@@ -291,7 +291,7 @@ class Guard:
         return self.times.seconds(origin, target) + (back_s if isfinite(back_s) else 0.0)
 
     def _failed_s(self, switch_s: float) -> float:
-        """Seconds that a failed switch costs."""
+        """Seconds that a failed switch costs: F in the module's words."""
         return max(FAILED_SWITCH * switch_s, self.timeout_s)
 
     def _clock_after_s(self, origin: OperatingPoint | None, target: OperatingPoint) -> float:
@@ -308,7 +308,7 @@ class Guard:
         return self.reacquire_s if point.gpus < target.gpus else 0.0
 
     def _asleep_s(self, attempts: int, tokens: float, seconds: float) -> float:
-        """Give the slack of a run that sleeps, `attempts` to wake it left; it finishes at none."""
+        """Give the slack of a sleeping run with `attempts` left to wake it."""
         if attempts < 1:
             return -inf
         switch_s = self.times.seconds(None, self.fastest)
@@ -355,7 +355,7 @@ class Guard:
         *,
         at_once: bool = False,
     ) -> float:
-        """Seconds to finish at `to`, all attempts but the last failing; `at_once`: ordered now."""
+        """Seconds to finish at `to` if all attempts but the last fail; `at_once`: ordered now."""
         cycle_s = 0.0 if at_once else self.cycle_s
         if to.layout == point.layout:
             return self._by_clock_s(point, to, cycle_s, tokens)

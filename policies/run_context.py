@@ -112,7 +112,7 @@ class RunContext:
         return self.say(Action.SWITCH, kind, reason, target=target.id)
 
     def _way_back(self, target: OperatingPoint) -> str:
-        """Say that the deadline rests on GPUs that are given back, where it does."""
+        """Say that the deadline rests on the return of GPUs that are given back, where it does."""
         back_s = _back_s(self.run.catalogue) if self.run.catalogue else 0.0
         if self.guard is None or target.gpus >= self.guard.fastest.gpus or not 0 < back_s < inf:
             return ""
@@ -158,7 +158,7 @@ def in_flight_s(seen: Observation, run: RunView, catalogue: Catalogue) -> float:
 
 
 def _missing(run: RunView) -> tuple[str, str]:
-    """Name what keeps the deadline guard from being reckoned."""
+    """Name what the deadline guard lacks: (kind of the hold, clause); both empty when nothing."""
     if run.tokens_total <= 0:
         return "no_target", (
             "nobody said how many tokens it is to train, so no plan can be made; give tokens_total "
@@ -183,7 +183,7 @@ def _tokens_per_step(run: RunView) -> float:
 
 
 def _guard(seen: Observation, run: RunView, points: tuple[OperatingPoint, ...]) -> Guard | None:
-    """Reckon the guard; None without a catalogue, a deadline or any point to go to or be at.
+    """Make the guard; None without a catalogue, a deadline, or any point to be at.
 
     Nobody is needed to let a clock go, so what keeps clocks from being set takes no such point.
     """
@@ -250,14 +250,14 @@ def _clock_s(seen: Observation, run: RunView, catalogue: Catalogue) -> float:
 
 
 def _clock_pending_s(seen: Observation, run: RunView, catalogue: Catalogue) -> float:
-    """What is left of it since the clock was last changed."""
+    """Seconds until the clock that was changed last is in force."""
     if run.since_clock_s is None:
         return 0.0
     return max(0.0, _clock_s(seen, run, catalogue) - run.since_clock_s)
 
 
 def _switch_pending_s(seen: Observation, run: RunView, catalogue: Catalogue) -> float:
-    """What may be left of the newest switch, whose first step at normal pace was not seen yet."""
+    """Most seconds until the newest switch has its first step at normal pace."""
     newest = run.switches[0] if run.switches else None
     if newest is None or newest.complete:
         return 0.0
@@ -269,7 +269,7 @@ def _switch_pending_s(seen: Observation, run: RunView, catalogue: Catalogue) -> 
 
 
 def _back_s(catalogue: Catalogue) -> float:
-    """Seconds until GPUs that were given back are there again; without bound when not measured."""
+    """Seconds until GPUs that were given back return; infinite when nobody measured it."""
     if catalogue.release is not Release.RELEASED:
         return 0.0
     measured_s = catalogue.switch.reacquire_s
@@ -301,7 +301,7 @@ def _now_tokens_per_s(seen: Observation, run: RunView, interval_tokens: float) -
 
 
 def _settled_s(seen: Observation, run: RunView, catalogue: Catalogue) -> float:
-    """Seconds that the run has trained at its point, whatever began it: start, switch or clock."""
+    """Seconds that the run has trained undisturbed since its start, a switch or another clock."""
     since_s = [(seen.now - run.started_at).total_seconds() - catalogue.switch.layout_s]
     newest = run.switches[0] if run.switches else None
     if newest is not None:

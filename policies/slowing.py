@@ -137,7 +137,6 @@ class WayDown:
                     break
 
     def _go(self, run: str, level: int) -> None:
-        """Take a run to a level."""
         bounds_w = self._bounds_w[run]
         self._total_w += bounds_w[level] - bounds_w[self.chosen[run]]
         self.chosen[run] = level
@@ -148,7 +147,7 @@ class WayDown:
 
 
 def _next(load: Load, at: int, bounds: Sequence[float]) -> tuple[bool, float, str, int] | None:
-    """Give (late, price, run, level) of the cheapest step down of one run; None: there is none."""
+    """Give (late, price, run, level) of a run's cheapest step down; None when there is none."""
     found = []
     for level in range(at + 1, len(load.levels)):
         freed_w = bounds[at] - bounds[level]

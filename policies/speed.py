@@ -137,7 +137,7 @@ def watch(
 
 
 def _better(before: MeasuredSpeed | None, seen: MeasuredSpeed, margin: float) -> MeasuredSpeed:
-    """Give the mean that more can be counted on, unless speed fell by more than the margin."""
+    """Keep the mean on which more can be counted, unless speed fell by more than the margin."""
     if before is None or seen.tokens_per_s < before.tokens_per_s * (1.0 - margin):
         return seen
     widest = SpeedReserve().assumed
@@ -204,7 +204,7 @@ def _one(
     drift: float,
     fall: float,
 ) -> Counted:
-    """Give what one point is counted at, its layout's other clocks apart."""
+    """Give what one point is counted at, whatever its layout's other clocks do."""
     before = (1.0 - reserve) * (1.0 - margin)
     if seen is None:
         return Counted(

@@ -178,7 +178,7 @@ def drift(
 
 
 def _typical(slots: Sequence[MeasuredSlot]) -> PointPace | None:
-    """Give a pace with the median of the watts: few odd slots move nothing."""
+    """Give a pace with the median of the watts, which a few odd slots do not move."""
     pace = measured_pace(slots)
     if pace is None:
         return None
@@ -186,7 +186,7 @@ def _typical(slots: Sequence[MeasuredSlot]) -> PointPace | None:
 
 
 def _bounded(ratio: float) -> float:
-    """Give a ratio within what is believed."""
+    """Clip a ratio to what is believed, MOST_DRIFT either way."""
     return min(MOST_DRIFT, max(1 / MOST_DRIFT, ratio))
 
 

@@ -344,7 +344,7 @@ def budget_course(
 
 
 def _cell(moment: datetime, zone: ZoneInfo) -> int:
-    """Give the cell of a profile."""
+    """Give the index of a moment's hour in a profile."""
     local = moment.astimezone(zone)
     return local.hour + (24 if local.weekday() >= 5 else 0)
 

@@ -94,7 +94,7 @@ def extended(
 
 
 def _faded(slot: IntensitySlot, climatology: Climatology, lead: timedelta) -> IntensitySlot:
-    """Mix the usual day into a slot, the more the further ahead."""
+    """Mix the climatology into a slot: the further ahead, the more."""
     weight = math.exp(-max(timedelta(), lead - BELIEVED) / FADES)
     if weight >= 1.0:
         return slot

@@ -193,7 +193,7 @@ def _lessons(values: Sequence[float], clock: int) -> _Lessons | None:
 
 
 def _by_lead(lessons: _Lessons, x: Array, group: Indices) -> tuple[Array, Array]:
-    """Learn one correction of a group of leads: coefficients, and what left-out origins get."""
+    """Learn one correction per group of leads: coefficients, and values at left-out origins."""
     weights = lessons.weights[:, group - 1]
     rest = np.where(weights > 0, lessons.targets[:, group - 1] - lessons.profile[:, group - 1], 0.0)
     weighed = x * weights[:, :, None]
@@ -244,7 +244,7 @@ def _by_shape(lessons: _Lessons) -> tuple[Array, Array]:
 
 
 def _applied(lessons: _Lessons, corrections: Array) -> Array:
-    """Choose per group how much of the correction to apply: what left-out origins liked best."""
+    """Choose per group the share of the correction that errs least at left-out origins."""
     fair = np.where(lessons.weights > 0, np.sqrt(lessons.weights), 0.0)
     rest = np.where(lessons.weights > 0, lessons.targets - lessons.profile, 0.0)
     loss = [(np.abs(rest - share * corrections) * fair).sum(axis=0) for share in SHARES]

@@ -183,7 +183,7 @@ def _outcomes(
 def _own_voices(
     observed: Observed, known: Observed, skipped: int, count: int
 ) -> dict[ForecastSource, _Voice]:
-    """Everything that can be said from the observed values alone."""
+    """Give the sources that need the observed values alone."""
     steps = skipped + count
     per_day = round(DAY_S / known.interval_s)
     voices: dict[ForecastSource, _Voice] = {}
@@ -210,7 +210,7 @@ def _learned_voice(
 
 
 def _further(values: Sequence[float], steps: int) -> list[float]:
-    """Go on with the values of the last day where more is asked for than was forecast."""
+    """Repeat the values of the last day where more is asked for than was forecast."""
     day = values[-24:]
     return [values[at] if at < len(values) else day[at % 24] for at in range(steps)]
 
@@ -223,7 +223,7 @@ def _plain(values: Sequence[float]) -> _Voice:
 def _issued_voice(
     slots: Sequence[IntensitySlot], starts: Sequence[datetime], step: timedelta
 ) -> _Voice:
-    """Cut a provider's forecast to our hours; an hour it does not fill is not said."""
+    """Cut a provider's forecast to our hours; an hour that it does not fill is NaN."""
     told = [_mean_slot(slots, start, start + step) for start in starts]
     return _Voice(
         g_per_kwh=[value for value, _, _ in told],
@@ -256,7 +256,7 @@ def _blended(
     known_until: datetime,
     skill: Skill,
 ) -> tuple[tuple[IntensitySlot, ...], tuple[Mapping[ForecastSource, float], ...]]:
-    """Mix the sources slot by slot, as far as any speaks: the slots, and the shares of each."""
+    """Mix the sources slot by slot, as far as any reaches: the slots, and each source's share."""
     slots: list[IntensitySlot] = []
     made_of: list[Mapping[ForecastSource, float]] = []
     for at, start in enumerate(starts):
@@ -281,7 +281,7 @@ def _blended(
 def _shares(
     voices: Mapping[ForecastSource, _Voice], at: int, lead_h: float, skill: Skill
 ) -> dict[ForecastSource, float]:
-    """Weigh the sources that say something about a slot; empty when none does."""
+    """Weigh the sources that have a value for a slot; empty when none has."""
     speaking = [
         source
         for source in ORDER

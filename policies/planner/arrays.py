@@ -132,7 +132,7 @@ def _availability(problem: PlanningProblem) -> tuple[Bools, Ints]:
 def _ways(
     problem: PlanningProblem, edges_s: Floats, g_per_j: Floats, embodied: Floats
 ) -> tuple[TransitionArrays, ...]:
-    """Give the transitions, those together that bind until the same borders."""
+    """Group the transitions that bind until the same borders."""
     kinds = len(problem.options)
     seconds, energy_j = np.zeros((kinds, kinds)), np.zeros((kinds, kinds))
     groups: dict[tuple[bytes, bytes], list[tuple[int, int]]] = {}
@@ -157,7 +157,7 @@ def _ways(
 def _fewer(
     groups: dict[tuple[bytes, bytes], list[tuple[int, int]]],
 ) -> dict[tuple[bytes, bytes], list[tuple[int, int]]]:
-    """Put together what binds until the same borders, whenever it is over."""
+    """Merge the groups that bind until the same borders, however long they take."""
     found: dict[tuple[bytes, bytes], list[tuple[int, int]]] = {}
     for (_, binds), members in groups.items():
         found.setdefault((b"", binds), []).extend(members)
@@ -203,7 +203,7 @@ def _group(
 
 
 def _none(count: int, kinds: int) -> TransitionArrays:
-    """Give transitions of which there are none."""
+    """Give a group without any transition."""
     later = np.arange(1, count + 1)
     never = np.full((count, kinds, kinds), np.inf)
     return TransitionArrays(extra_g=never, lost=np.zeros((kinds, kinds)), ends=later, binds=later)

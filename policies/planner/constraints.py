@@ -151,7 +151,7 @@ def level(context: RunContext, problem: PlanningProblem, speed: float) -> KeptLe
 
 
 def _under(problem: PlanningProblem) -> str:
-    """Name the operator's power cap where without it no window were missed."""
+    """Name the operator's power cap as the cause where, without it, no window were missed."""
     free = replace(problem, power_cap_w=())
     if not problem.power_cap_w or problem.sla is None:
         return ""
@@ -175,7 +175,7 @@ def _before(context: RunContext, speed: float) -> tuple[tuple[float, float], ...
 
 
 def _fastest(problem: PlanningProblem) -> tuple[int, ...]:
-    """Give the path at the fastest option of each slot, as soon as the dwell lets it go there."""
+    """Give the path at the fastest option of each slot, as early as the dwell allows."""
     path: list[int] = []
     at, begin_s = problem.start, 0.0
     for slot, seconds in enumerate(problem.seconds):
@@ -193,5 +193,4 @@ def _fastest(problem: PlanningProblem) -> tuple[int, ...]:
 
 
 def _alike(problem: PlanningProblem, one: int, other: int) -> bool:
-    """Say whether two options are of one layout."""
     return problem.options[one].layout == problem.options[other].layout

@@ -89,7 +89,6 @@ class _Walk:
         self._knot()
 
     def _go(self, slot: int, target: int) -> None:
-        """Begin the transition to `target`."""
         old, new = self.problem.options[self.at], self.problem.options[target]
         way = self.problem.way(self.at, target)
         self._rules(slot, target, way)
@@ -118,7 +117,7 @@ class _Walk:
             self.broken.append(f"{names}: the layout may not change yet")
 
     def _driven_out(self) -> bool:
-        """Say whether the layout of the start has no available option in some slot of its dwell."""
+        """Say whether some slot of the dwell has no available option in the start's layout."""
         problem, begin = self.problem, 0.0
         layout = problem.options[problem.start].layout
         kept = [n for n, option in enumerate(problem.options) if option.layout == layout]
@@ -131,7 +130,7 @@ class _Walk:
         return False
 
     def _spend(self, slot: int, seconds: float, power_w: float, embodied_g_per_s: float) -> None:
-        """Let time pass at a power."""
+        """Spend seconds at a power."""
         self._draw(slot, power_w * seconds)
         self.embodied_g += embodied_g_per_s * seconds
         self.now_s += seconds
@@ -142,7 +141,6 @@ class _Walk:
         self.operational_g += energy_j * self.problem.g_per_kwh[slot] / J_PER_KWH
 
     def _knot(self) -> None:
-        """Remember how many tokens there are by now."""
         self.knots.append((self.now_s, self.tokens))
 
 
@@ -211,7 +209,6 @@ def _windows(sla: Sla, knots: list[tuple[float, float]]) -> list[tuple[float, fl
 
 
 def _least(sla: Sla) -> float:
-    """Give the tokens that a window must have."""
     return sla.window_s * sla.tokens_per_s * (1 - ROUNDING)
 
 
@@ -227,7 +224,6 @@ def _below(sla: Sla, knots: list[tuple[float, float]]) -> list[str]:
 
 
 def _by(knots: list[tuple[float, float]], at: float) -> float:
-    """Give the tokens trained by a time."""
     after = bisect_right(knots, at, key=lambda knot: knot[0])
     if after >= len(knots):
         return knots[-1][1]

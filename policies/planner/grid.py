@@ -28,7 +28,7 @@ def mixed(slots: Sequence[IntensitySlot], now: datetime) -> tuple[IntensitySlot,
 
 
 def _coarser(slots: Sequence[IntensitySlot], least: timedelta) -> list[IntensitySlot]:
-    """Throw slots together until each is so long."""
+    """Join slots until each is at least `least` long."""
     kept: list[IntensitySlot] = []
     group: list[IntensitySlot] = []
     for slot in slots:
@@ -42,7 +42,7 @@ def _coarser(slots: Sequence[IntensitySlot], least: timedelta) -> list[Intensity
 
 
 def _one(slots: Sequence[IntensitySlot]) -> IntensitySlot:
-    """Give one slot in place of several; quantiles where all have them."""
+    """Join slots into one; it has quantiles where all of them have."""
     if len(slots) == 1:
         return slots[0]
     return IntensitySlot(

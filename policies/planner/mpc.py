@@ -142,7 +142,7 @@ def _choices(context: RunContext, catalogue: Catalogue) -> _Choices | None:
 
 
 def _one_way(ways: Transitions, same: int) -> Transitions:
-    """Take away the ways to the last option, and the one from it to where it is already."""
+    """Remove every transition to the last option, and the one from it to its equal, `same`."""
     rows = [(*row[:-1], None) for row in ways]
     return (*rows[:-1], (*rows[-1][:same], None, *rows[-1][same + 1 :]))
 
@@ -210,7 +210,7 @@ def _measured(run: RunView, catalogue: Catalogue) -> SwitchCost:
 
 
 def _seconds(run: RunView, catalogue: Catalogue) -> Callable[[str, str], float]:
-    """Give what switches are counted at, by the names of options."""
+    """Give the function that counts the seconds of a switch by the names of two options."""
     points: dict[str, OperatingPoint] = {point.id: point for point in catalogue.points}
     known = times(run, catalogue)
     return lambda origin, target: known.seconds(points.get(origin), points.get(target))
@@ -226,7 +226,7 @@ def _expected(seen: Observation, guard: Guard) -> float:
 
 
 def _slots(context: RunContext, guard: Guard, catalogue: Catalogue) -> tuple[IntensitySlot, ...]:
-    """Give the slots to plan in, from now to the end of the time that may be used."""
+    """Give the slots from now to the deadline, less the guard's reserve."""
     now = context.seen.now
     end = now + timedelta(seconds=guard.time_left_s)
     horizon = to_end(context.seen.carbon.slots, now, end, context.seen.carbon.climatology)

@@ -71,7 +71,6 @@ def transitions(
 def _option(
     catalogue: Catalogue, gpus_held: int, name: str, layout: str, point: OperatingPoint | None
 ) -> Option:
-    """Give the option of a point, or of a pause."""
     used = point.gpus if point else 0
     charged = used if catalogue.release is Release.RELEASED else max(used, gpus_held)
     idle_w = (charged - used) * catalogue.idle_power_w_per_gpu
@@ -115,7 +114,7 @@ def _transition(
 
 
 def _catalogued_s(switch: SwitchCost, origin: Option, target: Option) -> float:
-    """Give the catalogue's seconds of one transition, GPUs to wait for apart."""
+    """Give the catalogue's seconds of one transition, without the wait for GPUs."""
     pair = switch.between(origin.name, target.name)
     if pair is not None:
         return pair.seconds
@@ -128,7 +127,7 @@ def _counted(
     way: OptionTransition | None,
     seconds: Callable[[str, str], float] | None,
 ) -> OptionTransition | None:
-    """Give a transition with what it is counted at; longer ones draw as the thirstier point."""
+    """Replace the seconds by those it is counted at; extra ones draw as the thirstier point."""
     if way is None or seconds is None:
         return way
     longer_s = seconds(ends[0].name, ends[1].name) - _catalogued_s(switch, *ends)

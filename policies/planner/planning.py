@@ -59,12 +59,12 @@ def _robust(asked: Question, problem: PlanningProblem, found: Plan) -> Plan:
 
 
 def _plan(problem: PlanningProblem, path: tuple[int, ...], near_mu: float | None) -> Plan | NoPlan:
-    """Plan with the rest of the plan before among the candidates."""
+    """Solve, with the rest of the plan before among the candidates."""
     return solve(problem, also=(path,) if path else (), near_mu=near_mu)
 
 
 def _because_capped(problem: PlanningProblem, none: NoPlan) -> NoPlan:
-    """Say so where it is the operator's power cap that leaves no plan."""
+    """Add to the reason that only the operator's power cap leaves no plan, where that is so."""
     if not problem.power_cap_w or isinstance(solve(replace(problem, power_cap_w=())), NoPlan):
         return none
     return replace(none, reason=f"under the operator's power cap {none.reason}")

@@ -101,7 +101,6 @@ class Search:
         return float((grams[known] / tokens[known]).min()) if known.any() else 1e-12
 
     def _try(self, mu: Floats) -> None:
-        """Sweep these prices and keep what they say."""
         value = sweep(self._arrays, mu).value
         ending = np.minimum(value[:-1], value[1:])
         found = ending + mu * self._arrays.wanted + self._owed_g[:, None]
@@ -111,7 +110,7 @@ class Search:
         self._values = np.concatenate([self._values, found], axis=1)[:, order]
 
     def _weakest(self) -> int:
-        """Give the slot of completion that holds the bound down."""
+        """Give the slot of completion whose bound is least: it is the whole bound."""
         return int(self._values.max(axis=1).argmin())
 
     def _best(self, slot: int) -> int:
@@ -119,7 +118,7 @@ class Search:
         return int(self._values[slot].argmax())
 
     def _room_g(self, slot: int) -> float:
-        """Give how far the bound of a slot could rise between the prices tried.
+        """Give how far the bound of a slot could still rise between the prices tried.
 
         It is concave in the price: beside the best price it stays below the lines through the
         prices tried next to each other on either side.

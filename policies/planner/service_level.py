@@ -162,16 +162,15 @@ class _WindowRepair:
         return (float(starts[worst]), missing) if missing > LEAST * self._needed else None
 
     def _by(self, sums: Floats, at_s: Floats) -> Floats:
-        """Give the tokens by some moments."""
         return np.asarray(np.interp(at_s, self._times, sums))
 
     def _judged(self, path: Path) -> tuple[float, float] | None:
-        """Give the worst window second by second, for sums know no moment within a slot."""
+        """Give the worst window as the judge sees it, who knows moments within a slot."""
         low = low_windows(self._problem, path)
         return (low[0][1], self._needed - low[0][0]) if low else None
 
     def _better(self, route: Route, start_s: float, missing: float) -> Path:
-        """Change the stretch of a window that costs least for a token missed; empty: there is none.
+        """Change the stretch of a window that costs least per missing token; empty when none helps.
 
         A change that gains too much counts as one that gains enough.
         """

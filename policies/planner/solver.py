@@ -89,7 +89,7 @@ def solve(
 
 
 def _search(problem: PlanningProblem, arrays: Arrays, near_mu: float | None) -> Search:
-    """Search the price; over many slots a merged problem tells first about where it is."""
+    """Search the price; where slots are many, start from the price of a merged problem."""
     reach = NEAR
     if near_mu is None and arrays.slots > MANY:
         rough = Search(arrays_of(merged(problem, by=arrays.slots // FEW)))
@@ -129,7 +129,7 @@ def _repair(judge: PathJudge, arrays: Arrays, search: Search) -> Path:
 def _keep_level(
     problem: PlanningProblem, judge: PathJudge, arrays: Arrays, path: Path, mu: float
 ) -> float:
-    """Make tokens dearer where `path` is below the level, and so on; give the best bound found."""
+    """Make tokens dearer where `path` is below the level, round by round; give the best bound."""
     prices, bound_g = WindowPrices(problem, mu), 0.0
     for _ in range(LEVEL_ROUNDS):
         if not prices.raise_low(path):
@@ -144,7 +144,6 @@ def _keep_level(
 
 
 def _too_much(problem: PlanningProblem, most: float) -> str:
-    """Say that the work does not fit."""
     return (
         f"at most {count(most)} tokens can be trained until the deadline and "
         f"{count(problem.tokens)} are left"
@@ -152,7 +151,6 @@ def _too_much(problem: PlanningProblem, most: float) -> str:
 
 
 def _no_legal_path(problem: PlanningProblem) -> str:
-    """Say that rules leave no path."""
     level = problem.sla
     if level is None:
         return "no path keeps the dwell, the caps and the deadline"

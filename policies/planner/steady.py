@@ -61,7 +61,7 @@ def steady(
 
 
 def _first_change_g(problem: PlanningProblem, found: Plan, otherwise: int) -> float:
-    """Give the grams of the transition asked for now, or of the one that is put off.
+    """Give the grams of the transition that the new plan asks for now, or that it puts off.
 
     Its joules, and the tokens not trained at the price of the plan, less what staying would draw.
     """

@@ -95,7 +95,7 @@ def sweep(arrays: Arrays, mu: Floats) -> Sweep:
 
 
 class _Passing:
-    """The loop over slots, with room for what each step needs."""
+    """The loop over slots, with the arrays that every step reuses."""
 
     def __init__(self, arrays: Arrays, mu: Floats, stay: Floats, began: tuple[Floats, ...]) -> None:
         """Lay out what does not change from slot to slot."""
@@ -131,7 +131,7 @@ class _Passing:
         np.subtract(out, self._stay[slot], out=out)
 
     def _arrive(self, slot: int, values: Floats, borders: list["_Borders"]) -> None:
-        """Give the border after `slot` the least of what stays and what arrives."""
+        """Give the border after `slot` the least of staying and of what arrives there."""
         before, after = values[slot], values[slot + 1]
         for group, arriving in enumerate(borders):
             for begun in (slot,) if arriving is None else arriving.get(slot + 1, ()):

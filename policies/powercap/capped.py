@@ -30,7 +30,6 @@ def loads(seen: Observation, boards: Mapping[str, tuple[str, ...]]) -> tuple[Loa
 
 
 def _load(seen: Observation, run: RunView, gpus: tuple[str, ...]) -> Load:
-    """Give one run."""
     alike = run.catalogue.points if run.catalogue else ()
     try:
         guard = examine(seen, run).guard
@@ -51,7 +50,7 @@ def under(seen: Observation, capping: Capping, until: datetime) -> Observation:
 
 
 def _run(seen: Observation, run: RunView, capping: Capping, until: datetime) -> RunView:
-    """Give one run where it is held, with the room it has."""
+    """Give a run with its room under the cap, and where it is held."""
     room_w = capping.room_w.get(run.run)
     if room_w is None:
         return run

@@ -262,7 +262,6 @@ class _Site:
         return draw is not None and (floor_w is None or draw < floor_w)
 
     def _points(self, levels: Mapping[str, int]) -> dict[str, OperatingPoint]:
-        """Say where each run is held."""
         return {
             run: load.levels[levels[run]].point
             for run, load in self.loads.items()

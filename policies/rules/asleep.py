@@ -46,7 +46,7 @@ def asleep(context: RunContext, blind: Decision | None) -> Decision:
 
 
 def _told(context: RunContext) -> Decision | None:
-    """Wake for a person's sake."""
+    """Wake because a person ordered a point, or froze the run."""
     run = context.run
     ordered = next((each for each in context.menu if each.id == run.ordered_point), None)
     if ordered is not None:
@@ -57,7 +57,6 @@ def _told(context: RunContext) -> Decision | None:
 
 
 def _planned(context: RunContext, home: OperatingPoint) -> Decision:
-    """Sleep or wake as the plan says; without one wake."""
     step = wanted(context)
     if step is None:
         return _wake(context, home, "no_plan", "there is no fresh plan that wants it asleep")
@@ -80,12 +79,11 @@ def _planned(context: RunContext, home: OperatingPoint) -> Decision:
 
 
 def _sleep(context: RunContext, kind: str, why: str) -> Decision:
-    """Sleep on."""
     return context.say(Action.HOLD, kind, f"staying suspended: {why}.")
 
 
 def _wake(context: RunContext, target: OperatingPoint | None, kind: str, why: str) -> Decision:
-    """Wake at `target`, or where it was."""
+    """Resume at `target`; without one, where it was."""
     where = f" at {named(target)}" if target else ""
     reason = f"resuming{where}: {why}."
     return context.say(Action.RESUME, kind, reason, target=target.id if target else "")

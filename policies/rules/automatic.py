@@ -39,7 +39,7 @@ def automatic(context: RunContext) -> Decision:
 
 
 def _choose(context: RunContext, guard: Guard, view: Outlook) -> Decision:
-    """Ask guard, dwell, day limit and gain about the point the plan wants now."""
+    """Take the solution's point for now if guard, limits and gain allow it."""
     wanted = _wanted(view)
     if not wanted:
         return context.hold("at_target", reasons.at_target(context, view))
@@ -50,7 +50,7 @@ def _choose(context: RunContext, guard: Guard, view: Outlook) -> Decision:
 
 
 def _wanted(view: Outlook) -> list[Vertex]:
-    """List the plan's vertex for now and the faster ones, as far as better than staying."""
+    """List the solution's vertex for now and the faster ones, as far as they beat staying."""
     intensity = view.now_g_per_kwh / J_PER_KWH
     vertices, mu = view.hull.vertices, view.solution.mu_g_per_token
     best = 0
@@ -71,7 +71,7 @@ def _limits(context: RunContext, view: Outlook, target: Vertex) -> Decision | No
 
 
 def _pays(context: RunContext, guard: Guard, view: Outlook, target: Vertex) -> Decision:
-    """Switch if what it saves is enough times what it costs."""
+    """Switch if that saves `gain_factor` times what it costs, else hold."""
     policy, cost = context.seen.policy, view.cost(target.point)
     clock = target.point.layout == view.current.layout
     dwell_s = policy.clock_dwell_s if clock else policy.dwell_s

@@ -37,7 +37,7 @@ def decide(observation: Observation) -> tuple[Decision, ...]:
 
 
 def _alone(seen: Observation, run: RunView) -> Decision:
-    """Decide about one run, whatever its numbers are."""
+    """Decide about one run; an error in its numbers holds that run alone."""
     if run.unreadable:
         return undecidable(run, run.unreadable)
     try:
@@ -47,14 +47,13 @@ def _alone(seen: Observation, run: RunView) -> Decision:
 
 
 def _capped(run: RunView, decision: Decision) -> Decision:
-    """Say what an operator's power cap does to the run, whatever was decided."""
+    """Add to the sentence what an operator's power cap does to the run."""
     if not run.capped:
         return decision
     return replace(decision, reason=f"{decision.reason.rstrip('.')}; {run.capped}.")
 
 
 def _finished(run: RunView) -> bool:
-    """Say whether a run has trained all it was to train."""
     return 0 < run.tokens_total <= run.tokens
 
 
@@ -76,7 +75,7 @@ def _decide_run(seen: Observation, run: RunView) -> Decision:
 
 
 def _hands_off(context: RunContext) -> Decision | None:
-    """Leave a run alone that is frozen, has failed too often, or is in a switch already."""
+    """Leave a run alone that is frozen, whose switches failed too often, or that is switching."""
     seen, run = context.seen, context.run
     if seen.frozen or run.frozen:
         what, command = (
@@ -165,7 +164,7 @@ def _stays(context: RunContext, guard: Guard, current: OperatingPoint, at: str) 
 
 
 def _after_cap(context: RunContext, guard: Guard, current: OperatingPoint) -> str:
-    """Say what becomes of the deadline once the operator's cap is over, as far as that helps."""
+    """Say whether the deadline can be met at full speed once the operator's cap has ended."""
     cap, now, deadline = context.seen.cap, context.seen.now, context.run.deadline
     fastest = max(usable(context), key=lambda each: each.tokens_per_s, default=current)
     if (
@@ -186,7 +185,7 @@ def _after_cap(context: RunContext, guard: Guard, current: OperatingPoint) -> st
 
 
 def _measures_first(context: RunContext, current: OperatingPoint, at: str) -> str:
-    """Say that nothing is done before the run's speed was measured where it is."""
+    """Say that nothing is done until the run's speed is measured where it is."""
     share = figures(100 * context.unmeasured(current), 2)
     return (
         f"{share} % of its speed is not counted on before more steps are measured here, and the "
@@ -196,7 +195,6 @@ def _measures_first(context: RunContext, current: OperatingPoint, at: str) -> st
 
 
 def _no_promise(context: RunContext, at: str) -> str:
-    """Say that there is too little slack for a promise, and what is done without one."""
     return (
         f"the deadline at {at} leaves less than the reserve, {context.promise}: it keeps to its "
         "point, nothing is done for grams' sake, and nothing is promised; move "
@@ -218,12 +216,11 @@ def _unready(context: RunContext) -> Decision | None:
 
 
 def _ids(context: RunContext) -> list[str]:
-    """Name the points of the catalogue."""
     return [each.id for each in context.run.catalogue.points] if context.run.catalogue else []
 
 
 def _blind(context: RunContext) -> Decision | None:
-    """Do nothing for carbon's sake while grid or power are not seen."""
+    """Hold where the grid's intensity or the run's power is not known."""
     carbon, now = context.seen.carbon, context.seen.now
     trouble = clause(carbon.trouble)
     if not trouble and not (carbon.slots and carbon.slots[0].start <= now < carbon.slots[0].end):
@@ -252,13 +249,13 @@ def _blind(context: RunContext) -> Decision | None:
 
 
 def _is_intensity(g_per_kwh: float, signal: str) -> bool:
-    """Say whether a value can be an intensity: one kilowatt-hour more may come without grams."""
+    """Say whether a value can be an intensity: only a marginal one may be 0 g/kWh."""
     zero = g_per_kwh == 0 and ":marginal:" in signal
     return isfinite(g_per_kwh) and (g_per_kwh > 0 or zero)
 
 
 def _for_grams(context: RunContext) -> Decision:
-    """Ask the automatic policy; say so where the forecast it planned with is second best."""
+    """Ask the automatic policy; add why the forecast it used is not the best one."""
     decision, note = automatic(context), clause(context.seen.carbon.note)
     if not note:
         return decision

@@ -59,7 +59,7 @@ def follow(context: RunContext) -> Decision | None:
 
 
 def _not_kept(plan: PlanView) -> str:
-    """Say what the plan does not keep of the service level and the budget, after a sentence."""
+    """Say which of service level and budget the plan does not keep, to end a sentence."""
     return "".join(f"; {each}" for each in (plan.level, plan.budget) if each)
 
 
@@ -73,7 +73,6 @@ def _stays(context: RunContext, plan: PlanView, step: PlanStep) -> str:
 
 
 def _at(step: PlanStep, context: RunContext) -> str:
-    """Say when a step begins."""
     return f"at {moment(step.start, context.seen.now)}"
 
 
@@ -89,7 +88,6 @@ def _limited(context: RunContext, target: OperatingPoint | None, what: str) -> D
 def _suspend(
     context: RunContext, guard: Guard, current: OperatingPoint, step: PlanStep
 ) -> Decision:
-    """Let the run sleep."""
     if not guard.may_suspend(current):
         return context.hold(
             "deadline_guard", "the plan wants it to sleep now, which might miss the deadline"
@@ -112,7 +110,6 @@ def _go(
     target: OperatingPoint,
     step: PlanStep,
 ) -> Decision:
-    """Go to the plan's point."""
     if not guard.may_go(current, target):
         return context.hold(
             "deadline_guard", f"the plan wants {named(target)} now, which might miss the deadline"
@@ -130,12 +127,10 @@ def _go(
 
 
 def _grid(context: RunContext) -> str:
-    """Intensity now."""
     return intensity(context.seen.carbon.slots[0].g_per_kwh)
 
 
 def _until(context: RunContext, step: PlanStep) -> str:
-    """Say when a step ends."""
     return f"until {moment(step.end, context.seen.now)}"
 
 
@@ -146,7 +141,7 @@ def _offer(
     target: OperatingPoint,
     step: PlanStep,
 ) -> tuple[float, float]:
-    """Give what the step saves against staying, at the plan's price of a token, and what it costs.
+    """Give (grams that the step saves against staying, grams that going there costs).
 
     Grams emitted less the grams that the tokens would cost elsewhere, until the plan changes again.
     """

@@ -109,7 +109,7 @@ def _worth_keeping(
     start: datetime,
     keep_s: float,
 ) -> tuple[float, datetime]:
-    """Give how long the target is worth keeping, and what it saves at the plan's price.
+    """Give what the target saves at the solution's price, and until when to keep it.
 
     A short spell in which the current point were better is stayed through where going on pays for
     it.
@@ -133,7 +133,7 @@ def _way_g(
     until: datetime,
     places: Sequence[tuple[datetime, SpeedPower]],
 ) -> float | None:
-    """Give the grams of being at `places`, each from its time on, until `until`, and of the rest.
+    """Give the grams at `places`, each from its time on, until `until`, and of the rest.
 
     None when the rest does not fit any more.
     """

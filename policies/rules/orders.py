@@ -35,14 +35,13 @@ def ordered(context: RunContext) -> Decision | None:
 
 
 def _refused(context: RunContext, why: str) -> Decision:
-    """Refuse an order."""
     return context.hold(
         "order_refused", f"the order to {context.run.ordered_point} is refused because {why}"
     )
 
 
 def _too_late(context: RunContext, target: OperatingPoint) -> str:
-    """Say that the deadline would be missed; "" when not, or when faster is all one can do."""
+    """Say that the deadline would be missed; "" when not, or when the order is faster."""
     guard, current = context.guard, context.run.current
     if guard is None or guard.may_go(current, target):
         return ""
@@ -61,12 +60,12 @@ def _too_late(context: RunContext, target: OperatingPoint) -> str:
 
 
 def _faster(current: OperatingPoint, target: OperatingPoint) -> bool:
-    """Say whether an order cannot make a run later than it is going to be."""
+    """Say whether the order goes to a faster point, so that it cannot make the run later."""
     return target.tokens_per_s > current.tokens_per_s
 
 
 def _slack_after(context: RunContext, target: OperatingPoint) -> str:
-    """Say what the deadline guard has to spare afterwards, if anything is known about it."""
+    """Say what slack the deadline guard has after the order, where it knows."""
     guard: Guard | None = context.guard
     if guard is None:
         return ""

@@ -164,7 +164,6 @@ def from_nothing(hull: Hull) -> tuple[int, float]:
 
 
 def _seconds(slot: IntensitySlot) -> float:
-    """Length of a slot."""
     return (slot.end - slot.start).total_seconds()
 
 
@@ -184,7 +183,7 @@ def _steps(hull: Hull, slot: IntensitySlot, *, ending: bool) -> list[tuple[int, 
 
 
 class _Filling:
-    """The steps taken so far, whole ones only: at least the tokens wanted, by under one step.
+    """The whole steps taken so far: at least the tokens wanted, by less than one step.
 
     The heap holds (-price, tokens, mark) per step that may be given up, the dearest first. A step
     from not running is marked with its slot; once the run goes on beyond that slot the entry is
@@ -269,7 +268,7 @@ class _Filling:
         return self._grams - excess * price, price, share
 
     def _limit(self) -> float:
-        """Price that a step must stay below to be taken; any will do until there is enough."""
+        """Give the price a step must stay below to be taken; infinite until there is enough."""
         if not self.enough:
             return float("inf")
         return -self._heap[0][0] if self._heap else 0.0
@@ -291,7 +290,6 @@ class _Filling:
                 heap.append((-price, size, _STEP_UP))
 
     def _take(self, price: float, tokens: float, mark: int) -> None:
-        """Count a step and remember it."""
         self._tokens += tokens
         self._grams += tokens * price
         if self.enough:

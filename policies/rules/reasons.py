@@ -146,7 +146,7 @@ def _thresholds(view: Outlook) -> tuple[float | None, float | None]:
 
 
 def _when(view: Outlook, at: datetime, now: datetime) -> str:
-    """Say when, and that it is assumed where the forecast does not reach."""
+    """Say when, and that the value is assumed where the forecast does not reach."""
     if at < view.horizon.reach:
         return f"at {moment(at, now)}"
     reach = moment(view.horizon.reach, now)
