@@ -1,8 +1,8 @@
-"""The best single point: what a careful person chooses once and never touches again. Pure.
+"""The best single point: what a careful person chooses once, at submission. Pure.
 
-It parts a saving in two: what choosing this point at submission had saved, and what following the
-grid saved beyond it; only the latter may be called carbon-aware. It is chosen when a run registers,
-from what was known then, so that no later knowledge flatters either part.
+It splits a saving in two: what choosing this point at submission would have saved, and what
+following the grid saved beyond that. Only the second part may be called carbon-aware. The point is
+chosen when a run registers, from what was known then: later knowledge flatters neither part.
 """
 
 from wattmesh.reconfig.catalogue import Catalogue, Evidence, OperatingPoint
@@ -18,8 +18,8 @@ def best_single(
         baseline: the submitted point; chosen where no other is better.
         tokens: of the whole work.
         world_size: GPUs the run holds.
-        seconds: until the deadline; None: there is none, so nothing slower than the baseline
-            counts: a person who waits longer than was asked for has chosen something else.
+        seconds: until the deadline; None: there is none, and then no point slower than the
+            baseline counts.
     """
     submitted = catalogue.point(baseline)
     longest_s = tokens / submitted.tokens_per_s

@@ -38,7 +38,7 @@ SUSPENDS = "suspend"
 
 
 class Rung(StrEnum):
-    """What decisions rest on, best first: the ladder for stale signals (DESIGN.md 5.7)."""
+    """What decisions rest on, best first: the ladder for stale signals (`policies/ladder.py`)."""
 
     ISSUED = "issued"
     PROFILE = "profile"
@@ -331,9 +331,9 @@ class Observation:
     """Everything one cycle saw.
 
     Attributes:
-        cycle_s: longest time until the next cycle looks; the deadline guard reckons with it.
+        cycle_s: longest time until the next cycle looks; the deadline guard counts on it.
         clock_lag_s: longest time from the wish for a higher clock, or for none, to the boards
-            running at it, whoever dies meanwhile; the guard reckons with it too.
+            running at it, whoever dies meanwhile; the guard counts on it too.
         cap: the operator's power cap in force, if any.
     """
 

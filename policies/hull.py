@@ -1,8 +1,8 @@
 """Which operating points are ever worth running: the lower convex hull of speed and power.
 
-Between two points a run can share its time, so a point is useful at some carbon intensity only
-when no such mixture gives its speed for fewer watts (research: any schedule of least carbon uses
-hull vertices only).
+Between two points a run can share its time. So a point is worth running at some carbon intensity
+only where no such mixture gives its speed for fewer watts: a schedule of least carbon uses vertices
+of the hull only (docs/policies.md).
 
 Invariant: along the hull speed, power and the marginal joules per token all rise strictly.
 """

@@ -1,7 +1,7 @@
-"""One run that cannot be reckoned with is held, with a sentence; the others go on. Pure.
+"""A run whose numbers make a rule fail is held, with a sentence; the others go on. Pure.
 
-The last resort, behind the ranges of the wire and the checks of a catalogue: whatever a rule
-stumbles over in one run's numbers is that run's own affair (DESIGN.md, law 13).
+The last resort, behind the ranges of the wire and the checks of a catalogue: an error that one
+run's numbers cause stops no decision about another run.
 """
 
 from wattmesh.policies.decision import Action, Decision, RunView

@@ -1,4 +1,4 @@
-"""What decisions may rest on when signals grow old: the ladder of DESIGN.md 5.7. Pure.
+"""What decisions may rest on when signals grow old. Pure.
 
 Best first: a forecast that the provider issued (at most a day old), a profile of the stored history
 (at most three days old), a static number, nothing. On the first two runs are moved; on a static

@@ -3,13 +3,13 @@
 Where the run was at that point itself, the baseline *is* the run: its tokens and its joules. In
 other slots it is modelled, at the speed and the watts that were measured at that point, carried on
 by the drift measured where the run is since. So a run that was never touched has saved exactly 0,
-whatever its catalogue says (docs/carbon-accounting.md; DESIGN 4.1).
+whatever its catalogue says (docs/carbon-accounting.md).
 
 Its clock starts with the run and stops only for outages that we did not cause; never for switches,
 rollbacks, checkpoints or waits of ours.
 
 Invariant: tokens are whole and energy is whole millijoules; a slot's row follows from the facts of
-that slot alone, so how often it is reckoned changes nothing.
+that slot alone, so computing it again changes nothing.
 """
 
 from collections.abc import Callable, Iterable, Sequence

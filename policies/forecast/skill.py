@@ -5,7 +5,7 @@ value and 24 h persistence made on the same outcomes: sources that were scored a
 can be compared by their ratio to persistence. Blends weigh by it, metrics show it, and the journal
 keeps it as JSON.
 
-Invariant: an outcome counts fully at the moment of its scoring and by e^-1 of that `MEMORY` later;
+Invariant: an outcome counts fully at the moment of its scoring and by e^-1 of that `DECAY` later;
 a source that was never scored has no error, never the error zero.
 """
 
@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-MEMORY = timedelta(days=14)
+DECAY = timedelta(days=14)
 """Two weeks hold every weekday twice."""
 LEADS_H = (1.0, 3.0, 6.0, 12.0, 24.0, 48.0, 72.0)
 """Upper borders of the lead buckets, hours; what looks further ahead is in the last."""
@@ -115,7 +115,7 @@ class Skill:
         """
         if self.at is not None and at < self.at:
             raise ValueError(f"skill as of {self.at.isoformat()} cannot go back to {at}")
-        share = 1.0 if self.at is None else math.exp(-((at - self.at) / MEMORY))
+        share = 1.0 if self.at is None else math.exp(-((at - self.at) / DECAY))
         tallies = {key: tally.faded(share) for key, tally in self.tallies.items()}
         for outcome in outcomes:
             if _is_whole(outcome):
@@ -130,7 +130,7 @@ class Skill:
             for (source, index), t in sorted(self.tallies.items())
         ]
         at = None if self.at is None else self.at.isoformat()
-        return json.dumps({"at": at, "memory_s": MEMORY.total_seconds(), "rows": rows})
+        return json.dumps({"at": at, "memory_s": DECAY.total_seconds(), "rows": rows})
 
     @classmethod
     def from_json(cls, text: str) -> "Skill":

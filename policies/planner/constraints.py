@@ -1,11 +1,11 @@
 """What a plan must keep beside its deadline: power cap, service level, budget. Pure.
 
-Priorities: operator cap > deadline > service level > budget > grams. What is higher is never given
-up for what is lower: the windows of the service level that cap and switches leave no way to keep do
-not count, and a budget only says what is wrong with it.
+Priorities: operator cap > deadline > service level > budget > grams. A higher one is never given up
+for a lower one: windows of the service level that cap and switches make impossible do not count,
+and a budget changes no plan; the plan only says that the budget is not kept, and why.
 
-Invariant: only what is known limits a plan. A cap holds until its end and no longer, the GPUs held
-now are all there are, and of the time before now what the journal remembers counts.
+Invariant: only what is known limits a plan. A cap holds until its end and no longer, no GPUs but
+those held now are counted on, and of the time before now only what the journal holds counts.
 """
 
 from collections.abc import Sequence

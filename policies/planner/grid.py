@@ -1,8 +1,10 @@
-"""The slots a plan is made in: the forecast's own while it knows anything, coarse ones after. Pure.
+"""The time slots of a plan: the forecast's own for the first days, coarse ones after. Pure.
 
-Slots shorter than a clock may be held tell a plan nothing it could use, and far ahead only the time
-of the day does. Invariant: slots follow each other without a gap over the time of those given, and
-keep its mean intensity.
+A plan has no use for slots shorter than the clock's dwell, and far ahead only the time of day
+matters.
+
+Invariant: slots follow each other without a gap over the time of those given, and keep its mean
+intensity.
 """
 
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ FINE, COARSE = timedelta(minutes=15), timedelta(hours=2)
 
 
 def mixed(slots: Sequence[IntensitySlot], now: datetime) -> tuple[IntensitySlot, ...]:
-    """Throw slots together until each is long enough; a last one may be shorter.
+    """Join slots until each is long enough; the last one may be shorter.
 
     Args:
         slots: without gaps.

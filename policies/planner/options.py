@@ -1,8 +1,8 @@
 """A catalogue as the planner's options: what a run can be at, and what going there takes.
 
-Invariant: nothing is free because nobody measured it. A switch without measured joules draws as if
-the thirstier of both points trained on; GPUs that were given back come back only where the
-catalogue says how long that takes.
+Invariant: what nobody measured is not free. A switch without measured joules draws as if the
+thirstier of both points trained on; GPUs that were given back are counted on again only where the
+catalogue says how long their return takes.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
 """The search for the price of a token: sweeps over grids that close in on the weakest ending.
 
-For every slot in which the work may end the bound is the greatest, over the prices tried, of the
-least value of ending in it; the whole bound is the least of those over all slots. So the slot that
-holds the bound down is looked at more closely, until it no longer moves.
+For each slot in which the work may end, a price gives the least value of ending there; the greatest
+over all prices tried is that slot's bound, and the least of these over all slots is the whole
+bound. So finer prices are tried for the slot whose bound is least, until it no longer rises.
 
 Invariant: `bound_g` holds after every sweep, however early the search stops.
 """

@@ -1,4 +1,4 @@
-"""What the planner is asked and what it answers: plain numbers, frozen, cheap to hand to a worker.
+"""What the solver is asked and what it answers: plain numbers, frozen, cheap to send to a worker.
 
 A run has work left, slots of time until its deadline, options (operating points, and pausing) and
 what going from one to another takes. The plan is one option per slot until the work is done.

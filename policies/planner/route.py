@@ -1,7 +1,7 @@
-"""A path as prefix sums, so that what a change of it comes to is estimated for all borders at once.
+"""A path as prefix sums: the grams of a change are estimated for all borders at once.
 
-Invariant: an estimate counts as the recursion does; whether a path is legal, and what it really
-comes to, only `wattmesh.policies.planner.evaluate` says.
+Invariant: an estimate counts as the recursion does; only `wattmesh.policies.planner.evaluate` tells
+whether a path is legal and what it really emits.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,10 @@
-"""Keeping to a plan: the rest of the plan before is followed on unless the new one is worth it.
+"""When the plan before is kept: its rest is followed unless the new plan saves enough more.
 
-Forecasts are issued anew every hour with other noise, and the best plan for each differs a little
-from the one before; following each would switch for nothing. Invariant: what is kept is legal under
-the new forecast, and its gap says what keeping it may cost at most.
+Every hour brings a forecast with other noise, and the best plan for each differs a little from the
+one before: following each would switch for nothing.
+
+Invariant: the plan that is kept is legal under the new forecast, and its gap says what keeping it
+may cost at most.
 """
 
 from dataclasses import replace

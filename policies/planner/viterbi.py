@@ -1,9 +1,9 @@
-"""The recursion over (slot, option): least grams less the worth of tokens, for many prices at once.
+"""The recursion over (slot, option): least grams less the price of tokens, for many prices at once.
 
-Forward in time, so that one sweep knows the best path to *every* border: the work may end at any of
-them. Shifted by the prefix sums of staying, the value of an option never rises: it is the running
-least over the slots in which a path may have come to it. Transitions that bind for long are thereby
-as cheap as short ones, and nothing but values is stored: where a path came from is looked up again.
+It goes forward in time, so one sweep knows the best path to *every* border at which the work may
+end. Less the prefix sums of staying, the value of an option never rises: it is the least so far,
+over the slots in which a path may have come to it. So a transition that binds for long costs the
+recursion no more than a short one. Only values are stored; where a path came from is looked up.
 
     free[b, m, k]   least value of being at k at border b, bound by nothing
     began[t, m, k]  least value of going to k at slot t       (both without the cost of staying)

@@ -16,7 +16,8 @@ def carbon_scaler(look: Look) -> str:
     scales = look.full_clock()
     levels = [0] * len(look.ahead)
     heap = [
-        (-_worth(None, scales[0], slot.g_per_kwh), when) for when, slot in enumerate(look.ahead)
+        (-_tokens_per_g(None, scales[0], slot.g_per_kwh), when)
+        for when, slot in enumerate(look.ahead)
     ]
     heapify(heap)
     tokens = 0.0
@@ -27,12 +28,12 @@ def carbon_scaler(look: Look) -> str:
         tokens += (scales[level].tokens_per_s - before) * slot.seconds
         levels[when] = level + 1
         if level + 1 < len(scales):
-            worth = _worth(scales[level], scales[level + 1], slot.g_per_kwh)
-            heappush(heap, (-worth, when))
+            yields = _tokens_per_g(scales[level], scales[level + 1], slot.g_per_kwh)
+            heappush(heap, (-yields, when))
     return scales[levels[0] - 1].id if levels[0] else SLEEP
 
 
-def _worth(low: Rated | None, high: Rated, g_per_kwh: float) -> float:
+def _tokens_per_g(low: Rated | None, high: Rated, g_per_kwh: float) -> float:
     """Tokens per gram of a step up."""
     more = high.tokens_per_s - (low.tokens_per_s if low else 0.0)
     watts = high.power_w - (low.power_w if low else 0.0)

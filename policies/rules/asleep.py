@@ -1,7 +1,7 @@
 """A suspended run: it sleeps while the plan says so, and is woken in every other case. Pure.
 
-Invariant: nothing that is unknown keeps a run asleep (law 7), and the guard wakes it in time for
-its deadline whatever the grid or the plan says.
+Invariant: nothing that is unknown keeps a run asleep, and the guard wakes it in time for its
+deadline whatever the grid or the plan says.
 """
 
 from wattmesh.policies.decision import Action, Decision

@@ -1,9 +1,11 @@
 """The policy that saves grams: the newest plan's point, else the price rule's, if a switch pays.
 
-A plan of the planner (`follow.py`) comes first. Without a fresh one the run goes by one carbon
-price of its own. Reached only with a usable signal, a deadline and a guard that lets the run stay.
-Invariant: never goes to a point after which the guard could not keep the deadline, nor by the price
-rule to one above the hull or slower than the service level.
+A plan of the planner (`follow.py`) comes first. Without a fresh one the run follows one carbon
+price of its own (`price.py`). Asked only with a usable signal, a deadline and a guard that lets the
+run stay.
+
+Invariant: no run goes to a point after which the guard could not keep the deadline; by the price
+rule none goes to a point above the hull, or slower than the service level.
 """
 
 from dataclasses import replace

@@ -1,10 +1,10 @@
 """The decision of one cycle: for every live run one act or a hold, and one sentence that says why.
 
-Rules are asked in the order of priorities (safety > operator > deadline > grams) and the first that
-has something to say decides; under an operator's power cap no menu has a point above it.
-Level-triggered: nothing is remembered between two calls.
+Rules are asked in the order of priorities (safety > operator > deadline > grams); the first that
+applies decides. Under an operator's power cap no menu has a point above the cap. Nothing is
+remembered between two calls: the decision is level-triggered.
 
-Invariant: law 7: without carbon data nothing is done for carbon's sake, and everything else works.
+Invariant: without carbon data nothing is done to save carbon, and every other rule works.
 """
 
 from dataclasses import replace

@@ -1,10 +1,10 @@
 """Follow the plan: its point for now, if it is fresh and guard, dwell and day limit allow it. Pure.
 
-A plan is made for the rest of the run; only where it wants the run now is ever carried out, for the
-next cycle has a newer one. Hysteresis is in the plan: it changes only where that saves enough.
+A plan covers the rest of the run, but only its point for now is carried out: the next cycle has a
+newer plan. Hysteresis is in the plan, which changes only where that saves enough.
 
-Invariant: what the plan wants is never done against the guard, nor to a point that is not on the
-menu; without a fresh plan None is given and another rule decides.
+Invariant: no run goes against the guard, nor to a point that is not on its menu; without a fresh
+plan the answer is None and another rule decides.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ from wattmesh.policies.words import point as named
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 FRESH = timedelta(hours=2)
-"""Age at which a plan is not followed any more; it is made anew with every value of the grid."""
+"""Age at which a plan is no longer followed; a new one is made with every value of the grid."""
 
 
 def wanted(context: RunContext) -> PlanStep | None:

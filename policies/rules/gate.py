@@ -1,13 +1,13 @@
 """Is a switch worth it: what it saves until the plan changes again, against what it costs. Pure.
 
-At the price of the plan a second at point k is worth `intensity * power(k) - mu * tokens_per_s(k)`,
-the grams it emits less the grams its tokens would cost elsewhere. That says which point is better
-when, and so how long the target would be kept. How much it saves over that long is more than a
-price for the next token can say, so both ways are followed: keep the current point or take the
-target until then, and solve for the least grams of the rest.
+At the solution's price a second at point k costs `intensity * power(k) - mu * tokens_per_s(k)`: the
+grams it emits less the grams that its tokens would cost elsewhere. That tells when which point is
+better, and so how long to keep the target. What it saves over that time a price for the next token
+cannot tell. So both ways are followed until then, at the current point and at the target, and the
+least grams of the rest are solved for each.
 
-Invariant: at constant intensity and at the price of the plan no switch between the plan's own
-points has a value, so none is made.
+Invariant: at constant intensity and at the solution's price no switch between the points of the
+solution saves anything, so none is made.
 """
 
 from collections.abc import Sequence

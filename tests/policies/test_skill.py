@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from wattmesh.policies.forecast.skill import (
+    DECAY,
     LEADS_H,
-    MEMORY,
     ForecastOutcome,
     ForecastSource,
     Skill,
@@ -65,7 +65,7 @@ def by_hand(
 ) -> float | None:
     """The weighted mean as it is defined, over all outcomes."""
     mine = [
-        (math.exp(-((at - when) / MEMORY)), abs(each.expected_g_per_kwh - each.observed_g_per_kwh))
+        (math.exp(-((at - when) / DECAY)), abs(each.expected_g_per_kwh - each.observed_g_per_kwh))
         for when, each in told
         if each.source == source and bucket(each.lead_h) == bucket(lead_h)
     ]
