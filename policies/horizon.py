@@ -7,12 +7,11 @@ asked for; what the forecast does not reach is filled by a rule that `extended` 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from wattmesh.policies.decision import Climatology, IntensitySlot
-from wattmesh.policies.forecast.climatology import beyond
+from wattmesh.policies.forecast.climatology import DAY, beyond
 
-DAY = timedelta(days=1)
 MOST_EXTENSION = 1000
 """Slots that an extension may have; longer ones are coarser, so that a far deadline stays cheap."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattmesh.policies.planner.arrays import Arrays, Bools, Floats, Ints
-from wattmesh.policies.planner.evaluate import evaluate
+from wattmesh.policies.planner.evaluate import ROUNDING, evaluate
 from wattmesh.policies.planner.problem import Evaluation, PlanningProblem
 from wattmesh.policies.planner.route import Path, Route, steps, stretched
 
@@ -106,7 +106,7 @@ def take_best(judge: PathJudge, candidates: Iterable[PathCandidate], most: int =
 def whole(arrays: Arrays, path: Path) -> list[PathCandidate]:
     """Give the path itself; nothing when it does too little."""
     route = Route(arrays, path)
-    if route.tokens[-1] < arrays.wanted * (1 - 1e-9):
+    if route.tokens[-1] < arrays.wanted * (1 - ROUNDING):
         return []
     estimate_g = route.grams[-1] - route.cut_g(route.tokens[-1:] - arrays.wanted)
     return [PathCandidate(estimate_g=float(estimate_g[0]), head=path)]
@@ -214,7 +214,7 @@ def _ranked(arrays: Arrays, grams: Floats, tokens: Floats, tail: Route) -> list[
     Tokens too many are cut at the end, where the path is that of `tail`.
     """
     excess = tokens - arrays.wanted
-    value = np.where(excess >= -1e-9 * arrays.wanted, grams - tail.cut_g(excess), np.inf)
+    value = np.where(excess >= -ROUNDING * arrays.wanted, grams - tail.cut_g(excess), np.inf)
     few = np.argpartition(value, TRIES)[:TRIES] if len(value) > TRIES else np.arange(len(value))
     few = few[np.isfinite(value[few])]
     return sorted((float(value[each]), int(each)) for each in few)

@@ -18,7 +18,7 @@ Every repaired path was judged legal by `wattmesh.policies.planner.evaluate`.
 import numpy as np
 
 from wattmesh.policies.planner.arrays import Arrays, Floats, with_token_prices
-from wattmesh.policies.planner.evaluate import low_windows
+from wattmesh.policies.planner.evaluate import ROUNDING, low_windows
 from wattmesh.policies.planner.problem import PlanningProblem, Sla
 from wattmesh.policies.planner.repair import PathJudge, changed, stretches
 from wattmesh.policies.planner.route import Path, Route, stretched
@@ -150,7 +150,7 @@ class _WindowRepair:
     def _lowest(self, route: Route) -> tuple[float, float] | None:
         """Give (start, tokens missing) of the worst window; None when all are at the level."""
         wanted, edges_s = self._arrays.wanted, self._arrays.edges_s
-        done = int(np.searchsorted(route.tokens, wanted * (1 - 1e-9)))
+        done = int(np.searchsorted(route.tokens, wanted * (1 - ROUNDING)))
         end_s = edges_s[min(done, len(edges_s) - 1)]
         starts = self._starts[self._starts + self._sla.window_s <= end_s]
         if not len(starts):

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from wattmesh.policies.planner.arrays import Arrays, arrays_of
+from wattmesh.policies.planner.evaluate import ROUNDING
 from wattmesh.policies.planner.prices import Search
 from wattmesh.policies.planner.problem import Evaluation, NoPlan, Plan, PlanningProblem, merged
 from wattmesh.policies.planner.repair import (
@@ -29,9 +30,6 @@ from wattmesh.policies.planner.route import Path
 from wattmesh.policies.planner.service_level import WindowPrices, repair_service_level
 from wattmesh.policies.planner.viterbi import sweep
 from wattmesh.policies.words import count, duration, grams
-
-ROUNDING = 1e-9
-"""Relative error of sums; work that fits but for this fits."""
 
 MANY = 2000
 """Slots above which prices are searched in a merged problem first."""
