@@ -1,7 +1,7 @@
-"""The intensity a plan reckons with, from now to the deadline. Pure.
+"""The intensity that a plan counts on, from now to the deadline. Pure.
 
 Invariant: slots follow each other without a gap, the first starts now, the last ends at the end
-asked for; what the forecast does not reach is filled by a rule that `extended` names.
+asked for; what lies beyond the forecast is filled by a rule that `extended` names.
 """
 
 from bisect import bisect_right

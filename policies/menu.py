@@ -1,6 +1,7 @@
 """Which points a run may be switched to at all. Pure.
 
-Invariant: a point nobody validated, or whose equivalence the operator did not allow, is on no menu.
+Invariant: no menu has a point that nobody validated, or whose equivalence the operator did not
+allow.
 """
 
 from collections.abc import Sequence
@@ -82,7 +83,7 @@ def menu(run: RunView, policy: PolicySettings) -> tuple[OperatingPoint, ...]:
 def unheld(run: RunView, policy: PolicySettings) -> tuple[OperatingPoint, ...]:
     """List the points that a run may be at while nobody holds the clock of its GPUs.
 
-    That clocks cannot be set does not matter here: a lock that is not wished any more ends by
+    It does not matter here that clocks cannot be set: a lock that nobody wishes any more ends by
     itself.
     """
     catalogue, able = run.catalogue, replace(run, clock_trouble="")

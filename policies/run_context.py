@@ -1,7 +1,7 @@
-"""One run in one cycle, with what every rule needs to know about it: menu, guard, what is missing.
+"""The context of one run in one cycle: its menu, its deadline guard, or what is missing. Pure.
 
-Invariant: pure; a fact that is not known makes the guard None and is named by `missing`, it is
-never guessed.
+Invariant: a fact that is not known is never guessed: it makes the guard None, and `missing` names
+it.
 """
 
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ LEAST_TOLD = 0.01
 """Share of speed in reserve below which a sentence does not mention it."""
 
 SETTLING_INTERVALS = 2
-"""Boundary intervals after a start, a switch or another clock whose measured speed says nothing."""
+"""Boundary intervals after a start, a switch or a new clock in which measured speed is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """A run, the observation it is in, and what follows from both.
+    """A run, the observation that it is part of, and what follows from both.
 
     Attributes:
         menu: points it may be switched to.
@@ -64,7 +64,7 @@ class RunContext:
 
     @property
     def promise(self) -> str:
-        """What the guard's word rests on, as a clause."""
+        """What the guard's promise rests on, as a clause."""
         if self.guard is None:
             return ""
         run, margin = self.run, self.seen.policy.guard_margin

@@ -1,8 +1,7 @@
-"""Runs that go to slower clocks of their layout for an operator's power cap. Pure.
+"""Which runs go to a slower clock of their layout for an operator's power cap. Pure.
 
-What a level is counted at, which levels there are, and the way down: the step that costs the least
-speed for a watt comes first, runs that would be late come last, and what a coarse step made
-superfluous is given back afterwards, dearest first.
+The step that costs the least speed for a watt comes first; runs that would miss their deadline come
+last. Where a coarse step freed more than was needed, the dearest slower clocks are given back.
 
 Invariant: only measured draw bounds anything, and only a locked clock bounds a draw.
 """
@@ -14,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from wattmesh.reconfig.catalogue import Evidence, OperatingPoint
 
 MARGIN = 0.05
-"""A point's board may draw so much more than was measured of all of them together, each."""
+"""One board may draw this share more than its part of what all boards of a point drew."""
 
 COUNTED = (Evidence.MEASURED, Evidence.VALIDATED)
 """Evidence whose power may be counted on; an assumed draw bounds nothing."""
@@ -24,7 +23,7 @@ LEAST_W = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockLevel:
-    """A way to run a layout. `affordable`: the deadline can be met there."""
+    """One clock of a layout. `affordable`: the deadline can be met at it."""
 
     point: OperatingPoint
     affordable: bool = True
@@ -87,19 +86,19 @@ def levels(
 
 
 def thrift(level: ClockLevel) -> float:
-    """What a level draws; one that bounds nothing counts as endless."""
+    """Give the watts of one board at a level; infinite where no locked clock bounds them."""
     draw = draw_w(level.point) if level.point.clock_mhz is not None else None
     return float("inf") if draw is None else draw
 
 
 class WayDown:
-    """Runs on their way to slower clocks: the level of each, what all boards may draw, the price.
+    """Takes runs to slower clocks: the level of each, what all boards may draw, the price paid.
 
     `bounds_w` is what the boards of each run are counted at, by its level.
     """
 
     def __init__(self, loads: Mapping[str, Load], bounds_w: Mapping[str, Sequence[float]]) -> None:
-        """Take the runs; nobody has gone anywhere."""
+        """Take the runs; none is slowed yet."""
         self._loads = loads
         self._bounds_w = bounds_w
         self._total_w = 0.0

@@ -1,4 +1,4 @@
-"""Numbers, times and points as the sentences of decisions say them. Pure.
+"""Numbers, times and points as the sentences of decisions write them. Pure.
 
 Invariant: every value that goes in is finite, every text that comes out is one line.
 """

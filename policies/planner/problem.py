@@ -196,7 +196,7 @@ def merged(problem: PlanningProblem, *, by: int) -> PlanningProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What following a path would come to, reckoned second by second.
+    """What following a path would come to, second by second.
 
     Attributes:
         grams: operational, which is what a budget counts, and embodied: what is minimised.

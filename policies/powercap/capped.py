@@ -1,7 +1,7 @@
-"""What a power cap means for runs: which clocks it may use of each, and what each sees of it. Pure.
+"""What a power cap means for runs: the clocks that it may take each to, and each run's room. Pure.
 
-Invariant: a run under a cap is seen where its boards really are held, so that guard, plan and
-sentence reckon with that speed; no point that needs more than the cap leaves is on its menu.
+Invariant: a run under a cap is shown at the point where its boards are really held, so that guard,
+plan and sentence count on that speed; no point that needs more than its room is on its menu.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,9 @@
 """What an operator ordered: carried out, waited for, or refused with the reason.
 
-An order outranks grams, and is refused where safety or the deadline outrank it: a point nobody
+An order outranks grams. It is refused where safety or the deadline outranks it: a point nobody
 validated, or one at which the guard cannot keep the deadline. It needs no carbon data.
-Invariant: an order that cannot be carried out is said so in every cycle until it is withdrawn.
+
+Invariant: while an order cannot be carried out, every cycle says so until it is withdrawn.
 """
 
 from wattmesh.policies.decision import Decision

@@ -1,14 +1,14 @@
 """The one carbon price of a run: what a token may cost in grams, given work, time and forecast.
 
-Least grams for a given number of tokens by a given end, when switching is free, is a linear
-program over (slot, hull vertex): the run is always at some vertex until its work is done, and at
-none after. For a fixed slot of completion it is solved exactly by a greedy fill: every slot before
-starts at the slowest vertex, and the next step up costs `intensity * marginal joules per token` in
-grams per token; take the cheapest steps until the work fits. In the slot of completion itself not
-running is the first step. The price mu is that of the dearest step taken.
+When switching is free, the least grams for a number of tokens by a given end are a linear program
+over (slot, hull vertex): the run is at some vertex until its work is done, and at none after. For a
+fixed slot of completion a greedy fill solves it exactly. Every slot before starts at the slowest
+vertex; the next step up costs `intensity * marginal joules per token` in grams per token; the
+cheapest steps are taken until the work fits. In the slot of completion the first step is from not
+running at all. The price mu is that of the dearest step taken.
 
-All slots of completion are tried in one pass: with one more slot to run in, mu can only fall, so
-a step once given up never comes back (each is pushed and popped at most once: O(T K log T)).
+One pass tries all slots of completion: with one more slot to run in mu can only fall, so a step
+once given up never comes back (each is pushed and popped at most once: O(T K log T)).
 
 Invariant: `bound_g` is a lower bound on the grams of *every* schedule that trains the tokens by
 the end, switching or not, under these intensities; `path` reaches it.

@@ -1,7 +1,8 @@
 """What the automatic policy says: clauses that follow "staying at A: " or "switching ... to B: ".
 
-Numbers first, in the units people read; mu is shown as the intensity at which the current point and
-the next one are worth the same, since that is what a grid curve can be held against.
+Numbers come first, in the units people read. The price mu is shown as the intensity at which the
+current point and the next one cost the same, which can be compared with a curve of the grid.
+
 Invariant: a clause is one line without a period at its end.
 """
 
