@@ -59,7 +59,7 @@ class Predicted:
         slots: without gaps, the first holds `now`; empty when no source knows anything.
         source: what the first slots rest on most.
         made_of: per slot, the share of each source; shares add up to one.
-        each: what every source alone said per slot, NaN where it was silent; skill is scored on it.
+        each: what every source alone said per slot, NaN where nothing; skill is scored on it.
         known_until: where the observed values ended; leads are counted from there.
     """
 
@@ -71,8 +71,8 @@ class Predicted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Voice:
-    """What one source says per slot; NaN where it says nothing."""
+class _SourceSlots:
+    """The value and quantiles of one source per slot; NaN where it has none."""
 
     g_per_kwh: Sequence[float]
     low: Sequence[float]
@@ -129,19 +129,19 @@ def predict(
     first = known.end + skipped * step
     count = max(1, math.ceil((now + timedelta(hours=hours) - first) / step))
     starts = [first + at * step for at in range(count)]
-    voices: dict[ForecastSource, _Voice] = {}
+    by_source: dict[ForecastSource, _SourceSlots] = {}
     if now - known.end <= STALE:
-        voices = _own_voices(observed, known, skipped, count)
-        own = _learned_voice(known, skipped, skipped + count, lessons or teach(observed))
-        voices.update({} if own is None else {ForecastSource.OWN: own})
+        by_source = _own_sources(observed, known, skipped, count)
+        own = _learned_source(known, skipped, skipped + count, lessons or teach(observed))
+        by_source.update({} if own is None else {ForecastSource.OWN: own})
     if issued is not None:
-        voices[ForecastSource.ISSUED] = _issued_voice(issued.slots, starts, step)
-    slots, made_of = _blended(voices, starts, step, known.end, skill or Skill())
+        by_source[ForecastSource.ISSUED] = _issued_source(issued.slots, starts, step)
+    slots, made_of = _blended(by_source, starts, step, known.end, skill or Skill())
     return Predicted(
         slots=slots,
         source=max(made_of[0], key=made_of[0].__getitem__) if made_of else None,
         made_of=made_of,
-        each={source: tuple(voice.g_per_kwh) for source, voice in voices.items()},
+        each={source: tuple(one.g_per_kwh) for source, one in by_source.items()},
         known_until=known.end,
     )
 
@@ -180,33 +180,33 @@ def _outcomes(
             )
 
 
-def _own_voices(
+def _own_sources(
     observed: Observed, known: Observed, skipped: int, count: int
-) -> dict[ForecastSource, _Voice]:
+) -> dict[ForecastSource, _SourceSlots]:
     """Give the sources that need the observed values alone."""
     steps = skipped + count
     per_day = round(DAY_S / known.interval_s)
-    voices: dict[ForecastSource, _Voice] = {}
+    by_source: dict[ForecastSource, _SourceSlots] = {}
     last = observed.last_g_per_kwh
     if not math.isnan(last):
-        voices[ForecastSource.LAST] = _plain([last] * count)
+        by_source[ForecastSource.LAST] = _plain([last] * count)
     day = known.values[-per_day:]
     if len(day) == per_day:
-        voices[ForecastSource.DAY] = _plain([day[at % per_day] for at in range(skipped, steps)])
+        by_source[ForecastSource.DAY] = _plain([day[at % per_day] for at in range(skipped, steps)])
     profile = anchored_profile(known.values, steps=steps, per_day=per_day)
     if profile is not None:
-        voices[ForecastSource.PROFILE] = _plain(profile[skipped:])
-    return voices
+        by_source[ForecastSource.PROFILE] = _plain(profile[skipped:])
+    return by_source
 
 
-def _learned_voice(
+def _learned_source(
     known: Observed, skipped: int, steps: int, lessons: Lessons | None
-) -> _Voice | None:
+) -> _SourceSlots | None:
     if lessons is None:
         return None
     told = lessons.expect(known.values, known.start.hour)
     value, low, high = (_further(row, steps)[skipped:] for row in told)
-    return _Voice(g_per_kwh=value, low=low, high=high)
+    return _SourceSlots(g_per_kwh=value, low=low, high=high)
 
 
 def _further(values: Sequence[float], steps: int) -> list[float]:
@@ -215,17 +215,17 @@ def _further(values: Sequence[float], steps: int) -> list[float]:
     return [values[at] if at < len(values) else day[at % 24] for at in range(steps)]
 
 
-def _plain(values: Sequence[float]) -> _Voice:
+def _plain(values: Sequence[float]) -> _SourceSlots:
     unknown = [math.nan] * len(values)
-    return _Voice(g_per_kwh=values, low=unknown, high=unknown)
+    return _SourceSlots(g_per_kwh=values, low=unknown, high=unknown)
 
 
-def _issued_voice(
+def _issued_source(
     slots: Sequence[IntensitySlot], starts: Sequence[datetime], step: timedelta
-) -> _Voice:
+) -> _SourceSlots:
     """Cut a provider's forecast to our hours; an hour that it does not fill is NaN."""
     told = [_mean_slot(slots, start, start + step) for start in starts]
-    return _Voice(
+    return _SourceSlots(
         g_per_kwh=[value for value, _, _ in told],
         low=[low for _, low, _ in told],
         high=[high for _, _, high in told],
@@ -250,7 +250,7 @@ def _mean_slot(
 
 
 def _blended(
-    voices: Mapping[ForecastSource, _Voice],
+    by_source: Mapping[ForecastSource, _SourceSlots],
     starts: Sequence[datetime],
     step: timedelta,
     known_until: datetime,
@@ -261,10 +261,10 @@ def _blended(
     made_of: list[Mapping[ForecastSource, float]] = []
     for at, start in enumerate(starts):
         lead_h = (start + step - known_until) / timedelta(hours=1)
-        shares = _shares(voices, at, lead_h, skill)
+        shares = _shares(by_source, at, lead_h, skill)
         if not shares:
             break
-        value, low, high = _mixed(voices, shares, at, lead_h, skill)
+        value, low, high = _mixed(by_source, shares, at, lead_h, skill)
         slots.append(
             IntensitySlot(
                 start=start,
@@ -279,24 +279,24 @@ def _blended(
 
 
 def _shares(
-    voices: Mapping[ForecastSource, _Voice], at: int, lead_h: float, skill: Skill
+    by_source: Mapping[ForecastSource, _SourceSlots], at: int, lead_h: float, skill: Skill
 ) -> dict[ForecastSource, float]:
     """Weigh the sources that have a value for a slot; empty when none has."""
-    speaking = [
+    telling = [
         source
         for source in ORDER
-        if source in voices and not math.isnan(voices[source].g_per_kwh[at])
+        if source in by_source and not math.isnan(by_source[source].g_per_kwh[at])
     ]
-    if not speaking:
+    if not telling:
         return {}
     errors = {
         source: ratio
-        for source in speaking
+        for source in telling
         if (ratio := skill.tally(source, lead_h).against_day) is not None
         and skill.tally(source, lead_h).weight >= ENOUGH
     }
-    if speaking[0] not in errors:
-        return {speaking[0]: 1.0}
+    if telling[0] not in errors:
+        return {telling[0]: 1.0}
     least = max(min(errors.values()), 1e-9)
     weights = {
         source: (max(error, least) / least) ** -SHARPNESS for source, error in errors.items()
@@ -306,22 +306,22 @@ def _shares(
 
 
 def _mixed(
-    voices: Mapping[ForecastSource, _Voice],
+    by_source: Mapping[ForecastSource, _SourceSlots],
     shares: Mapping[ForecastSource, float],
     at: int,
     lead_h: float,
     skill: Skill,
 ) -> tuple[float, float | None, float | None]:
     """Mix the value and the quantiles of one slot by the same shares."""
-    value = sum(share * voices[source].g_per_kwh[at] for source, share in shares.items())
+    value = sum(share * by_source[source].g_per_kwh[at] for source, share in shares.items())
     below = above = 0.0
     for source, share in shares.items():
-        voice = voices[source]
+        one = by_source[source]
         error = skill.tally(source, lead_h).mean_error_g_per_kwh
         band = math.nan if error is None else BAND * error
-        low, high = voice.low[at], voice.high[at]
-        below += share * (band if math.isnan(low) else voice.g_per_kwh[at] - low)
-        above += share * (band if math.isnan(high) else high - voice.g_per_kwh[at])
+        low, high = one.low[at], one.high[at]
+        below += share * (band if math.isnan(low) else one.g_per_kwh[at] - low)
+        above += share * (band if math.isnan(high) else high - one.g_per_kwh[at])
     if math.isnan(below) or math.isnan(above):
         return value, None, None
     return value, max(0.0, value - below), value + above
