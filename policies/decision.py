@@ -82,7 +82,7 @@ class Climatology:
     def slot(
         self, start: datetime, end: datetime, g_per_kwh: float, unknown: float
     ) -> IntensitySlot:
-        """Make a slot with the share `unknown`, 0 to 1, of a usual day's band."""
+        """Make a slot with the share `unknown`, 0 to 1, of this band."""
         return IntensitySlot(
             start=start,
             end=end,
@@ -92,7 +92,7 @@ class Climatology:
         )
 
     def share(self, slot: IntensitySlot) -> float:
-        """Give how much of a usual day's band a slot has, 0 to 1; 0 where it has none."""
+        """Give the share of this band that a slot has, 0 to 1; 0 where it has none."""
         above = (slot.high_g_per_kwh or slot.g_per_kwh) - slot.g_per_kwh
         widest = slot.g_per_kwh * (self.high - 1.0)
         return min(1.0, max(0.0, above / widest)) if widest > 0 else 0.0

@@ -80,7 +80,7 @@ def _by_hour(observed: Observed) -> Iterator[tuple[int, int, float]]:
 def extended(
     slots: Sequence[IntensitySlot], climatology: Climatology, now: datetime, end: datetime
 ) -> tuple[IntensitySlot, ...]:
-    """Lead a forecast over into the usual day, and on to `end`.
+    """Let a forecast fade into the climatology, and extend it to `end`.
 
     Args:
         slots: the running slot first, without gaps; at least one.
@@ -99,16 +99,16 @@ def _faded(slot: IntensitySlot, climatology: Climatology, lead: timedelta) -> In
     if weight >= 1.0:
         return slot
     mixed = weight * slot.g_per_kwh + (1.0 - weight) * climatology.at(slot.start)
-    # Variances add up: what the forecast leaves open is the rest of a usual day's.
+    # Variances add up: the forecast leaves open the rest of the climatology's.
     return climatology.slot(slot.start, slot.end, mixed, math.sqrt(1.0 - weight * weight))
 
 
 def beyond(
     climatology: Climatology, last: IntensitySlot, end: datetime, step: timedelta
 ) -> Iterator[IntensitySlot]:
-    """Go on after the last slot that is known; what it is off from the usual day fades.
+    """Extend a forecast after its last slot, whose distance from the climatology fades.
 
-    Its band is led over likewise into that of usual days.
+    Its band fades likewise into that of the climatology.
 
     Args:
         climatology: of the same series.
