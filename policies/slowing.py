@@ -85,13 +85,13 @@ def levels(
     return tuple(ClockLevel(point=each, affordable=each.id in able) for each in (current, *slower))
 
 
-def thrift(level: ClockLevel) -> float:
+def level_draw_w(level: ClockLevel) -> float:
     """Give the watts of one board at a level; infinite where no locked clock bounds them."""
     draw = draw_w(level.point) if level.point.clock_mhz is not None else None
     return float("inf") if draw is None else draw
 
 
-class WayDown:
+class ClockDescent:
     """Takes runs to slower clocks: the level of each, what all boards may draw, the price paid.
 
     `bounds_w` is what the boards of each run are counted at, by its level.

@@ -19,7 +19,7 @@ a cap meet one price, in shares of speed per watt.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from wattmesh.policies.slowing import LEAST_W, ClockLevel, Load, WayDown, draw_w, thrift
+from wattmesh.policies.slowing import LEAST_W, ClockDescent, ClockLevel, Load, draw_w, level_draw_w
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 
@@ -194,7 +194,9 @@ class _Site:
         """
         own = {gpu for load in self.loads.values() for gpu in load.gpus}
         others = (self.counted_w(gpu, limits[gpu], levels) for gpu in limits if gpu not in own)
-        way = WayDown(self.loads, {run: self._bounds(load) for run, load in self.loads.items()})
+        way = ClockDescent(
+            self.loads, {run: self._bounds(load) for run, load in self.loads.items()}
+        )
         way.start(levels, sum(others))
         way.down(cap_w)
         way.back(cap_w)
@@ -272,7 +274,9 @@ class _Site:
     def _lowest_w(self) -> float:
         """The lowest bound there is: the thriftiest clock of each run, each limit at its floor."""
         levels = {
-            run: min(range(len(load.levels)), key=lambda at: thrift(load.levels[at]), default=0)
+            run: min(
+                range(len(load.levels)), key=lambda at: level_draw_w(load.levels[at]), default=0
+            )
             for run, load in self.loads.items()
         }
         limits = {

@@ -11,7 +11,7 @@ One pass tries all slots of completion: with one more slot to run in mu can only
 once given up never comes back (each is pushed and popped at most once: O(T K log T)).
 
 Invariant: `bound_g` is a lower bound on the grams of *every* schedule that trains the tokens by
-the end, switching or not, under these intensities; `path` reaches it.
+the end, switching or not, under these intensities, and some schedule reaches it.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,6 @@ from wattmesh.telemetry.readings import J_PER_KWH
 
 ROUNDING = 1e-12
 """Relative error of sums of slots; work that fits but for this fits."""
-
-IDLE = -1
-"""Level of a slot in which the run is over already."""
 
 _STEP_UP = -1
 """Marks a step from one vertex to the next; the step from not running carries its slot instead."""
@@ -59,21 +56,6 @@ class PriceSolution:
         if end <= last.start:
             return whole
         return (*whole, IntensitySlot(start=last.start, end=end, g_per_kwh=last.g_per_kwh))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedSlot:
-    """Tokens and grams of one slot of the best schedule.
-
-    Attributes:
-        level: the highest vertex the slot runs at, slowest 0; -1 when the run is over by then.
-        share: of the slot's time at `level`; the rest is at the vertex below (in the slot of
-            completion: at none). Below 1 in one slot at most.
-    """
-
-    slot: IntensitySlot
-    level: int
-    share: float = 1.0
 
 
 def fill(hull: Hull, slots: Sequence[IntensitySlot], tokens: float) -> PriceSolution | None:
@@ -124,62 +106,11 @@ def hindsight_bound_g(hull: Hull, observed: Sequence[IntensitySlot], tokens: flo
     return plan.bound_g if plan else None
 
 
-def path(hull: Hull, plan: PriceSolution) -> tuple[PlannedSlot, ...]:
-    """Give the best schedule slot by slot, up to the one in which the work ends.
-
-    Steps that cost exactly mu are taken as early as possible, so that at most one slot is shared.
-    """
-    taken: list[PlannedSlot] = []
-    tied: list[int] = []
-    tokens = 0.0
-    for index, slot in enumerate(plan.slots[: plan.last + 1]):
-        level = IDLE if index == plan.last else 0
-        for step, price, _ in _steps(hull, slot, ending=index == plan.last):
-            if price < plan.mu_g_per_token:
-                level = step
-            elif price == plan.mu_g_per_token:
-                tied.append(index)
-        taken.append(PlannedSlot(slot=slot, level=level))
-        tokens += hull.vertices[level].tokens_per_s * _seconds(slot) if level != IDLE else 0.0
-    for index in tied:
-        ending = index == plan.last
-        level, _, more = next(
-            step
-            for step in _steps(hull, taken[index].slot, ending=ending)
-            if step[0] > taken[index].level
-        )
-        share = min(1.0, (plan.tokens - tokens) / (more * _seconds(taken[index].slot)))
-        if share <= ROUNDING:
-            break
-        tokens += share * more * _seconds(taken[index].slot)
-        taken[index] = PlannedSlot(slot=taken[index].slot, level=level, share=share)
-    return tuple(taken)
-
-
 def from_nothing(hull: Hull) -> tuple[int, float]:
     """Give the vertex of fewest joules per token, and those joules."""
     alone = [vertex.power_w / vertex.tokens_per_s for vertex in hull.vertices]
     least = min(alone)
     return alone.index(least), least
-
-
-def _seconds(slot: IntensitySlot) -> float:
-    return (slot.end - slot.start).total_seconds()
-
-
-def _steps(hull: Hull, slot: IntensitySlot, *, ending: bool) -> list[tuple[int, float, float]]:
-    """List a slot's steps, cheapest first: (vertex reached, grams per token, tokens/s more)."""
-    intensity = slot.g_per_kwh / J_PER_KWH
-    first, alone = from_nothing(hull)
-    steps: list[tuple[int, float, float]] = []
-    if ending:
-        steps.append((first, intensity * alone, hull.vertices[first].tokens_per_s))
-    vertices = hull.vertices
-    for level in range(first + 1 if ending else 1, len(vertices)):
-        price = intensity * vertices[level].marginal_j_per_token
-        more = vertices[level].tokens_per_s - vertices[level - 1].tokens_per_s
-        steps.append((level, price, more))
-    return steps
 
 
 class _Filling:

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from tests.policies.build import HOUR, PAIR, catalogue, point, slots
 from tests.policies.oracles import least_grams, least_grams_whole
+from tests.policies.price_path import path
 from wattmesh.policies.hull import Hull, lower_hull
-from wattmesh.policies.rules.price import PriceSolution, fill, from_nothing, hindsight_bound_g, path
+from wattmesh.policies.rules.price import PriceSolution, fill, from_nothing, hindsight_bound_g
 from wattmesh.telemetry.readings import J_PER_KWH
 
 POINTS = st.lists(
