@@ -27,7 +27,7 @@ from wattmesh.policies.planner.planning import answered
 from wattmesh.policies.planner.problem import NoPlan
 from wattmesh.policies.rules.decide import decide
 from wattmesh.policies.run_context import examine
-from wattmesh.reconfig.catalogue import SwitchCost
+from wattmesh.reconfig.catalogue import PairCost, SwitchCost
 from wattmesh.reconfig.layout import Layout
 
 CLOCKED = point("A-slow", 4, 900.0, 1300.0, clock_mhz=1300, layout=A.layout)
@@ -83,13 +83,17 @@ def test_the_plans_point_for_now_is_gone_to() -> None:
 
 
 def test_a_switch_whose_joules_nobody_measured_is_not_free() -> None:
-    """It draws as if the run trained on at A; a measured one draws what was measured."""
+    """It draws as if the run trained on at A; else what was measured, of its own pair first."""
     bare = catalogue(A, B, switch=SwitchCost(layout_s=60.0))
     seen = observation(run(plan=replace(plan("B"), price_mu=0.0), catalogue=bare))
     g_per_j = seen.carbon.slots[0].g_per_kwh / 3.6e6
     assert decided(seen).switch_cost_g == pytest.approx(60.0 * A.power_w * g_per_j)
     known = replace(seen, runs=(replace(seen.runs[0], switch_energy_j=5e5),))
     assert decided(known).switch_cost_g == pytest.approx(5e5 * g_per_j)
+    pair = PairCost(origin="A", target="B", seconds=60.0, energy_j=7e5)
+    paired = replace(bare, switch=replace(bare.switch, pairs=(pair,)))
+    own = replace(known, runs=(replace(known.runs[0], catalogue=paired),))
+    assert decided(own).switch_cost_g == pytest.approx(7e5 * g_per_j)
 
 
 def test_only_the_step_that_holds_now_counts() -> None:
