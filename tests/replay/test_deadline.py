@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from tests.policies.build import catalogue, measured, point
 from tests.replay.build import START, grid, means
 from wattmesh.controller.cycle.clocks import BACK_S
-from wattmesh.controller.cycle.think import NoPlans, Plans, think
+from wattmesh.controller.cycle.cycle import Seen
+from wattmesh.controller.cycle.think import NoPlans, Plans
 from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import Forecast
 from wattmesh.controller.replay.grid import Grid
-from wattmesh.controller.replay.world import Loss, Noise, Scene, State, World, run
+from wattmesh.controller.replay.world import Loss, Noise, Scene, World, run
 from wattmesh.policies.case import examine
 from wattmesh.policies.decision import (
     SUSPENDS,
@@ -153,11 +154,11 @@ class Deceived(Ours):
         super().__init__(*words)
         self._changes, self._view = changes, view
 
-    def seen(self, scene: Scene, state: State) -> Observation:
+    def observe(self, now: datetime) -> Seen:
         """Observe what is not."""
-        seen = super().seen(scene, state)
+        seen = super().observe(now).observation
         views = tuple(replace(each, **self._view) for each in seen.runs)
-        return replace(seen, runs=views, **self._changes)
+        return Seen(observation=replace(seen, runs=views, **self._changes))
 
 
 class Noted(Ours):
@@ -168,10 +169,10 @@ class Noted(Ours):
         super().__init__(*words)
         self.decisions: list[Decision] = []
 
-    def wish(self, scene: Scene, state: State) -> str | None:
-        """Decide, and remember it."""
-        self.decisions.extend(think(self.seen(scene, state), self._plans)[1])
-        return super().wish(scene, state)
+    def act(self, seen: Seen, planned: Observation, decisions: Sequence[Decision]) -> None:
+        """Remember what was decided."""
+        self.decisions.extend(decisions)
+        super().act(seen, planned, decisions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +202,9 @@ class Adversary:
     @property
     def held(self) -> bool:
         """Whether the guard holds at the first look."""
-        return safe(self.driver().seen(self.scene, World(self.scene).state))
+        driver = self.driver()
+        driver.world = World(self.scene)
+        return safe(driver.observe(driver.world.now).observation)
 
 
 def safe(seen: Observation) -> bool:
@@ -267,12 +270,13 @@ class Word(Noted):
 
     word: bool | None = None
 
-    def seen(self, scene: Scene, state: State) -> Observation:
+    def observe(self, now: datetime) -> Seen:
         """Observe."""
-        seen = super().seen(scene, state)
+        shown = super().observe(now)
+        seen = shown.observation
         if self.word is None and seen.runs[0].attempt == 2 and seen.runs[0].live:
             self.word = safe(seen)
-        return seen
+        return shown
 
 
 @settings(max_examples=30)
