@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests.policies.build import catalogue, measured, point
@@ -278,30 +278,6 @@ def adversaries(draw: st.DrawFn, in_a_row: bool = False) -> Adversary:
     )
 
 
-def test_a_run_that_the_guard_held_at_the_first_look_is_in_time() -> None:
-    """Whatever grid, signal, forecast, plans, speed, switches and clocks do, of which all came."""
-    met: set[str] = set()
-
-    @settings(max_examples=60)
-    @given(adversaries())
-    def play(one: Adversary) -> None:
-        assume(one.held)
-        driver = one.driver(Noted)
-        assert one.replay(driver)
-        state = driver.world.state
-        met.update(str(each.action) for each in driver.decisions)
-        met.update(each.kind for each in driver.decisions)
-        met.update(["planned"] if driver.planned else [])
-        met.update(["late clock"] if one.scene.noise.clock_late_s and state.clock_changes else [])
-        met.update(["failed"] if driver.failed else [])
-
-    play()
-    acted = {"hold", "switch", "clock", "suspend", "resume"}
-    met_with = {"planned", "late clock", "failed", "dwell", "stale_signal", "deadline"}
-    missing = (acted | met_with) - met
-    assert not missing, missing
-
-
 class Word(Noted):
     """Asks the guard at the first look after nodes were lost."""
 
@@ -387,6 +363,36 @@ CASES: dict[str, tuple[Adversary, dict[str, Any], dict[str, Any]]] = {
         {"gpus_held": 4, "world_size": 4},
     ),
 }
+
+
+def test_a_run_that_the_guard_held_at_the_first_look_is_in_time() -> None:
+    """Whatever grid, signal, forecast, plans, speed, switches and clocks do, of which all came."""
+    met: set[str] = set()
+    sleepy = replace(lazy(2.2), plans=partial(Whims, "", "A"))
+    rested = replace(LIMITS, dwell_s=9000.0)
+
+    @settings(max_examples=60)
+    @given(adversaries())
+    @example(replace(lazy(2.2), plans=partial(Whims, "", "A")))
+    @example(
+        replace(lazy(2.2), limits=replace(LIMITS, dwell_s=9000.0), plans=partial(Whims, "D", "A"))
+    )
+    def play(one: Adversary) -> None:
+        assume(one.held)
+        driver = one.driver(Noted)
+        assert one.replay(driver)
+        state = driver.world.state
+        met.update(str(each.action) for each in driver.decisions)
+        met.update(each.kind for each in driver.decisions)
+        met.update(["planned"] if driver.planned else [])
+        met.update(["late clock"] if one.scene.noise.clock_late_s and state.clock_changes else [])
+        met.update(["failed"] if driver.failed else [])
+
+    play()
+    acted = {"hold", "switch", "clock", "suspend", "resume"}
+    met_with = {"planned", "late clock", "failed", "dwell", "stale_signal", "deadline"}
+    missing = (acted | met_with) - met
+    assert not missing, missing
 
 
 @pytest.mark.parametrize("name", CASES)
