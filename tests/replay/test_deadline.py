@@ -371,12 +371,12 @@ def test_a_run_that_the_guard_held_at_the_first_look_is_in_time() -> None:
     sleepy = replace(lazy(2.2), plans=partial(Whims, "", "A"))
     rested = replace(LIMITS, dwell_s=9000.0)
 
-    @settings(max_examples=60)
+    @settings(max_examples=40)
     @given(adversaries())
-    @example(replace(lazy(2.2), plans=partial(Whims, "", "A")))
-    @example(
-        replace(lazy(2.2), limits=replace(LIMITS, dwell_s=9000.0), plans=partial(Whims, "D", "A"))
-    )
+    @example(sleepy)
+    @example(replace(sleepy, limits=rested, plans=partial(Whims, "D", "A")))
+    @example(CASES["late clocks"][0])
+    @example(CASES["timeouts"][0])
     def play(one: Adversary) -> None:
         assume(one.held)
         driver = one.driver(Noted)
