@@ -5,19 +5,21 @@ the journal (`observe.py`, `act.py`); in replay and in property tests they are a
 (`wattmesh.controller.replay.ports`). Time is an argument.
 
 Level-triggered: every turn starts from what is observed and from nothing else, so a daemon that was
-killed goes on where the journal stands.
+killed goes on where the journal stands. Nothing waits for a plan: a run without one is decided on
+all the same. Whatever is wrong with one run's numbers is an error of nobody else.
 """
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
 
 from wattmesh.controller.cycle.cap_held import CapNow
-from wattmesh.controller.cycle.think import NoPlans, Plans, think
 from wattmesh.errors import Fenced, FixInput, JournalUnavailable
-from wattmesh.policies.decision import Action, Decision, Mode, Observation
+from wattmesh.policies.decision import Action, Decision, Mode, Observation, PlanView, RunView
+from wattmesh.policies.isolation import cause
+from wattmesh.policies.rules.decide import decide
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +73,22 @@ class Actor(Protocol[Shown_contra]):
             Fenced: another daemon leads by now; nothing was written.
         """
         ...
+
+
+class Plans(Protocol):
+    """Who makes plans."""
+
+    def newest(self, seen: Observation, run: RunView) -> PlanView | None:
+        """Give the newest plan of a run, however old; None when there is none."""
+        ...
+
+
+class NoPlans:
+    """Nobody makes plans."""
+
+    def newest(self, seen: Observation, run: RunView) -> PlanView | None:
+        """Give none."""
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +163,20 @@ class Cycle(Generic[Shown]):
             return
         self._told = (gist, report.at)
         log.info("%s", report.sentence)
+
+
+def think(seen: Observation, plans: Plans) -> tuple[Observation, tuple[Decision, ...]]:
+    """Decide about every run, with its newest plan; give what was decided on, too."""
+    planned = replace(seen, runs=tuple(_with_plan(seen, run, plans) for run in seen.runs))
+    return planned, decide(planned)
+
+
+def _with_plan(seen: Observation, run: RunView, plans: Plans) -> RunView:
+    """Lay the newest plan beside one run; one that none can be asked for is held."""
+    try:
+        return run if run.unreadable else replace(run, plan=plans.newest(seen, run))
+    except Exception as error:
+        return replace(run, unreadable=cause(error))
 
 
 def summary(

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from wattmesh.controller.cycle.cycle import Cycle, Seen
-from wattmesh.controller.cycle.think import Plans
+from wattmesh.controller.cycle.cycle import Cycle, Plans, Seen
 from wattmesh.controller.replay.forecasts import Forecast
 from wattmesh.controller.replay.views import now_of, observation
 from wattmesh.controller.replay.world import Scene, State, World

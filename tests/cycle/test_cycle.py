@@ -11,10 +11,9 @@ from tests.cycle.build import live, view
 from tests.migrated import migrate
 from wattmesh.controller.cycle import cycle
 from wattmesh.controller.cycle.carbon_view import SignalFacts
-from wattmesh.controller.cycle.cycle import CycleReport
+from wattmesh.controller.cycle.cycle import CycleReport, NoPlans, think
 from wattmesh.controller.cycle.look import CycleSettings
 from wattmesh.controller.cycle.observe import run_view
-from wattmesh.controller.cycle.think import NoPlans, think
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.outages import Launches
 from wattmesh.controller.journal.runs.run_store import RunPlan

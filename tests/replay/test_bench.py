@@ -9,7 +9,7 @@ import pytest
 
 from tests.replay.build import CYCLE_S, days, grid, job, means, perfect, scene
 from wattmesh.controller.cli.main import main
-from wattmesh.controller.cycle.think import NoPlans
+from wattmesh.controller.cycle.cycle import NoPlans
 from wattmesh.controller.replay.bench import POLICIES, Asked, Cell, bench, cells, replayed, rows
 from wattmesh.controller.replay.bounds import hindsight
 from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival

@@ -15,7 +15,7 @@ from tests.policies.build import A, B, catalogue
 from tests.replay.build import START, means
 from tests.replay.test_deadline import Noted, Told
 from tests.replay.test_speed_reserve import Nobody
-from wattmesh.controller.cycle.think import NoPlans
+from wattmesh.controller.cycle.cycle import NoPlans
 from wattmesh.controller.replay.grid import Grid
 from wattmesh.controller.replay.world import Scene, run
 from wattmesh.policies.decision import PolicySettings

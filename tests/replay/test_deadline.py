@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from tests.policies.build import catalogue, measured, point
 from tests.replay.build import START, grid, means
 from wattmesh.controller.cycle.clocks import BACK_S
-from wattmesh.controller.cycle.cycle import Seen
-from wattmesh.controller.cycle.think import NoPlans, Plans
+from wattmesh.controller.cycle.cycle import NoPlans, Plans, Seen
 from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import Forecast
 from wattmesh.controller.replay.grid import Grid
