@@ -20,7 +20,7 @@ from wattmesh.controller.journal.runs.run_store import EXPIRED, RunRow
 from wattmesh.errors import NotSwitched
 from wattmesh.policies.decision import SUSPENDS, Action, Decision, Mode, Observation, Rung
 from wattmesh.policies.isolation import UNDECIDABLE
-from wattmesh.policies.words import duration
+from wattmesh.quantities import duration
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, SwitchMode

@@ -29,7 +29,7 @@ from wattmesh.policies.planner.repair import (
 from wattmesh.policies.planner.route import Path
 from wattmesh.policies.planner.service_level_repair import lift
 from wattmesh.policies.planner.viterbi import sweep
-from wattmesh.policies.words import count, duration, grams
+from wattmesh.quantities import count, duration, grams
 
 ROUNDING = 1e-9
 """Relative error of sums; work that fits but for this fits."""

@@ -7,8 +7,9 @@ its deadline whatever the grid or the plan says.
 from wattmesh.policies.case import Case
 from wattmesh.policies.decision import Action, Decision
 from wattmesh.policies.rules.follow import wanted
-from wattmesh.policies.words import duration, intensity, moment
+from wattmesh.policies.words import moment
 from wattmesh.policies.words import point as named
+from wattmesh.quantities import duration, intensity
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 

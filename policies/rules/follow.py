@@ -15,8 +15,9 @@ from wattmesh.policies.decision import Action, Decision, PlanStep, PlanView, Run
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import between
 from wattmesh.policies.rules.gate import Place, Switch, better_g_per_s, switch_cost_g
-from wattmesh.policies.words import duration, intensity, moment
+from wattmesh.policies.words import moment
 from wattmesh.policies.words import point as named
+from wattmesh.quantities import duration, intensity
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 FRESH = timedelta(hours=2)

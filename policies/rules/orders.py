@@ -9,7 +9,7 @@ from wattmesh.policies.case import Case
 from wattmesh.policies.decision import Decision
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.menu import why_not
-from wattmesh.policies.words import count, duration
+from wattmesh.quantities import count, duration
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 

@@ -17,7 +17,7 @@ from wattmesh.policies.planner.plan import plan
 from wattmesh.policies.planner.problem import NoPlan, Option, Plan, Problem, Sla, Transition
 from wattmesh.policies.planner.steady import steady
 from wattmesh.policies.rules.price import fill
-from wattmesh.policies.words import grams
+from wattmesh.quantities import grams
 from wattmesh.reconfig.catalogue import Release
 
 FREE = Transition(seconds=0.0, energy_j=0.0)
