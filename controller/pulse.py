@@ -25,8 +25,8 @@ from wattmesh.telemetry.energy.sampler import Sample
 
 if TYPE_CHECKING:
     from wattmesh.controller.accounting.spending import PeriodLine
+    from wattmesh.controller.cycle.carbon_view import SignalFacts
     from wattmesh.controller.cycle.cycle import CycleReport
-    from wattmesh.controller.cycle.observe import SignalFacts
 
 log = logging.getLogger(__name__)
 

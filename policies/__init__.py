@@ -20,5 +20,5 @@ The map:
     slowing.py      which runs go to a slower clock for a power cap, the cheapest step first
     speed.py        the speed that can be counted on at each point, by what is known of it
     switch_time.py  how long a switch takes, as the deadline guard counts it
-    words.py        grams, durations and times as the sentences write them
+    words.py        times and points as the sentences write them
 """

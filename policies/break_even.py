@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from wattmesh.policies.hull import Vertex, break_even_g_per_kwh, lower_hull
 from wattmesh.policies.planner.options import options
-from wattmesh.policies.words import figures, intensity
+from wattmesh.quantities import figures, intensity
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, Release
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from wattmesh.policies.words import count, watts
+from wattmesh.quantities import count, watts
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 from wattmesh.telemetry.readings import J_PER_KWH
 

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from wattmesh.policies.decision import CarbonView, IntensitySlot, Rung
-from wattmesh.policies.words import duration
+from wattmesh.quantities import duration
 
 OLDEST = {Rung.ISSUED: timedelta(hours=24), Rung.PROFILE: timedelta(hours=72)}
 """How old a forecast may be: since it was issued, or since the end of the history it is made of."""

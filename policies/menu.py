@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from wattmesh.policies.decision import PolicySettings, RunView
 from wattmesh.policies.slowing import needs_w
-from wattmesh.policies.words import watts
+from wattmesh.quantities import watts
 from wattmesh.reconfig.catalogue import Equivalence, Evidence, OperatingPoint
 
 

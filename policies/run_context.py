@@ -13,8 +13,8 @@ from wattmesh.policies.guard import FAILED_SWITCH, Guard
 from wattmesh.policies.menu import menu, unheld
 from wattmesh.policies.speed import STANDSTILL, Counted, counted
 from wattmesh.policies.switch_time import SwitchTimes
-from wattmesh.policies.words import duration, figures
 from wattmesh.policies.words import point as named
+from wattmesh.quantities import duration, figures
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, Release
 
 IN_PLACE = "in_place"

@@ -16,6 +16,7 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.errors import FixInput
 from wattmesh.policies.accounting.budget import Curve, HourProfile, Spent, hour_profile, spread
+from wattmesh.quantities import grams
 from wattmesh.telemetry.carbon import Signal
 
 UG = 1_000_000
@@ -147,8 +148,8 @@ class Plans:
         spent_ug = sum(each.carbon_ug for each in spent)
         if spent_ug >= limit:
             raise FixInput(
-                f"budget {name}: {spent_ug / UG:.1f} g of {limit / UG:.1f} g are spent, so nothing "
-                f"is left to plan with; raise budget.{name}.grams and reload"
+                f"budget {name}: {grams(spent_ug / UG)} of {grams(limit / UG)} are spent, so "
+                f"nothing is left to plan with; raise budget.{name}.grams and reload"
             )
         intensity, power, rests_on = self._expected(name, now)
         curve = spread(
@@ -160,7 +161,7 @@ class Plans:
             spent=spent,
             now=now,
         )
-        why = f"made anew by {who} after {spent_ug / UG:.1f} g; {rests_on}"
+        why = f"made anew by {who} after {grams(spent_ug / UG)}; {rests_on}"
         return self._row(name, period, now, curve, why)
 
     def _expected(

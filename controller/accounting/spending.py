@@ -22,6 +22,7 @@ from wattmesh.policies.accounting.budget import (
     Spent,
     budget_course,
 )
+from wattmesh.quantities import grams
 from wattmesh.telemetry.readings import flags_of
 
 UG = 1_000_000
@@ -252,11 +253,11 @@ def _grams(carbon_ug: float | None) -> float | None:
 def _alert(row: PlanRow, found: BudgetCourse, upper_g: float) -> str:
     """Say what is wrong, and what to do; "" while the limit lasts."""
     name, limit_g = row.name, row.curve.limit_ug / UG
-    dark = f", {upper_g:.1f} g of it at most emitted unobserved" if upper_g else ""
+    dark = f", {grams(upper_g)} of it at most emitted unobserved" if upper_g else ""
     if found.alert is Alert.EXHAUSTED:
         return (
-            f"budget {name}: {found.spent_ug / UG:.1f} g of {limit_g:.1f} g are spent{dark} before "
-            f"the end of {row.period}; a budget stops no run: postpone one, or raise "
+            f"budget {name}: {grams(found.spent_ug / UG)} of {grams(limit_g)} are spent{dark} "
+            f"before the end of {row.period}; a budget stops no run: postpone one, or raise "
             f"budget.{name}.grams"
         )
     if found.alert is not Alert.NONE:
@@ -264,14 +265,14 @@ def _alert(row: PlanRow, found: BudgetCourse, upper_g: float) -> str:
         used_up = f", used up by {at:%Y-%m-%d %H:%M} UTC" if at else ""
         return (
             f"budget {name} burns too fast ({_burns(found)} of the plan's rate): on course for "
-            f"{(found.on_course_ug or 0) / UG:.1f} g of {limit_g:.1f} g by the end of "
+            f"{grams((found.on_course_ug or 0) / UG)} of {grams(limit_g)} by the end of "
             f"{row.period}{used_up}{dark}; postpone a run, move a deadline, or raise "
             f"budget.{name}.grams"
         )
     if found.unkeepable:
         return (
             f"budget {name}: even the cheapest plans that keep the deadlines end above "
-            f"{limit_g:.1f} g{dark} in {row.period}; move a deadline, or raise budget.{name}.grams"
+            f"{grams(limit_g)}{dark} in {row.period}; move a deadline, or raise budget.{name}.grams"
         )
     return ""
 

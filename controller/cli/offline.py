@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
+from wattmesh import quantities
 from wattmesh.controller import marks
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
@@ -78,7 +79,7 @@ def screen_of(known: Mapping[str, Any]) -> list[Text | str]:
         held = (
             "its lease still holds"
             if ended_s is None
-            else f"its lease ended {words.duration(ended_s)} ago"
+            else f"its lease ended {quantities.duration(ended_s)} ago"
         )
         lines.append(f"led by {known['leader']}, {held}")
     runs, left_out = known["runs"], known["runs_left_out"]
@@ -135,8 +136,8 @@ def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
     return (
         Text(run["name"], style=STRONG),
         words.count(run["step"]),
-        run["layout"] or words.UNKNOWN,
-        f"{words.duration(run['last_seen_s'])} ago",
+        run["layout"] or quantities.UNKNOWN,
+        f"{quantities.duration(run['last_seen_s'])} ago",
         f"{run['activity']}{frozen}",
     )
 
@@ -147,5 +148,5 @@ def _sentences(runs: Sequence[Mapping[str, Any]]) -> list[Text | str]:
     if not told:
         return []
     oldest_s = max(run["decided_s"] for run in runs if run["sentence"])
-    head = styled((f"decided last, up to {words.duration(oldest_s)} ago:", DIM))
+    head = styled((f"decided last, up to {quantities.duration(oldest_s)} ago:", DIM))
     return [head, *(styled((f"{names}: ", STRONG), text) for names, text in told)]

@@ -1,7 +1,7 @@
-"""Numbers, times and grams as people read them. Pure.
+"""What screens write beside quantities: flags, bars, times, lists. Pure.
 
-Invariant: what is not known is shown as `-`, never as 0; three significant figures are enough for
-a screen, `--json` has the rest. A joule, a watt or a gram is written with its flags.
+Invariant: what is not known is shown as `-`, never as 0. A joule, a watt or a gram is written with
+its flags.
 """
 
 import textwrap
@@ -9,52 +9,16 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 
+from wattmesh import quantities
 from wattmesh.controller.marks import marked
+from wattmesh.quantities import UNKNOWN
 
-UNKNOWN = "-"
 BARS = "▁▂▃▄▅▆▇█"
-
-_SECONDS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
-_GRAMS = ((1e6, "t"), (1e3, "kg"), (1.0, "g"), (1e-3, "mg"))
-_JOULES = ((3.6e9, 3.6e9, "MWh"), (3.6e5, 3.6e6, "kWh"), (1e3, 1e3, "kJ"), (0.0, 1.0, "J"))
-"""From so many joules on, joules of a unit, and its name."""
-_WATTS = ((1e6, "MW"), (1e3, "kW"), (1.0, "W"))
-_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-_COUNTS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
-
-def figures(value: float, digits: int = 3) -> str:
-    """Write `value` with `digits` significant figures and no exponent: 0.805, 41.2, 131."""
-    if value == 0:
-        return "0"
-    text = f"{value:.{digits}g}"
-    if "e" in text:
-        text = f"{float(text):f}".rstrip("0").rstrip(".")
-    return text
-
-
-def duration(seconds: float | None) -> str:
-    """Write a duration in its largest fitting unit: 38 ms, 4 s, 6 min, 5.2 h, 3.1 d."""
-    if seconds is None:
-        return UNKNOWN
-    if seconds < 0:
-        return f"-{duration(-seconds)}"
-    for size, unit in _SECONDS:
-        if seconds >= size * 0.9995:
-            return f"{_short(seconds / size, unit)} {unit}"
-    return "0 s" if seconds < 5e-4 else f"{figures(seconds * 1e3, 1)} ms"
-
-
-def _short(amount: float, unit: str) -> str:
-    """Whole numbers from 10 on and for milliseconds; one decimal below."""
-    if amount >= 9.95 or unit == "ms":
-        return f"{amount:.0f}"
-    return f"{amount:.1f}".removesuffix(".0")
 
 
 def grams(value: float | None, flags: Iterable[str] = ()) -> str:
-    """Write a mass: 41 mg, 4.8 g, 0.41 kg is 410 g, 3.41 t; flagged `4.8 g est+sim`."""
-    return _marked(_scaled(value, _GRAMS), flags)
+    """Write a mass: 41 mg, 4.8 g, 3.41 t; flagged `4.8 g est+sim`."""
+    return _marked(quantities.grams(value), flags)
 
 
 def micrograms(value: int | None, flags: Iterable[str] = ()) -> str:
@@ -64,14 +28,12 @@ def micrograms(value: int | None, flags: Iterable[str] = ()) -> str:
 
 def joules(energy_j: float, flags: Iterable[str] = ()) -> str:
     """Write an energy: 410 J, 90 kJ, 41.2 kWh, 12.3 MWh."""
-    _, size, unit = next(each for each in _JOULES if abs(energy_j) >= each[0])
-    text = f"{energy_j:.0f}" if unit == "J" else figures(energy_j / size)
-    return marked(f"{text} {unit}", flags)
+    return _marked(quantities.joules(energy_j), flags)
 
 
 def watts(value: float | None, flags: Iterable[str] = ()) -> str:
     """Write a power: 96 W, 41.2 kW."""
-    return _marked(_scaled(value, _WATTS), flags)
+    return _marked(quantities.watts(value), flags)
 
 
 def _marked(text: str, flags: Iterable[str]) -> str:
@@ -79,31 +41,9 @@ def _marked(text: str, flags: Iterable[str]) -> str:
     return text if text == UNKNOWN else marked(text, flags)
 
 
-def size(nbytes: float | None) -> str:
-    """Write a number of bytes: 512 B, 1.32 GB."""
-    return _scaled(nbytes, _BYTES)
-
-
-def _scaled(value: float | None, units: Sequence[tuple[float, str]]) -> str:
-    """Write `value` in the largest unit that leaves at least 1 before the point."""
-    if value is None:
-        return UNKNOWN
-    size, unit = next(
-        (each for each in units if abs(value) >= each[0] * 0.9995), units[-1] if value else units[0]
-    )
-    if not value:
-        size, unit = next(each for each in units if each[0] == 1.0)
-    return f"{figures(value / size)} {unit}"
-
-
 def rate(per_s: float | None) -> str:
-    """Write tokens per second: 950, 197.1 k, 2.3 M."""
-    if per_s is None:
-        return UNKNOWN
-    for size, unit in _COUNTS:
-        if abs(per_s) >= size:
-            return f"{figures(per_s / size, 4)} {unit}"
-    return f"{per_s:.0f}"
+    """Write tokens per second: 950, 197 k, 2.3 M."""
+    return quantities.count(per_s)
 
 
 def count(value: int | None) -> str:
@@ -118,7 +58,7 @@ def percent(share: float | None, digits: int = 0) -> str:
 
 def intensity(g_per_kwh: float | None) -> str:
     """Write a carbon intensity without its unit: 212."""
-    return UNKNOWN if g_per_kwh is None else f"{g_per_kwh:.0f}"
+    return quantities.intensity(g_per_kwh).removesuffix(" g/kWh")
 
 
 def moment(text: str | None) -> datetime | None:

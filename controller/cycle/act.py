@@ -1,4 +1,4 @@
-"""Act: a decision becomes an intent row, and the intent row is the order. I/O out.
+"""The live port that acts: a decision becomes an intent row, which is the order. I/O out.
 
 Invariant: intent is committed before anything happens, under the epoch of the leader; the run
 fetches the row itself, so a daemon killed at any moment leaves either no order or a whole one.
@@ -6,17 +6,21 @@ fetches the row itself, so a daemon killed at any moment leaves either no order 
 
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import assert_never
 
-from wattmesh.controller.cycle.clocks import Controls, due_clock, has_clocks, lapsed
+from wattmesh.controller.cycle.clocks import due_clock, has_clocks, lapsed
+from wattmesh.controller.cycle.isolation import Isolation
+from wattmesh.controller.cycle.look import JournalSeen
+from wattmesh.controller.cycle.measured_speeds import note_speeds
 from wattmesh.controller.cycle.states import OpenSwitch, RunNow, verdict
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs.run_store import RunRow
-from wattmesh.controller.journal.runs.switches import SwitchRow
+from wattmesh.controller.journal.runs.run_store import EXPIRED, RunRow
 from wattmesh.errors import NotSwitched
-from wattmesh.policies.decision import SUSPENDS, Action, Decision, Mode
+from wattmesh.policies.decision import SUSPENDS, Action, Decision, Mode, Observation, Rung
+from wattmesh.policies.isolation import UNDECIDABLE
+from wattmesh.quantities import duration
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, SwitchMode
@@ -26,67 +30,143 @@ log = logging.getLogger(__name__)
 BOUNDARIES_VALID = 3
 """An order not taken at one of this many boundaries is void."""
 
+LONGEST_S = 1e9
+
 OPERATOR = "operator"
 
 
-def settle(journal: Journal, row: RunRow, *, now: datetime, epoch: int, timeout_s: float) -> None:
-    """Give up on an open switch that cannot be confirmed any more."""
-    switch = journal.switches.open(row.run)
-    if switch is None:
-        return
-    ended = verdict(
-        OpenSwitch(
-            order=switch.order,
-            state=switch.state,
-            created_at=switch.created_at,
-            begun_at=_begun_at(journal, switch),
-            asked=switch.requested_by == OPERATOR,
-        ),
-        RunNow(
-            step=row.step,
-            attempt=row.attempt,
-            finished=row.state == "finished",
-            frozen=row.frozen or journal.runs.frozen_all(),
-            live=row.state == "live",
-            window_s=BOUNDARIES_VALID * max(1, row.boundary_every) * (row.step_s or 0.0),
-        ),
-        now=now,
-        timeout_s=timeout_s,
-    )
-    if ended is not None:
-        journal.switches.close(switch.plan, ended.state, detail=ended.reason, now=now, epoch=epoch)
+class JournalActor:
+    """Settles, remembers and orders in the journal, under the epoch of what was seen."""
+
+    def __init__(self, journal: Journal, isolation: Isolation | None = None) -> None:
+        """Take the journal, and who counts what fails for one run alone."""
+        self._journal = journal
+        self._isolation = isolation or Isolation()
+
+    def settle(self, seen: JournalSeen) -> bool:
+        """Give up on switches that cannot be confirmed, clocks that cannot be kept, silent runs.
+
+        Raises:
+            Fenced: another daemon leads by now. JournalUnavailable: the database does not answer.
+        """
+        changed, epoch = False, seen.epoch
+        if epoch is None:
+            return False
+        for row in seen.look.runs:
+            with self._isolation.alone(row.run, "settling what is over"):
+                changed |= self._expire(row, seen, epoch)
+                changed |= self._settle_switch(row, seen, epoch)
+                if row.state == "live" or row.clock_mhz is not None:
+                    changed |= self._settle_clock(row, seen, epoch)
+        return changed
+
+    def act(self, seen: JournalSeen, planned: Observation, decisions: Sequence[Decision]) -> None:
+        """Remember every decision, and what was measured; carry out in mode `act`.
+
+        Raises:
+            Fenced: another daemon leads by now; nothing was written.
+            JournalUnavailable: the database does not answer.
+        """
+        self._tell_undecidable(planned, decisions)
+        if seen.epoch is None:
+            return
+        self._note_rung(seen)
+        note_speeds(
+            self._journal, seen.look.live(), planned, epoch=seen.epoch, isolation=self._isolation
+        )
+        now, rows = seen.look.now, {row.run: row for row in seen.look.runs}
+        for decision in decisions:
+            with self._isolation.alone(decision.run, "carrying out what was decided"):
+                self._journal.decisions.record(
+                    decision,
+                    now=now,
+                    epoch=seen.epoch,
+                    mode=planned.mode,
+                    forecast=planned.carbon.forecast,
+                )
+                if planned.mode is Mode.ACT:
+                    row = rows[decision.run]
+                    carry_out(self._journal, row, decision, now=now, epoch=seen.epoch)
+
+    def _expire(self, row: RunRow, seen: JournalSeen, epoch: int) -> bool:
+        """End a run that has been silent for too long; it goes on when it is heard again."""
+        now = seen.look.now
+        silent_s = (now - row.last_seen_at).total_seconds()
+        # Longer than any clock tells where nobody is to be ended.
+        if row.state != "lost" or silent_s <= min(seen.settings.lost_s, LONGEST_S):
+            return False
+        reason = f"not heard for {duration(silent_s)}"
+        self._journal.runs.end(row.run, EXPIRED + reason, now=now, epoch=epoch)
+        log.info("%s: ended, %s", row.name, reason)
+        return True
+
+    def _settle_switch(self, row: RunRow, seen: JournalSeen, epoch: int) -> bool:
+        """Give up on an open switch that cannot be confirmed any more."""
+        if row.run not in seen.look.histories.switching:
+            return False
+        history = seen.look.histories.of(row.run)
+        switch = history.open
+        if switch is None:
+            return False
+        ended = verdict(
+            OpenSwitch(
+                order=switch.order,
+                state=switch.state,
+                created_at=switch.created_at,
+                begun_at=None if switch.state is SwitchState.ORDERED else history.begun_at,
+                asked=switch.requested_by == OPERATOR,
+            ),
+            RunNow(
+                step=row.step,
+                attempt=row.attempt,
+                finished=row.state == "finished",
+                frozen=row.frozen or seen.look.frozen,
+                live=row.state == "live",
+                window_s=BOUNDARIES_VALID * max(1, row.boundary_every) * (row.step_s or 0.0),
+            ),
+            now=seen.look.now,
+            timeout_s=seen.settings.switch_timeout_s,
+        )
+        if ended is None:
+            return False
+        self._journal.switches.close(
+            switch.plan, ended.state, detail=ended.reason, now=seen.look.now, epoch=epoch
+        )
         level = logging.WARNING if ended.state is SwitchState.FAILED else logging.INFO
         log.log(level, "%s: switch to %s: %s", row.name, switch.to_point, ended.reason)
+        return True
 
-
-def _begun_at(journal: Journal, switch: SwitchRow) -> datetime | None:
-    """When the run said that it took the order; None while the order waits."""
-    if switch.state is SwitchState.ORDERED:
-        return None
-    return min((each.at for each in journal.switches.transitions(switch.plan)), default=None)
-
-
-def settle_clock(
-    journal: Journal,
-    row: RunRow,
-    controls: Controls,
-    *,
-    now: datetime,
-    epoch: int,
-    mode: Mode,
-    frozen: str,
-) -> None:
-    """Take back a clock that cannot be kept; let the clock follow a confirmed switch."""
-    if not has_clocks(row):
-        return
-    clock_mhz: int | None = None
-    if not lapsed(row, controls, mode=mode, frozen=frozen):
-        newest = next(iter(journal.switches.history(row.run, limit=1)), None)
-        in_force = mode is Mode.ACT and not frozen and not row.frozen
-        clock_mhz = due_clock(row, newest) if in_force else row.clock_mhz
-    if clock_mhz != row.clock_mhz:
-        journal.runs.wish_clock(row.run, clock_mhz, now=now, epoch=epoch)
+    def _settle_clock(self, row: RunRow, seen: JournalSeen, epoch: int) -> bool:
+        """Take back a clock that cannot be kept; let the clock follow a confirmed switch."""
+        if not has_clocks(row):
+            return False
+        frozen, mode = seen.look.frozen, seen.settings.mode
+        clock_mhz: int | None = None
+        if not lapsed(row, seen.look.fleet.controls, mode=mode, frozen=frozen):
+            newest = next(iter(seen.look.histories.of(row.run).rows), None)
+            in_force = mode is Mode.ACT and not frozen and not row.frozen
+            clock_mhz = due_clock(row, newest) if in_force else row.clock_mhz
+        if clock_mhz == row.clock_mhz:
+            return False
+        self._journal.runs.wish_clock(row.run, clock_mhz, now=seen.look.now, epoch=epoch)
         log.info("%s: the clock wished for its GPUs is now %s", row.name, clock_mhz or "none")
+        return True
+
+    def _note_rung(self, seen: JournalSeen) -> None:
+        """Remember since when decisions rest on what they rest on; the first has no "since"."""
+        facts, rung = seen.settings.facts, seen.observation.carbon.rung
+        before = seen.look.written_rung or ""
+        if facts is None or before == rung or not (before or rung is not Rung.NONE):
+            return
+        since = seen.look.now if before else None
+        self._journal.carbon.stands_on(facts.signal, rung.value, since)
+
+    def _tell_undecidable(self, planned: Observation, decisions: Sequence[Decision]) -> None:
+        """Count the runs that nothing could be decided about; each cause is told once."""
+        for each in decisions:
+            if each.kind == UNDECIDABLE:
+                view = next(run for run in planned.runs if run.run == each.run)
+                self._isolation.note(each.run, f"{view.name}: {each.reason}")
 
 
 def carry_out(

@@ -11,7 +11,8 @@ from datetime import datetime
 from wattmesh.controller.journal.nodes.caps import CapRow
 from wattmesh.policies.decision import Observation
 from wattmesh.policies.powercap.powercap import Capping, Lowered
-from wattmesh.policies.words import moment, watts
+from wattmesh.policies.words import moment
+from wattmesh.quantities import watts
 from wattmesh.telemetry.desired import LeaseKind, Wish
 
 HOLDER = "power-cap"

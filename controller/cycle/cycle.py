@@ -1,79 +1,99 @@
 """The control cycle: observe, decide, act, and say in one English sentence what was decided.
 
-Level-triggered: every cycle reads the whole observed state and starts from nothing else, so a
-daemon that was killed goes on where the journal stands. The same code runs live, in replay and in
-the demo; time is an argument.
+`Cycle` does no I/O of its own: it sees through one port and acts through the other. Live both are
+the journal (`observe.py`, `act.py`); in replay and in property tests they are a simulated run
+(`wattmesh.controller.replay.ports`). Time is an argument.
+
+Level-triggered: every turn starts from what is observed and from nothing else, so a daemon that was
+killed goes on where the journal stands. Nothing waits for a plan: a run without one is decided on
+all the same. Whatever is wrong with one run's numbers is an error of nobody else.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from math import inf
+from typing import Generic, Protocol, TypeVar
 
-from wattmesh.controller.cycle.act import carry_out, settle, settle_clock
 from wattmesh.controller.cycle.cap_held import CapNow
-from wattmesh.controller.cycle.capping import apply
-from wattmesh.controller.cycle.clocks import BACK_S, Controls
-from wattmesh.controller.cycle.fleet import LOST_HELD, GpusRead
-from wattmesh.controller.cycle.isolation import Isolation
-from wattmesh.controller.cycle.measured_speeds import note_speeds
-from wattmesh.controller.cycle.observe import SignalFacts, observe
-from wattmesh.controller.cycle.think import NoPlans, Plans, think
-from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.nodes.caps import CapRow
-from wattmesh.controller.journal.nodes.node_store import NodeRow
-from wattmesh.controller.journal.runs.run_store import EXPIRED, RunRow
 from wattmesh.errors import Fenced, FixInput, JournalUnavailable
-from wattmesh.policies.decision import (
-    Action,
-    BudgetLeft,
-    CarbonView,
-    Decision,
-    Mode,
-    Observation,
-    PolicySettings,
-    Rung,
-)
-from wattmesh.policies.isolation import UNDECIDABLE
-from wattmesh.policies.words import duration
+from wattmesh.policies.decision import Action, Decision, Mode, Observation, PlanView, RunView
+from wattmesh.policies.isolation import cause
+from wattmesh.policies.rules.decide import decide
 
 log = logging.getLogger(__name__)
 
-LONGEST_S = 1e9
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CycleSettings:
-    """What a reload, or the nodes, may change between two cycles.
+class Seen:
+    """What one look saw.
 
     Attributes:
-        gpus: which are read; None: power is not read at all, or was not yet.
-        controls: what the nodes' actuators said lately, by GPU.
-        nodes: every node that was not retired.
-        budgets: what is left of the budgets that are a run's own, by its name.
-        clock_lag_s: until a clock that is wished is in force (`controller.clocks.back_s`).
-        lost_s: a run that was not heard for longer is ended.
-        stepped_s: how far ahead the wall clock is by steps that may be a mistake.
+        cap: the operator's power cap in force, and how it is kept; None: none is.
+        leads: whether it is ours to act.
     """
 
-    mode: Mode
-    policy: PolicySettings
-    facts: SignalFacts | None
-    switch_timeout_s: float
-    cycle_s: float
-    gpus: GpusRead | None = None
-    controls: Controls = field(default_factory=dict)
-    nodes: tuple[NodeRow, ...] = ()
-    budgets: Mapping[str, BudgetLeft] = field(default_factory=dict)
-    clock_lag_s: float = BACK_S
-    lost_s: float = inf
-    stepped_s: float = 0.0
+    observation: Observation
+    cap: CapNow | None = None
+    leads: bool = True
+
+
+Shown = TypeVar("Shown", bound=Seen)
+Shown_co = TypeVar("Shown_co", bound=Seen, covariant=True)
+Shown_contra = TypeVar("Shown_contra", bound=Seen, contravariant=True)
+
+
+class Observer(Protocol[Shown_co]):
+    """The port through which a cycle sees."""
+
+    def observe(self, now: datetime) -> Shown_co:
+        """Look at everything; nothing is decided or changed.
+
+        Raises:
+            JournalUnavailable, FixInput: nothing can be seen; every run is held.
+        """
+        ...
+
+
+class Actor(Protocol[Shown_contra]):
+    """The port through which a cycle acts. It does nothing where another daemon leads."""
+
+    def settle(self, seen: Shown_contra) -> bool:
+        """Give up on what cannot end any more; say whether anything was.
+
+        Raises:
+            Fenced: another daemon leads by now; nothing was written.
+        """
+        ...
+
+    def act(self, seen: Shown_contra, planned: Observation, decisions: Sequence[Decision]) -> None:
+        """Remember and carry out what was decided about `planned`: what was seen, with its plans.
+
+        Raises:
+            Fenced: another daemon leads by now; nothing was written.
+        """
+        ...
+
+
+class Plans(Protocol):
+    """Who makes plans."""
+
+    def newest(self, seen: Observation, run: RunView) -> PlanView | None:
+        """Give the newest plan of a run, however old; None when there is none."""
+        ...
+
+
+class NoPlans:
+    """Nobody makes plans."""
+
+    def newest(self, seen: Observation, run: RunView) -> PlanView | None:
+        """Give none."""
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleReport:
-    """What one cycle saw and decided.
+    """What one turn saw and decided.
 
     Attributes:
         trouble: why it could not do its work; "" when it could.
@@ -92,37 +112,22 @@ TOLD_AGAIN = timedelta(hours=1)
 """What stays as it was is logged so often."""
 
 
-class Cycle:
-    """One control cycle after another; keeps nothing between them but what it logged last."""
+class Cycle(Generic[Shown]):
+    """One turn after another; keeps nothing between them but what it logged last."""
 
     def __init__(
-        self,
-        journal: Journal,
-        settings: Callable[[], CycleSettings],
-        epoch: Callable[[], int | None],
-        plans: Plans | None = None,
-        isolation: Isolation | None = None,
+        self, observer: Observer[Shown], actor: Actor[Shown], plans: Plans | None = None
     ) -> None:
-        """Take the journal, the settings as they stand, this daemon's epoch and who plans.
-
-        Args:
-            journal: what is remembered.
-            settings: as they stand.
-            epoch: None while another daemon leads.
-            plans: None: nobody plans, and the price rule decides alone.
-            isolation: counts what fails for one run alone.
-        """
-        self._journal = journal
-        self._settings = settings
-        self._epoch = epoch
+        """Take both ports, and who plans (None: nobody, and the price rule decides alone)."""
+        self._observer = observer
+        self._actor = actor
         self._plans = plans or NoPlans()
-        self._isolation = isolation or Isolation()
         self._told: tuple[object, datetime | None] = (None, None)
 
     def run(self, now: datetime) -> CycleReport:
-        """Run one cycle at `now`; never raises for an outside failure, holds instead."""
+        """Take one turn at `now`; never raises for an outside failure, holds instead."""
         try:
-            report = self._run(now)
+            report = self._turn(now)
         except (JournalUnavailable, FixInput) as error:
             sentence = f"Holding every run: {error}."
             report = CycleReport(at=now, sentence=sentence, trouble=str(error))
@@ -130,6 +135,21 @@ class Cycle:
             report = CycleReport(at=now, sentence=f"Standing by: {error}.", trouble=str(error))
         self._tell(report)
         return report
+
+    def _turn(self, now: datetime) -> CycleReport:
+        """Observe, decide, act."""
+        seen = self._observer.observe(now)
+        if self._actor.settle(seen):
+            seen = self._observer.observe(now)
+        planned, decisions = think(seen.observation, self._plans)
+        self._actor.act(seen, planned, decisions)
+        return CycleReport(
+            at=now,
+            sentence=summary(planned, decisions, leading=seen.leads),
+            decisions=decisions,
+            observation=planned,
+            cap=seen.cap,
+        )
 
     def _tell(self, report: CycleReport) -> None:
         """Log what was decided when it is another than before, and once an hour."""
@@ -144,118 +164,25 @@ class Cycle:
         self._told = (gist, report.at)
         log.info("%s", report.sentence)
 
-    def _run(self, now: datetime) -> CycleReport:
-        """Settle what is over, observe, decide, act."""
-        settings, epoch = self._settings(), self._epoch()
-        # Another version may have upgraded the database under us: its rows are not ours to judge.
-        self._journal.check_revision()
-        if epoch is not None:
-            self._settle(settings, now, epoch)
-        unstepped = now - timedelta(seconds=settings.stepped_s)
-        cap_row = self._journal.caps.in_force(now, unstepped)
-        observation = observe(
-            self._journal,
-            now=now,
-            mode=settings.mode,
-            policy=settings.policy,
-            facts=settings.facts,
-            cycle_s=settings.cycle_s,
-            clock_lag_s=settings.clock_lag_s,
-            gpus=settings.gpus,
-            controls=settings.controls,
-            budgets=settings.budgets,
-            # Nothing is decided about who is silent, but their boards draw under a cap.
-            silent=LOST_HELD if cap_row else timedelta(0),
-        )
-        observation, cap = self._capped(observation, cap_row, settings)
-        observation, decisions = think(observation, self._plans)
-        self._tell_undecidable(observation, decisions)
-        if epoch is not None:
-            self._note_rung(settings.facts, observation.carbon, now)
-            note_speeds(self._journal, observation, epoch=epoch, isolation=self._isolation)
-            self._act(decisions, observation, epoch)
-        return CycleReport(
-            at=now,
-            sentence=summary(observation, decisions, leading=epoch is not None),
-            decisions=decisions,
-            observation=observation,
-            cap=cap,
-        )
 
-    def _capped(
-        self, seen: Observation, row: CapRow | None, settings: CycleSettings
-    ) -> tuple[Observation, CapNow | None]:
-        """Bring the operator's power cap into what was seen, if one is in force."""
-        if row is None:
-            return seen, None
-        return apply(seen, row, settings.nodes, self._journal.runs.open(seen.now))
+def think(seen: Observation, plans: Plans) -> tuple[Observation, tuple[Decision, ...]]:
+    """Decide about every run, with its newest plan; give what was decided on, too."""
+    planned = replace(seen, runs=tuple(_with_plan(seen, run, plans) for run in seen.runs))
+    return planned, decide(planned)
 
-    def _settle(self, settings: CycleSettings, now: datetime, epoch: int) -> None:
-        """Give up on switches that cannot be confirmed and clocks that cannot be kept."""
-        frozen = self._journal.runs.frozen_all()
-        timeout_s = settings.switch_timeout_s
-        switching = self._journal.switches.open_runs()
-        # Longer than any clock tells where nobody is to be ended.
-        silent = timedelta(seconds=min(settings.lost_s, LONGEST_S))
-        for row in self._journal.runs.unsettled(now, switching, silent):
-            with self._isolation.alone(row.run, "settling what is over"):
-                self._expire(row, settings.lost_s, now, epoch)
-                if row.run in switching:
-                    settle(self._journal, row, now=now, epoch=epoch, timeout_s=timeout_s)
-                if row.state == "lost" and row.clock_mhz is None:
-                    continue
-                settle_clock(
-                    self._journal,
-                    row,
-                    settings.controls,
-                    now=now,
-                    epoch=epoch,
-                    mode=settings.mode,
-                    frozen=frozen,
-                )
 
-    def _expire(self, row: RunRow, lost_s: float, now: datetime, epoch: int) -> None:
-        """End a run that has been silent for too long; it goes on when it is heard again."""
-        silent_s = (now - row.last_seen_at).total_seconds()
-        if row.state == "lost" and silent_s > lost_s:
-            reason = f"not heard for {duration(silent_s)}"
-            self._journal.runs.end(row.run, EXPIRED + reason, now=now, epoch=epoch)
-            log.info("%s: ended, %s", row.name, reason)
-
-    def _note_rung(self, facts: SignalFacts | None, carbon: CarbonView, now: datetime) -> None:
-        """Remember since when decisions rest on what they rest on; the first has no "since"."""
-        if facts is None:
-            return
-        fetch = self._journal.carbon.last_fetch(facts.signal)
-        before = fetch.rung if fetch else ""
-        if before != carbon.rung and (before or carbon.rung is not Rung.NONE):
-            since = now if before else None
-            self._journal.carbon.stands_on(facts.signal, carbon.rung.value, since)
-
-    def _act(self, decisions: Sequence[Decision], seen: Observation, epoch: int) -> None:
-        """Remember every decision; carry it out only in mode `act`."""
-        now, mode = seen.now, seen.mode
-        rows = {row.run: row for row in self._journal.runs.live(now)}
-        for decision in decisions:
-            with self._isolation.alone(decision.run, "carrying out what was decided"):
-                self._journal.decisions.record(
-                    decision, now=now, epoch=epoch, mode=mode, forecast=seen.carbon.forecast
-                )
-                if mode is Mode.ACT:
-                    carry_out(self._journal, rows[decision.run], decision, now=now, epoch=epoch)
-
-    def _tell_undecidable(self, seen: Observation, decisions: Sequence[Decision]) -> None:
-        """Count the runs that nothing could be decided about; each cause is told once."""
-        for each in decisions:
-            if each.kind == UNDECIDABLE:
-                view = next(run for run in seen.runs if run.run == each.run)
-                self._isolation.note(each.run, f"{view.name}: {each.reason}")
+def _with_plan(seen: Observation, run: RunView, plans: Plans) -> RunView:
+    """Lay the newest plan beside one run; one that none can be asked for is held."""
+    try:
+        return run if run.unreadable else replace(run, plan=plans.newest(seen, run))
+    except Exception as error:
+        return replace(run, unreadable=cause(error))
 
 
 def summary(
     observation: Observation, decisions: Sequence[Decision], *, leading: bool = True
 ) -> str:
-    """Say in one English sentence what a cycle decided: the most eventful run first.
+    """Say in one English sentence what a turn decided: the most eventful run first.
 
     The same sentence goes to the log, the journal and the screen.
     """

@@ -5,7 +5,7 @@ counted as seen nor as settable.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -117,6 +117,26 @@ class GpusRead:
     def unread(self, row: RunRow) -> list[str]:
         """Name the GPUs that a run's ranks use and nobody ever read."""
         return sorted(row.gpus_used - self.known)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """What is known of all GPUs at one moment.
+
+    Attributes:
+        nodes: every node that was not retired; none where the daemon reads its own machine.
+        gpus: which are read; None: power is not read at all, or was not yet.
+        controls: what the nodes' actuators said lately, by GPU.
+    """
+
+    nodes: tuple[NodeRow, ...] = ()
+    gpus: GpusRead | None = None
+    controls: Mapping[str, GpuControl] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, nodes: tuple[NodeRow, ...], now: datetime) -> "Fleet":
+        """Put together what the agents of the nodes told."""
+        return cls(nodes=nodes, gpus=gpus_read(nodes, now), controls=controls(nodes, now))
 
 
 def gpus_read(nodes: Iterable[NodeRow], now: datetime) -> GpusRead:

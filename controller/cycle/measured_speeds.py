@@ -9,6 +9,7 @@ not order, or on another host, begins anew.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 
@@ -46,16 +47,27 @@ def read(row: RunRow) -> Paces:
 
 
 def note_speeds(
-    journal: Journal, seen: Observation, *, epoch: int, isolation: Isolation | None = None
+    journal: Journal,
+    rows: Iterable[RunRow],
+    seen: Observation,
+    *,
+    epoch: int,
+    isolation: Isolation,
 ) -> None:
     """Look at every live run, and remember what is new.
+
+    Args:
+        journal: where it is remembered.
+        rows: the live runs.
+        seen: what this turn saw of them.
+        epoch: of who leads.
+        isolation: counts what fails for one run alone.
 
     Raises:
         Fenced: another daemon leads by now; nothing was written.
     """
-    isolation = isolation or Isolation()
     live = {each.run: each for each in seen.runs if each.live and not each.unreadable}
-    for row in journal.runs.live(seen.now):
+    for row in rows:
         if row.run not in live:
             continue
         with isolation.alone(row.run, "measuring its speed"):

@@ -13,6 +13,8 @@ from wattmesh.controller.cycle.cap_held import CapNow
 from wattmesh.controller.cycle.cycle import Cycle
 from wattmesh.controller.cycle.fleet import SILENT_HELD, Snapshot, holders
 from wattmesh.controller.cycle.fleet import sample as fleet_sample
+from wattmesh.controller.cycle.look import JournalSeen
+from wattmesh.controller.cycle.observe import JournalObserver
 from wattmesh.controller.journal.carbon.forecasts import ISSUES_KEPT
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.process.change_signal import ChangeSignal
@@ -38,14 +40,20 @@ class CycleDuty:
 
     def __init__(
         self,
-        cycle: Cycle,
+        cycle: Cycle[JournalSeen],
+        observer: JournalObserver,
         journal: Journal,
         pulse: Pulse,
         changes: ChangeSignal,
+        *,
         on_clock_step: Callable[[], None],
     ) -> None:
-        """Take the cycle and where its facts go; `on_clock_step` mends what waits on wall time."""
+        """Take the cycle, by what it sees, and where its facts go.
+
+        `on_clock_step` mends what waits on wall time.
+        """
         self._cycle = cycle
+        self._observer = observer
         self._journal = journal
         self._pulse = pulse
         self._changes = changes
@@ -59,6 +67,7 @@ class CycleDuty:
         try:
             report = self._cycle.run(pulse.clock.now())
             if report.observation is not None:
+                self._take_nodes()
                 self._keep_signs()
                 self._take_snapshot(report.cap)
         finally:
@@ -68,6 +77,19 @@ class CycleDuty:
         if report.observation is None:
             return
         self._keep_screen(tuple(each.run for each in report.observation.runs))
+
+    def _take_nodes(self) -> None:
+        """Keep how the nodes are.
+
+        Raises:
+            JournalUnavailable: what was kept of tokens stands as it is.
+        """
+        pulse, seen = self._pulse, self._observer.newest
+        if seen is None:
+            return
+        pulse.nodes, pulse.gpus = seen.look.fleet.nodes, seen.look.fleet.gpus
+        if pulse.settings.power.source == "agents":
+            pulse.tokens = self._journal.tokens.valid(seen.look.now)
 
     def _keep_signs(self) -> None:
         """Write down now and then which runs live; only who hears them knows.

@@ -22,6 +22,7 @@ from wattmesh.controller.accounting.unclaimed import unclaimed_spent
 from wattmesh.controller.daemon.loop_bodies import remember
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.pulse import Pulse
+from wattmesh.quantities import grams, joules
 from wattmesh.telemetry.readings import flags_of
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class PeriodRoll:
             self._journal.budgets.add(row)
             sentence = (
                 f"Budget {row.name}: planned {row.period} with a limit of "
-                f"{row.curve.limit_ug / UG_PER_G:.1f} g; {row.why}."
+                f"{grams(row.curve.limit_ug / UG_PER_G)}; {row.why}."
             )
             remember(self._journal, self._pulse, "plan", sentence)
 
@@ -125,13 +126,13 @@ class PeriodRoll:
         upper_ug = sum(row.upper_ug for row in rows if row.signal == signal)
         upper_g = (upper_ug + sum(each.upper_ug for each in beyond)) / UG_PER_G
         unpriced_j = sum(row.energy_mj for row in rows if row.quality == "unpriced") / 1000
-        tail = f", {unpriced_j:.0f} J without a price yet" if unpriced_j else ""
-        tail += f", at most {upper_g:.1f} g more unobserved" if upper_g else ""
+        tail = f", {joules(unpriced_j)} without a price yet" if unpriced_j else ""
+        tail += f", at most {grams(upper_g)} more unobserved" if upper_g else ""
         for other, carbon_ug in sorted(by_signal.items()):
-            tail += f", and {carbon_ug / UG_PER_G:.1f} g in {other}" if carbon_ug else ""
+            tail += f", and {grams(carbon_ug / UG_PER_G)} in {other}" if carbon_ug else ""
         flags = flags_of(*(word for row in rows for word in row.qualities))
         sentence = (
-            f"{head} {spent_g:.1f} g of {limit_g:.1f} g ({spent_g / limit_g:.0%}), "
+            f"{head} {grams(spent_g)} of {grams(limit_g)} ({spent_g / limit_g:.0%}), "
             f"{self._pulse.settings.site.timezone}{tail}."
         )
         sentence = marks.sentence(sentence, flags)

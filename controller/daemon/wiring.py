@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -20,8 +21,12 @@ from wattmesh.controller.api.request_context import RequestContext
 from wattmesh.controller.api.server import ApiServer
 from wattmesh.controller.api.transport.sockets import Listening, listen
 from wattmesh.controller.cycle import fleet
+from wattmesh.controller.cycle.act import JournalActor
 from wattmesh.controller.cycle.clocks import back_s
-from wattmesh.controller.cycle.cycle import Cycle, CycleSettings
+from wattmesh.controller.cycle.cycle import Cycle
+from wattmesh.controller.cycle.fleet import Fleet
+from wattmesh.controller.cycle.look import CycleSettings
+from wattmesh.controller.cycle.observe import JournalObserver
 from wattmesh.controller.daemon.lease import Lease, holder_name
 from wattmesh.controller.daemon.loop_bodies import (
     CycleDuty,
@@ -56,7 +61,6 @@ from wattmesh.errors import FixInput, JournalUnavailable, WattmeshError
 from wattmesh.policies.ladder import DAY_S
 from wattmesh.reconfig import catalogue_file
 from wattmesh.telemetry.carbon import Provider
-from wattmesh.telemetry.desired import GpuControl
 from wattmesh.telemetry.energy.exporter import DeviceExporter
 from wattmesh.telemetry.energy.ledger import SlotGrid
 from wattmesh.telemetry.energy.node_claims import NodeClaims, compute_pids
@@ -164,14 +168,19 @@ class Parts:
         self.journal.runs.liveness.pace(settings.loops.live_s)
         if self._planner is not None:
             pulse.planning = self._planner.planning
-        cycle = Cycle(
-            self.journal,
-            self._cycle_settings,
-            lambda: pulse.epoch,
-            self._planner,
-            pulse.isolation,
+        observer = JournalObserver(
+            self.journal, self._cycle_settings, lambda: pulse.epoch, self._fleet
         )
-        duty = CycleDuty(cycle, self.journal, pulse, self.changes, self._follow_wall_clock)
+        actor = JournalActor(self.journal, pulse.isolation)
+        cycle = Cycle(observer, actor, self._planner)
+        duty = CycleDuty(
+            cycle,
+            observer,
+            self.journal,
+            pulse,
+            self.changes,
+            on_clock_step=self._follow_wall_clock,
+        )
         self._sampling = self._sampler()
         clock = pulse.clock
         self.leases = Loop("leases", lease_s / 3, self._lead, clock)
@@ -272,11 +281,7 @@ class Parts:
         """Give the cycle its settings as they stand now."""
         settings, trusted = self.pulse.settings, self.pulse.trusted
         timeout_s = settings.policy.switch_timeout_s
-        controls = self._nodes()
         return CycleSettings(
-            gpus=self.pulse.gpus,
-            controls=controls,
-            nodes=self.pulse.nodes,
             mode=settings.mode,
             policy=settings.policy.limits(),
             facts=self.pulse.signals.decision,
@@ -309,20 +314,16 @@ class Parts:
         """Make the next cycle due: a plan is new."""
         self.cycle.wake()
 
-    def _nodes(self) -> dict[str, GpuControl]:
-        """Read how the nodes are: which GPUs they read, and what holds their clocks.
+    def _fleet(self, now: datetime) -> Fleet:
+        """Say what is known of the GPUs: by the nodes' agents, or by the sampler of this daemon.
 
         Raises:
             JournalUnavailable: nobody knows; the cycle holds.
         """
-        pulse, now = self.pulse, self.pulse.clock.now()
-        if pulse.settings.power.source != "agents":
-            pulse.gpus = fleet.own_gpus_read(pulse.sampled.sample) if pulse.sampled else None
-            return {}
-        pulse.nodes = self.journal.nodes.all()
-        pulse.tokens = self.journal.tokens.valid(now)
-        pulse.gpus = fleet.gpus_read(pulse.nodes, now)
-        return fleet.controls(pulse.nodes, now)
+        sampled = self.pulse.sampled
+        if self.pulse.settings.power.source == "agents":
+            return Fleet.of(self.journal.nodes.all(), now)
+        return Fleet(gpus=fleet.own_gpus_read(sampled.sample) if sampled else None)
 
     def _sampler(self) -> SampleDuty | FleetDuty | None:
         """Make the sampler; None when power is not read."""

@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Any
 
 import wattmesh
+from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.demo.evidence import Evidence, Trace, relative_differences
 from wattmesh.controller.demo.plan import ATTRIBUTION, TRACE, DemoPlan
@@ -115,7 +116,9 @@ def notes(demo: Demo) -> list[str]:
             f"{words.grams(demo.control.saved_ug * G_PER_UG)}: please report this"
         )
     if not demo.main.deadline_met:
-        found.append(f"the deadline was missed by {words.duration(-demo.main.deadline_slack_s)}")
+        found.append(
+            f"the deadline was missed by {quantities.duration(-demo.main.deadline_slack_s)}"
+        )
     return found
 
 

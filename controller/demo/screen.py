@@ -6,6 +6,7 @@ Invariant: every figure comes from `report.json`; what is simulated is named in 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.demo.plan import DemoPlan
 from wattmesh.reconfig.switch import how_equal
@@ -50,7 +51,7 @@ def _switches(table: Sequence[Mapping[str, Any]]) -> list[str]:
     width = max((len(move) for move in moves), default=0)
     return [
         f"switch {index}   {move:<{width}}   at step {row['step']:<4}  "
-        f"{words.duration(row['seconds']):>6}   {equal(row['probe_difference'])}"
+        f"{quantities.duration(row['seconds']):>6}   {equal(row['probe_difference'])}"
         + ("   (operator's order)" if row["requested_by"] == "operator" else "")
         for index, (move, row) in enumerate(zip(moves, table, strict=True), 1)
     ]

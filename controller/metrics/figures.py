@@ -12,7 +12,7 @@ from math import inf
 from wattmesh.controller.accounting.accounts import ACTUAL
 from wattmesh.controller.accounting.budget import SavedLine, saved_lines
 from wattmesh.controller.accounting.saving import Saving, run_saving
-from wattmesh.controller.cycle.observe import SignalFacts, carbon_view, running_point
+from wattmesh.controller.cycle.carbon_view import SignalFacts, carbon_view, running_point
 from wattmesh.controller.journal.energy.sums import TotalRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow

@@ -15,7 +15,8 @@ from wattmesh.policies.decision import Observation, PlanView, Rung, RunView
 from wattmesh.policies.ladder import NAMES
 from wattmesh.policies.menu import menu
 from wattmesh.policies.run_context import OBSERVED, examine
-from wattmesh.policies.words import clause, duration
+from wattmesh.policies.words import clause
+from wattmesh.quantities import duration
 
 Key = tuple[object, ...]
 

@@ -16,7 +16,8 @@ from wattmesh.policies.decision import IntensitySlot, Observation, PlanView, Run
 from wattmesh.policies.horizon import to_end
 from wattmesh.policies.hull import lower_hull
 from wattmesh.policies.rules.follow import FRESH
-from wattmesh.policies.words import duration, moment, watts
+from wattmesh.policies.words import moment
+from wattmesh.quantities import duration, watts
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.telemetry.readings import J_PER_KWH
 

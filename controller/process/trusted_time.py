@@ -22,7 +22,7 @@ from wattmesh.controller.process.wall_clock import (
     stepped_s,
     while_away,
 )
-from wattmesh.policies.words import duration
+from wattmesh.quantities import duration
 
 HOLD_S = 3600.0
 """So long after a step nothing is deleted, closed or settled: a wrong one is put right by then."""

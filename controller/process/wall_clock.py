@@ -7,7 +7,7 @@ once, and slow drift (NTP slewing) never is.
 from dataclasses import dataclass
 from datetime import datetime
 
-from wattmesh.policies.words import duration
+from wattmesh.quantities import duration
 
 STEP_S = 2.0
 """Smaller changes between two looks are drift, slewing or a slow scheduler."""

@@ -1,7 +1,7 @@
 """Who steers a replayed run: wattmesh's own decisions, or a rival rule under the same guard.
 
-Ours goes through the very function that the daemon's cycle asks
-(`wattmesh.controller.cycle.think`), with plans made on the spot instead of by a worker. A rival is
+Ours is the daemon's own cycle (`wattmesh.controller.cycle.cycle`), with plans made on the spot
+instead of by a worker. A rival is
 asked once per interval of the grid, as its authors do; the deadline guard stands over it at every
 look.
 
@@ -10,18 +10,20 @@ Invariant: both see the grid through the same forecast.
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import assert_never
 
-from wattmesh.controller.cycle.think import Plans, think
+from wattmesh.controller.cycle.cycle import Cycle, Plans, Seen
 from wattmesh.controller.replay.forecasts import Forecast
 from wattmesh.controller.replay.views import now_of, observation
-from wattmesh.controller.replay.world import Scene, State
+from wattmesh.controller.replay.world import Scene, State, World
 from wattmesh.policies.decision import (
     SUSPENDS,
     Action,
+    Decision,
     IntensitySlot,
     Observation,
     PlanView,
@@ -104,45 +106,62 @@ class PlansNow:
 
 
 class Ours:
-    """Wattmesh, as it decides live."""
+    """Wattmesh: the live cycle, both of whose ports are a simulated run."""
 
     def __init__(self, means: Means, plans: Plans) -> None:
         """Take the forecast, the settings and who plans."""
         self._means, self._plans = means, plans
-        self._frozen = ""
+        self._cycle = Cycle(self, self, plans)
         self._trained: deque[tuple[float, int]] = deque()
+        self.world: World
 
     @property
     def solve_s(self) -> float:
         """Seconds for one plan, on average; 0 where nobody plans."""
         return self._plans.solve_s if isinstance(self._plans, PlansNow) else 0.0
 
-    def wish(self, scene: Scene, state: State) -> str | None:
-        """Decide, and carry out what was decided."""
-        seen = self.seen(scene, state)
-        if self._frozen:
-            return _let_go(scene, state)
-        _, decisions = think(seen, self._plans)
-        for decision in decisions:
-            if decision.action is Action.FREEZE:
-                self._frozen = decision.reason
-            elif decision.action is Action.SUSPEND:
-                return SLEEP
-            elif decision.action is not Action.HOLD:
-                return decision.target
-        return None
+    def look(self, world: World) -> None:
+        """Take one turn of the cycle."""
+        self.world = world
+        self._cycle.run(world.now)
 
-    def seen(self, scene: Scene, state: State) -> Observation:
-        """Observe; for a service level with what was trained over its window."""
-        seen = _see(scene, state, self._means, self._frozen)
-        if not seen.policy.sla_throughput_share:
-            return seen
-        past, begin_s = self._trained, state.at_s - seen.policy.sla_window_s
+    def observe(self, now: datetime) -> Seen:
+        """Show the run as it stands."""
+        scene, state = self.world.scene, self.world.state
+        seen = _see(scene, state, self._means, self._window(state))
+        return Seen(observation=seen)
+
+    def settle(self, seen: Seen) -> bool:
+        """Let a frozen run's clock go; nothing else is ever left open here."""
+        if self.world.state.frozen:
+            self.world.let_go()
+        return False
+
+    def act(self, seen: Seen, planned: Observation, decisions: Sequence[Decision]) -> None:
+        """Carry out what was decided."""
+        for decision in decisions:
+            match decision.action:
+                case Action.HOLD:
+                    pass
+                case Action.FREEZE:
+                    self.world.freeze(decision.reason)
+                case Action.SUSPEND:
+                    self.world.order(SLEEP)
+                case Action.SWITCH | Action.CLOCK | Action.RESUME:
+                    self.world.order(decision.target)
+                case _:
+                    assert_never(decision.action)
+
+    def _window(self, state: State) -> tuple[tuple[float, int], ...]:
+        """Give what was trained over the window of the service level; nothing without one."""
+        policy, past = self._means.policy, self._trained
+        if not policy.sla_throughput_share:
+            return ()
         trained = tuple((state.at_s - at_s, tokens) for at_s, tokens in past)
         past.append((state.at_s, int(state.tokens)))
-        while len(past) > 1 and past[1][0] <= begin_s:
+        while len(past) > 1 and past[1][0] <= state.at_s - policy.sla_window_s:
             past.popleft()
-        return replace(seen, runs=(replace(seen.runs[0], trained=trained),))
+        return trained
 
 
 class Rival:
@@ -161,20 +180,24 @@ class Rival:
         """Seconds for one answer, on average."""
         return self._clock.mean_s
 
-    def wish(self, scene: Scene, state: State) -> str | None:
+    def look(self, world: World) -> None:
         """Ask the rule, and the guard about its answer."""
-        seen = _see(scene, state, self._means, "")
+        scene, state = world.scene, world.state
+        seen = _see(scene, state, self._means)
         case = examine(seen, seen.runs[0])
         if case.guard is None or state.busy_until_s is not None:
-            return None
+            return
         if not state.asleep and state.failed >= self._means.policy.failed_limit:
-            return _let_go(scene, state)
+            world.let_go()
+            return
         slot, here = seen.carbon.slots[0], SLEEP if state.asleep else state.point.id
         if self._asked != (slot.start, here):
             with self._clock.running():
                 self._wish = self._rule(self._look(scene, case, here))
             self._asked = (slot.start, here)
-        return _guarded(case, here, self._wish)
+        wish = _guarded(case, here, self._wish)
+        if wish is not None:
+            world.order(wish)
 
     def _look(self, scene: Scene, case: RunContext, here: str) -> Look:
         """Show the rule what it may see."""
@@ -203,7 +226,9 @@ class Rival:
         )
 
 
-def _see(scene: Scene, state: State, means: Means, frozen: str) -> Observation:
+def _see(
+    scene: Scene, state: State, means: Means, trained: tuple[tuple[float, int], ...] = ()
+) -> Observation:
     """Observe."""
     return observation(
         scene,
@@ -211,15 +236,9 @@ def _see(scene: Scene, state: State, means: Means, frozen: str) -> Observation:
         means.forecast.slots(now_of(scene, state), scene.deadline),
         policy=means.policy,
         cycle_s=means.cycle_s,
-        frozen=frozen,
         pause=means.pause,
+        trained=trained,
     )
-
-
-def _let_go(scene: Scene, state: State) -> str | None:
-    """Give what becomes of a run that is frozen: nobody holds its clock any more."""
-    home = scene.catalogue.find(state.point.layout)
-    return home.id if home else None
 
 
 def _guarded(case: RunContext, here: str, wish: str) -> str | None:

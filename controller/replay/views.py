@@ -37,8 +37,8 @@ def observation(
     *,
     policy: PolicySettings,
     cycle_s: float,
-    frozen: str = "",
     pause: bool = True,
+    trained: tuple[tuple[float, int], ...] = (),
 ) -> Observation:
     """Show the run to the policy.
 
@@ -48,17 +48,18 @@ def observation(
         slots: the running interval and the forecast.
         policy: limits on switching.
         cycle_s: seconds between two looks.
-        frozen: why the policy gave the run up; "" when it did not.
         pause: whether the run can be suspended.
+        trained: (seconds ago, tokens by then) over the window of the service level.
     """
     return Observation(
         now=now_of(scene, state),
         mode=Mode.ACT,
-        runs=(_run(scene, state, frozen, pause),),
+        runs=(_run(scene, state, pause, trained),),
         carbon=CarbonView(
             signal=scene.grid.name,
             slots=slots,
             age_s=0.0,
+            trouble=scene.noise.signal(state.at_s),
             rung=Rung.ISSUED,
             source="replay",
             interval_s=scene.grid.step.total_seconds(),
@@ -69,7 +70,9 @@ def observation(
     )
 
 
-def _run(scene: Scene, state: State, frozen: str, pause: bool) -> RunView:
+def _run(
+    scene: Scene, state: State, pause: bool, trained: tuple[tuple[float, int], ...]
+) -> RunView:
     """The run as the journal would show it."""
     catalogue = scene.catalogue
     at_s, steps = state.at_s, catalogue.global_batch * catalogue.seq_len
@@ -105,7 +108,7 @@ def _run(scene: Scene, state: State, frozen: str, pause: bool) -> RunView:
             for each, told_s in zip(state.switches, state.told_at_s, strict=True)
         ),
         speeds=state.watched.speeds,
-        frozen=frozen,
+        frozen=state.frozen,
         open_switch=open_switch,
         failed_switches=state.failed,
         switches_today=sum(at_s - each < DAY_S for each in state.switched_s[-50:]),
@@ -115,6 +118,8 @@ def _run(scene: Scene, state: State, frozen: str, pause: bool) -> RunView:
         capabilities=CAPABILITIES if pause else CAPABILITIES[:-1],
         suspended_s=at_s - state.asleep_since_s if state.asleep else None,
         outage_share=_outage_share(scene, state),
+        trained=trained,
+        coverage=(state.point.gpus, state.point.gpus),
     )
 
 

@@ -37,6 +37,7 @@ class Noise:
         throughput: most of its catalogue speed that a run loses in an hour, as a share; a catalogue
             is what nothing goes wrong at, so speed is never above it.
         switch_failure: chance that a switch fails.
+        failed_s: until it trains again after a switch that failed; None: twice the switch.
         clock_late_s: most seconds until a clock that was changed is in force; until then the run
             is no faster than at the slowest clock of its layout.
         slower: by point id, the share of its catalogue speed that it lacks on these machines.
@@ -47,11 +48,20 @@ class Noise:
 
     throughput: float = 0.0
     switch_failure: float = 0.0
+    failed_s: float | None = None
     clock_late_s: float = 0.0
     slower: Mapping[str, float] = field(default_factory=dict)
     told_share: float = 1.0
     seed: int = 0
     salt: str = ""
+
+    def until_s(self, at_s: float) -> float:
+        """How long the speed stays as it is at `at_s`."""
+        return (at_s // 3600 + 1) * 3600.0 if self.throughput else inf
+
+    def signal(self, at_s: float) -> str:
+        """Say what is wrong with the grid's signal; "" for nothing."""
+        return ""
 
     def speed(self, at_s: float) -> float:
         """Share of catalogue speed in the hour that holds `at_s`."""
@@ -135,6 +145,7 @@ class State:
             the run says that the new layout stands; None: it has said so.
         switches: as they were measured, newest first. `told_at_s`: when each was told.
         watched: speeds as they were measured.
+        frozen: why nobody touches it any more; "" while somebody may.
         switched_s: begins of switches. `changed_s`: end of the last; `clock_s`: last clock change,
             in force from `clock_from_s` on.
         measured: tokens/s over the last whole boundary interval.
@@ -147,6 +158,7 @@ class State:
     tokens: float = 0.0
     energy_j: float = 0.0
     carbon_g: float = 0.0
+    frozen: str = ""
     asleep: bool = False
     asleep_since_s: float = 0.0
     target: str | None = None
@@ -171,10 +183,10 @@ class State:
 
 
 class Driver(Protocol):
-    """Who steers: asked every look, answers with a point id, "" for sleep, None for nothing."""
+    """Who steers."""
 
-    def wish(self, scene: Scene, state: State) -> str | None:
-        """Say where the run should be from now on."""
+    def look(self, world: "World") -> None:
+        """Look at the run, and order what is wished."""
         ...
 
 
@@ -184,9 +196,7 @@ def run(scene: Scene, driver: Driver, *, cycle_s: float) -> State:
     look_s = 0.0
     while not world.done:
         if world.state.at_s >= look_s - TICK:
-            wish = driver.wish(scene, world.state)
-            if wish is not None:
-                world.order(wish)
+            driver.look(world)
             look_s = world.state.at_s + cycle_s
         world.go_to(min(look_s, world.next_s()))
     return world.state
@@ -204,7 +214,6 @@ class World:
             boundary_tokens=scene.interval_tokens,
             interval_began=(0.0, 0.0),
         )
-        self._hourly = bool(scene.noise.throughput)
         self._took_s = 0.0
 
     @property
@@ -212,8 +221,26 @@ class World:
         """Whether all tokens are trained."""
         return self.state.tokens >= self.scene.tokens * (1 - 1e-12)
 
+    @property
+    def now(self) -> datetime:
+        """The time on the virtual clock."""
+        return self.scene.start + timedelta(seconds=self.state.at_s)
+
+    def freeze(self, reason: str) -> None:
+        """Take hands off the run."""
+        self.state.frozen = reason
+
+    def let_go(self) -> None:
+        """Hold the clock of the run's GPUs no longer."""
+        home = self.scene.catalogue.find(self.state.point.layout)
+        if home is not None:
+            self.order(home.id)
+
     def order(self, wish: str) -> None:
-        """Take an order: a clock and a wake-up at once, all else at the next boundary."""
+        """Take an order to a point, or to sleep (""): at the next boundary.
+
+        A clock and a wake-up are taken at once.
+        """
         state = self.state
         if (state.busy_until_s is not None and state.target is not None) or self._out:
             return
@@ -230,8 +257,7 @@ class World:
         """Give the next moment at which something happens by itself."""
         state, loss = self.state, self.scene.loss
         moments = [state.clock_from_s] if state.clock_from_s > state.at_s else []
-        if self._hourly:
-            moments.append((state.at_s // 3600 + 1) * 3600.0)
+        moments.append(self.scene.noise.until_s(state.at_s))
         if loss is not None and state.out_until_s is None:
             moments.append(loss.at_s)
         if self._out and state.out_until_s is not None:
@@ -383,7 +409,10 @@ class World:
         self._took_s = wait_s + seconds
         told_s = self._took_s * self.scene.noise.told_share
         if state.fails:
-            self._took_s = told_s = wait_s + FAILED_SWITCH * seconds
+            failed_s = self.scene.noise.failed_s
+            self._took_s = told_s = wait_s + (
+                FAILED_SWITCH * seconds if failed_s is None else failed_s
+            )
         state.busy_until_s, state.told_s = state.at_s + self._took_s, state.at_s + told_s
         state.watched = replace(state.watched, stay=None)
 

@@ -6,7 +6,7 @@ Invariant: one series has one provider and one poller, shared by every role and 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from wattmesh.controller.cycle.observe import SignalFacts
+from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.pulse import Signals
 from wattmesh.controller.settings.carbon import CarbonSourceSection
 from wattmesh.controller.settings.model import Settings

@@ -6,7 +6,7 @@ Invariant: what is shown is what the cycle decides on; nothing is reckoned a sec
 from collections.abc import Sequence
 from datetime import datetime
 
-from wattmesh.controller.cycle.observe import SignalFacts, carbon_view, running_point
+from wattmesh.controller.cycle.carbon_view import SignalFacts, carbon_view, running_point
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.signals.forecaster import Forecaster
 from wattmesh.controller.views import BandSlot, CarbonLine, ForecastSlot, ForecastView, SkillLine

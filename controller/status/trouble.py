@@ -12,6 +12,7 @@ from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.controller.process.trusted_time import UNREAD
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.views import CarbonLine, RunLine, StatusView
+from wattmesh.quantities import joules
 from wattmesh.reconfig.ranges import clean
 from wattmesh.telemetry.energy.attribution import is_gpu
 from wattmesh.telemetry.readings import flags_of
@@ -179,9 +180,9 @@ def _refused(node: NodeRow) -> Iterator[str]:
     flags = flags_of(*(str(each.get("quality", "")) for each in node.devices.values()))
     why = clean(str(refused.get("why", ""))[:300]).rstrip(".").replace(":", ",")
     if isinstance(rows, int) and rows > 0 and isinstance(energy_j, int | float):
-        joules = marks.marked(f"{energy_j:.0f} J", flags)
+        held_back = marks.marked(joules(energy_j), flags)
         yield (
-            f"{node.node} keeps back ledger rows that this daemon refuses, {rows} with {joules} "
+            f"{node.node} keeps back ledger rows that this daemon refuses, {rows} with {held_back} "
             f"that no sum has ({why}): install the same version of wattmesh on both, and restart "
             "the agent there to offer them at once."
         )

@@ -19,7 +19,8 @@ from wattmesh.policies.planner.evaluate import kept_from_s
 from wattmesh.policies.planner.problem import Option, PlanningProblem, Sla
 from wattmesh.policies.run_context import RunContext
 from wattmesh.policies.slowing import needs_w
-from wattmesh.policies.words import count, duration, moment
+from wattmesh.policies.words import moment
+from wattmesh.quantities import count, duration
 from wattmesh.reconfig.catalogue import OperatingPoint
 from wattmesh.telemetry.readings import J_PER_KWH
 

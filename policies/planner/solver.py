@@ -29,7 +29,7 @@ from wattmesh.policies.planner.repair import (
 from wattmesh.policies.planner.route import Path
 from wattmesh.policies.planner.service_level import WindowPrices, repair_service_level
 from wattmesh.policies.planner.viterbi import sweep
-from wattmesh.policies.words import count, duration, grams
+from wattmesh.quantities import count, duration, grams
 
 MANY = 2000
 """Slots above which prices are searched in a merged problem first."""

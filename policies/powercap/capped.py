@@ -12,7 +12,8 @@ from wattmesh.policies.decision import CapView, Observation, RunView
 from wattmesh.policies.powercap.powercap import Capping
 from wattmesh.policies.run_context import examine
 from wattmesh.policies.slowing import Load, levels
-from wattmesh.policies.words import moment, watts
+from wattmesh.policies.words import moment
+from wattmesh.quantities import watts
 
 
 def loads(seen: Observation, boards: Mapping[str, tuple[str, ...]]) -> tuple[Load, ...]:

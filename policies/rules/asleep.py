@@ -7,8 +7,9 @@ deadline whatever the grid or the plan says.
 from wattmesh.policies.decision import Action, Decision
 from wattmesh.policies.rules.follow import wanted
 from wattmesh.policies.run_context import RunContext
-from wattmesh.policies.words import duration, intensity, moment
+from wattmesh.policies.words import moment
 from wattmesh.policies.words import point as named
+from wattmesh.quantities import duration, intensity
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 

@@ -19,7 +19,8 @@ from wattmesh.policies.rules.asleep import asleep
 from wattmesh.policies.rules.automatic import automatic
 from wattmesh.policies.rules.orders import ordered
 from wattmesh.policies.run_context import LEAST_TOLD, OBSERVED, RunContext, examine
-from wattmesh.policies.words import clause, duration, figures, moment
+from wattmesh.policies.words import clause, moment
+from wattmesh.quantities import duration, figures
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 COVERAGE_FLOOR = 0.9

@@ -17,8 +17,9 @@ from wattmesh.policies.rules.gate import SpeedPower, better_g_per_s, switch_cost
 from wattmesh.policies.rules.limits import too_often
 from wattmesh.policies.rules.outlook import switch_estimate
 from wattmesh.policies.run_context import RunContext
-from wattmesh.policies.words import intensity, moment
+from wattmesh.policies.words import moment
 from wattmesh.policies.words import point as named
+from wattmesh.quantities import intensity
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 FRESH = timedelta(hours=2)

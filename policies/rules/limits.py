@@ -5,7 +5,7 @@ included, by the dwell and by the limit a day.
 """
 
 from wattmesh.policies.run_context import RunContext
-from wattmesh.policies.words import duration
+from wattmesh.quantities import duration
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 

@@ -10,7 +10,7 @@ from wattmesh.policies.decision import Decision
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.menu import why_not
 from wattmesh.policies.run_context import RunContext
-from wattmesh.policies.words import count, duration
+from wattmesh.quantities import count, duration
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 

@@ -15,7 +15,8 @@ from wattmesh.policies.planner.constraints import too_slow
 from wattmesh.policies.rules.gate import SwitchGain
 from wattmesh.policies.rules.outlook import Outlook
 from wattmesh.policies.run_context import RunContext
-from wattmesh.policies.words import clause, duration, figures, grams, intensity, moment
+from wattmesh.policies.words import clause, moment
+from wattmesh.quantities import duration, figures, grams, intensity
 from wattmesh.reconfig.catalogue import OperatingPoint
 
 

@@ -107,7 +107,7 @@ def test_a_week_above_the_plan_alerts_with_when_it_is_used_up(journal: Journal) 
     line = cluster(journal, MONTH + timedelta(days=8))
     assert line.urgency == "slow"
     assert "(6 h 1.2x, 24 h 1.2x, 3 d 1.2x, 7 d 1.2x of the plan's rate)" in line.alert
-    assert "on course for 3600.0 g of 3000.0 g by the end of 2026-11" in line.alert
+    assert "on course for 3.6 kg of 3 kg by the end of 2026-11" in line.alert
     assert "used up by 2026-11-26 00:00 UTC" in line.alert
     assert "raise budget.cluster.grams" in line.alert
     assert line.low_g == pytest.approx(3600.0)
@@ -140,7 +140,7 @@ def test_an_exhausted_budget_says_what_to_do(journal: Journal) -> None:
     """It alerts; no run is stopped."""
     booked(journal, MONTH, 11.0)
     line = cluster(journal, MONTH + timedelta(hours=2), Limit(grams=10.0, period="day"))
-    assert "11.0 g of 10.0 g are spent before the end of 2026-11-01" in line.alert
+    assert "11 g of 10 g are spent before the end of 2026-11-01" in line.alert
     assert "a budget stops no run" in line.alert
 
 
@@ -174,7 +174,7 @@ def test_every_run_of_a_name_spends_its_budget(journal: Journal) -> None:
     (line,) = spending(journal, {"llm": Limit()}, "UTC", now, signal=str(SIGNAL))
     assert line.urgency == "exhausted"
     plans = Plans(journal, {"llm": Limit()}, "UTC", str(SIGNAL))
-    with pytest.raises(FixInput, match=r"4802.0 g of 3000.0 g are spent"):
+    with pytest.raises(FixInput, match=r"4.8 kg of 3 kg are spent"):
         plans.anew("llm", now, "ada")
 
 
@@ -242,7 +242,7 @@ def test_a_budget_sees_the_dark(journal: Journal) -> None:
     line = cluster(journal, MONTH + timedelta(hours=2), Limit(grams=5.0, period="day"))
     assert (line.spent_g, line.upper_g, line.unobserved_s) == (0.44, 27.6, 3600.0)
     assert line.urgency == "exhausted"
-    assert "28.0 g of 5.0 g are spent, 27.6 g of it at most emitted unobserved" in line.alert
+    assert "28 g of 5 g are spent, 27.6 g of it at most emitted unobserved" in line.alert
     assert line.residual_g == pytest.approx(5.0 - 28.04)
     assert "estimated" in line.flags
 

@@ -18,11 +18,12 @@ from tests.agent.test_api import DESIRED, look
 from tests.api import facts
 from tests.api.conftest import Served
 from tests.api.stranger import GROUP, STRANGER, as_stranger, needs_root
-from tests.cycle.build import acting
+from tests.cycle.build import acting, live
 from tests.daemon.process import Answer
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.api.transport import peers
 from wattmesh.controller.cycle.cycle import Cycle
+from wattmesh.controller.cycle.look import JournalSeen
 from wattmesh.controller.journal.database.tables import RUNS
 
 RUN = f"/v1/runs/{facts.RUN}"
@@ -55,10 +56,10 @@ def state(served: Served, run: str) -> tuple[str, str]:
     return row.state, row.finish_reason
 
 
-def cycle(served: Served) -> Cycle:
+def cycle(served: Served) -> Cycle[JournalSeen]:
     """Make the control cycle of a served interface."""
     settings = acting(lost_s=LOST_S)
-    return Cycle(served.journal, lambda: settings, lambda: served.pulse.epoch)
+    return live(served.journal, settings, served.pulse.epoch)
 
 
 @needs_root

@@ -9,8 +9,7 @@ from sqlalchemy import update
 
 from tests.api import facts
 from tests.api.conftest import Served
-from tests.cycle.build import acting
-from wattmesh.controller.cycle.cycle import Cycle
+from tests.cycle.build import acting, live
 from wattmesh.controller.cycle.isolation import Isolation
 from wattmesh.controller.journal.database.tables import RUNS
 from wattmesh.policies.isolation import UNDECIDABLE
@@ -59,7 +58,7 @@ def test_the_cycle_decides_about_every_run_but_the_one_it_cannot(
         for run, values in stored.items():
             connection.execute(update(RUNS).where(RUNS.c.run == run).values(**values))
     isolation = Isolation()
-    cycle = Cycle(served.journal, acting, lambda: served.pulse.epoch, isolation=isolation)
+    cycle = live(served.journal, acting(), served.pulse.epoch, isolation=isolation)
     for _ in range(3):
         report = cycle.run(served.clock.wall)
         kinds = {each.run: each.kind for each in report.decisions}

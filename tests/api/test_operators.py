@@ -82,6 +82,17 @@ def test_freeze_and_thaw_one_run(served: Served) -> None:
     assert run["frozen"] == ""
 
 
+def test_a_freeze_says_what_it_means_for_the_run_as_it_stands(served: Served) -> None:
+    """One that is not heard, or has ended, is not said to train."""
+    served.register()
+    served.clock.pass_s(3600.0)
+    found = served.post("/v1/freeze", {"run": "llama-8b", "reason": "look"})
+    assert "it is not heard, and trains unswitched if it still does" in found.body["done"]
+    assert served.post(f"/v1/runs/{facts.RUN}/retire", {}).status == 200
+    found = served.post("/v1/freeze", {"run": "llama-8b", "reason": "look"})
+    assert "it has ended" in found.body["done"]
+
+
 def test_a_run_answers_to_the_id_that_runs_shows(served: Served) -> None:
     """Two of one name can be told apart by it; a beginning that could mean both is refused."""
     other = f"{facts.RUN[:8]}-1111-4000-8000-000000000002"

@@ -8,9 +8,9 @@ import pytest
 
 from tests.api import facts
 from tests.api.conftest import Served
+from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.cycle.cycle import CycleReport
 from wattmesh.controller.cycle.fleet import GpusRead
-from wattmesh.controller.cycle.observe import SignalFacts
 from wattmesh.controller.pulse import Signals, Turned
 from wattmesh.controller.status.status import why_unread
 from wattmesh.policies.decision import Action, Decision, Mode

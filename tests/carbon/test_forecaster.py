@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from wattmesh.controller.cycle.observe import SignalFacts, carbon_view
+from wattmesh.controller.cycle.carbon_view import SignalFacts, carbon_view
 from wattmesh.controller.journal.carbon.forecasts import BLEND, PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.signals.forecaster import Forecaster

@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.clocks import SteppedClock
 from tests.migrated import empty_journal
-from wattmesh.controller.cycle.observe import SignalFacts, carbon_view
+from wattmesh.controller.cycle.carbon_view import SignalFacts, carbon_view
 from wattmesh.controller.daemon.loop_bodies import REFUSED_AGAIN_S, PollDuty
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.pulse import Pulse

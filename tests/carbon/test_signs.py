@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon.clocks import T0, SteppedClock
 from tests.migrated import empty_journal
-from wattmesh.controller.cycle.observe import SignalFacts
+from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.journal.carbon.forecasts import PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.metrics.figures import FigureReader

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from wattmesh.controller.cycle.observe import SignalFacts
+from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.signals.lines import carbon_line
 from wattmesh.controller.signals.poller import Poller

@@ -26,7 +26,7 @@ from wattmesh.controller.cli.accounting import report_picture
 from wattmesh.controller.cli.accounting.report_csv import COLUMNS, as_csv
 from wattmesh.controller.cli.accounting.report_screen import screen
 from wattmesh.controller.cli.main import main
-from wattmesh.controller.cycle.observe import SignalFacts
+from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.pulse import Signals
 from wattmesh.controller.settings.read import load

@@ -16,7 +16,7 @@ from tests.cli.test_marks import Show, metrics, show
 from wattmesh.controller.accounting.periods import period_of
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.accounting import report_picture
-from wattmesh.controller.cycle.observe import SignalFacts
+from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.pulse import Signals
 from wattmesh.controller.settings.model import BudgetSection

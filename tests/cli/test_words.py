@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wattmesh import quantities
 from wattmesh.controller.cli import words
 
 
@@ -26,7 +27,7 @@ from wattmesh.controller.cli import words
 )
 def test_durations_use_their_largest_unit(seconds: float | None, shown: str) -> None:
     """A duration is written in the largest unit of which it has at least one."""
-    assert words.duration(seconds) == shown
+    assert quantities.duration(seconds) == shown
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_unknown_is_never_zero() -> None:
 @given(st.floats(min_value=1e-9, max_value=1e12))
 def test_figures_have_no_exponent_and_stay_close(value: float) -> None:
     """Three significant figures lie within half a per cent of the value, without an exponent."""
-    text = words.figures(value)
+    text = quantities.figures(value)
     assert "e" not in text
     assert abs(float(text) - value) <= 0.006 * value + 1e-6
 

@@ -23,9 +23,9 @@ from tests.cycle.test_caps import node
 from tests.journal.build import CATALOGUE
 from tests.policies import build as policies
 from wattmesh.controller.cycle.capping import apply
+from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.cycle.cycle import CycleReport
 from wattmesh.controller.cycle.fleet import Snapshot
-from wattmesh.controller.cycle.observe import SignalFacts
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.journal.carbon.forecasts import Forecast
 from wattmesh.controller.journal.runs.run_store import RunPlan

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.cycle.test_cycle import SIGNAL, T0, journal, turn
 from tests.journal.test_ledger import EMISSION, ENERGY
-from wattmesh.controller.cycle.observe import SignalFacts
+from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.process.loops import Clock

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.actuator import worlds
+from tests.cycle.build import live
 from tests.cycle.test_cycle import (
     CATALOGUE,
     SIGNAL,
@@ -21,6 +22,7 @@ from tests.cycle.test_cycle import (
     store_day,
 )
 from tests.migrated import migrate
+from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.cycle.clocks import (
     BEAT_S,
     LEASE_S,
@@ -30,9 +32,9 @@ from wattmesh.controller.cycle.clocks import (
     lapsed,
     trouble,
 )
-from wattmesh.controller.cycle.cycle import Cycle, CycleReport, CycleSettings
-from wattmesh.controller.cycle.fleet import GpusRead
-from wattmesh.controller.cycle.observe import SignalFacts
+from wattmesh.controller.cycle.cycle import CycleReport
+from wattmesh.controller.cycle.fleet import Fleet, GpusRead
+from wattmesh.controller.cycle.look import CycleSettings
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan, RunRow
 from wattmesh.errors import Fenced
@@ -74,12 +76,11 @@ def turn(journal: Journal, *, at: Any = T0, **changes: Any) -> CycleReport:
         "facts": SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=7200.0),
         "switch_timeout_s": 600.0,
         "cycle_s": 5.0,
-        "gpus": read(*GPUS),
-        "controls": CONTROLS,
         **changes,
     }
-    settings = CycleSettings(**facts)
-    return Cycle(journal, lambda: settings, lambda: epoch).run(at)
+    known: dict[str, Any] = {"gpus": read(*GPUS), "controls": CONTROLS}
+    known |= {name: facts.pop(name) for name in ("gpus", "controls", "nodes") if name in facts}
+    return live(journal, CycleSettings(**facts), epoch, fleet=Fleet(**known)).run(at)
 
 
 def row(journal: Journal) -> RunRow:

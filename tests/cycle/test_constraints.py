@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.cycle.build import live
 from tests.cycle.test_budget_priority import exhaust
 from tests.cycle.test_cycle import SIGNAL, T0, journal
 from wattmesh.controller.accounting.own_budgets import own_budgets
-from wattmesh.controller.cycle.cycle import Cycle, CycleSettings
-from wattmesh.controller.cycle.observe import SignalFacts
+from wattmesh.controller.cycle.carbon_view import SignalFacts
+from wattmesh.controller.cycle.look import CycleSettings
 from wattmesh.controller.journal.energy.ledger import TokenMark
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.pulse import Pulse, Signals
@@ -42,7 +43,7 @@ def observed(
         cycle_s=5.0,
         budgets=budgets or {},
     )
-    report = Cycle(journal, lambda: settings, lambda: None).run(T0)
+    report = live(journal, settings, None).run(T0)
     assert report.observation is not None
     return report.observation.runs[0]
 

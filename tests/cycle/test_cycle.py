@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.cycle.build import live, view
 from tests.migrated import migrate
 from wattmesh.controller.cycle import cycle
-from wattmesh.controller.cycle.cycle import Cycle, CycleReport, CycleSettings
-from wattmesh.controller.cycle.observe import SignalFacts, run_view
-from wattmesh.controller.cycle.think import NoPlans, think
+from wattmesh.controller.cycle.carbon_view import SignalFacts
+from wattmesh.controller.cycle.cycle import CycleReport, NoPlans, think
+from wattmesh.controller.cycle.look import CycleSettings
+from wattmesh.controller.cycle.observe import run_view
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs.outages import Launches
 from wattmesh.controller.journal.runs.run_store import RunPlan
+from wattmesh.controller.journal.runs.switches import History
 from wattmesh.migrations import HEAD
 from wattmesh.policies.decision import (
     SUSPENDS,
@@ -133,7 +137,7 @@ def turn(journal: Journal, *, mode: Mode = Mode.ACT, at: datetime = T0) -> Cycle
         switch_timeout_s=600.0,
         cycle_s=5.0,
     )
-    return Cycle(journal, lambda: settings, lambda: epoch).run(at)
+    return live(journal, settings, epoch).run(at)
 
 
 def report(
@@ -247,9 +251,7 @@ def test_a_switch_that_a_stepped_clock_puts_in_the_future_has_no_age(journal: Jo
     step_switch(journal, SwitchState.CONFIRMED)
     ages = []
     for at in (T0 + timedelta(seconds=40), T0 + timedelta(seconds=20)):
-        row = journal.runs.find("r", at)
-        assert row is not None
-        ages.append(run_view(journal, row, at, clock_trouble="").since_switch_s)
+        ages.append(view(journal, at).since_switch_s)
     assert ages == [10.0, None]
 
 
@@ -276,7 +278,7 @@ def test_an_order_from_an_older_epoch_is_not_written(journal: Journal) -> None:
         switch_timeout_s=600.0,
         cycle_s=5.0,
     )
-    said = Cycle(journal, lambda: settings, lambda: epoch).run(T0)
+    said = live(journal, settings, epoch).run(T0)
     assert "Standing by" in said.sentence
     assert journal.switches.open("r") is None
 
@@ -310,7 +312,7 @@ def test_a_journal_that_is_gone_means_hold_and_says_so(tmp_path: Path) -> None:
     settings = CycleSettings(
         mode=Mode.ACT, policy=PolicySettings(), facts=None, switch_timeout_s=1.0, cycle_s=5.0
     )
-    said = Cycle(opened, lambda: settings, lambda: epoch).run(T0)
+    said = live(opened, settings, epoch).run(T0)
     assert "Holding every run" in said.sentence
     assert "gone" in said.trouble
     assert not Path(path).exists()
@@ -354,8 +356,8 @@ def test_a_run_that_says_it_can_be_suspended_is_not_believed(journal: Journal) -
     """Else it could be decided, cycle for cycle, and never done."""
     (row,) = journal.runs.all(T0)
     able = replace(row, capabilities=("in_place", SUSPENDS))
-    view = run_view(journal, able, T0, clock_trouble="")
-    assert view.capabilities == ("in_place",)
+    shown = run_view(able, T0, clock_trouble="", history=History(), launches=Launches())
+    assert shown.capabilities == ("in_place",)
 
 
 def test_a_wish_for_where_the_run_is_already_binds_nobody_afterwards(journal: Journal) -> None:
@@ -380,7 +382,7 @@ def test_what_stays_as_it_was_is_logged_once_an_hour(
         cycle_s=5.0,
     )
     epoch = journal.leadership.acquire("test", 60.0)
-    cycle = Cycle(journal, lambda: settings, lambda: epoch)
+    cycle = live(journal, settings, epoch)
     for seconds in range(0, 3605, 300):
         report(journal, step=2 + seconds)
         cycle.run(T0 + timedelta(seconds=seconds))

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cycle.build import view
 from tests.cycle.test_cycle import T0, UID, A, B, journal, report, step_switch, turn
 from wattmesh.controller.cycle.act import BOUNDARIES_VALID
-from wattmesh.controller.cycle.observe import run_view
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Heartbeat, Progress
@@ -75,9 +75,7 @@ def test_pauses_so_far_come_off_the_speed_that_is_counted_on(journal: Journal) -
             owner_uid=UID,
             now=T0,
         )
-        row = journal.runs.find("r", T0)
-        assert row is not None
-        shares.append(run_view(journal, row, T0, clock_trouble="").outage_share)
+        shares.append(view(journal, T0).outage_share)
     assert shares == [0.0, 0.25, 0.5, 0.0]
 
 

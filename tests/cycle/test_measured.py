@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.cycle.build import view
 from tests.cycle.test_cycle import CATALOGUE, T0, UID, A, B, journal, report, step_switch, turn
 from tests.journal.test_outages import end
-from wattmesh.controller.cycle.observe import run_view
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
-from wattmesh.policies.decision import Mode, RunView
+from wattmesh.policies.decision import Mode
 from wattmesh.policies.switch_time import SwitchKind
 from wattmesh.reconfig.switch import AT_PACE, SwitchState
 from wattmesh.reconfig.wire import Register, Transition
@@ -22,13 +22,6 @@ __all__ = ["journal"]
 def after(seconds: float) -> Any:
     """A moment of the run."""
     return T0 + timedelta(seconds=seconds)
-
-
-def view(journal: Journal, seconds: float) -> RunView:
-    """The run as the policy sees it."""
-    row = journal.runs.find("r", after(seconds))
-    assert row is not None
-    return run_view(journal, row, after(seconds), clock_trouble="")
 
 
 def train(journal: Journal, begin: int, end: int, *, every: int = 20, speed: float = 1.0) -> None:
@@ -64,12 +57,12 @@ def test_a_switch_is_told_first_and_complete_once_the_run_says_that_it_is_at_its
     """The repeat adds that, and moves nothing else, not the time at which it was over."""
     turn(journal)
     last_word(journal, state, total_s=60.0)
-    (told,) = view(journal, 150).switches
+    (told,) = view(journal, after(150)).switches
     assert (told.origin, told.target, told.kind) == ("A", "B", SwitchKind.IN_PLACE)
     assert (told.told_s, told.at_pace_s, told.ago_s) == (60.0, None, 50.0)
     assert told.failed is (state is SwitchState.ROLLED_BACK)
     last_word(journal, state, total_s=1.0, **{AT_PACE: 1800.0})
-    assert view(journal, 150).switches == (replace(told, at_pace_s=1800.0),)
+    assert view(journal, after(150)).switches == (replace(told, at_pace_s=1800.0),)
     assert journal.switches.open("r") is None
 
 
@@ -80,7 +73,7 @@ def test_a_pace_that_is_no_time_is_not_taken(journal: Journal, value: object) ->
     last_word(journal, SwitchState.CONFIRMED, total_s=60.0)
     last_word(journal, SwitchState.CONFIRMED, **{AT_PACE: value})
     last_word(journal, SwitchState.ROLLED_BACK, **{AT_PACE: 70.0})
-    assert view(journal, 150).switches[0].at_pace_s is None
+    assert view(journal, after(150)).switches[0].at_pace_s is None
 
 
 def test_a_speed_is_measured_over_whole_intervals_and_noted_when_twice_as_long(
@@ -88,14 +81,14 @@ def test_a_speed_is_measured_over_whole_intervals_and_noted_when_twice_as_long(
 ) -> None:
     """From the first look on: 40 s per interval of 20 steps at half the catalogue's speed."""
     train(journal, 20, 40, speed=0.5)
-    assert view(journal, 40).speeds == ()
+    assert view(journal, after(40)).speeds == ()
     train(journal, 60, 60, speed=0.5)
-    (speed,) = view(journal, 60).speeds
+    (speed,) = view(journal, after(60)).speeds
     assert (speed.point, round(speed.tokens_per_s, 6), speed.steps) == ("A", 500.0, 20)
     train(journal, 80, 80, speed=0.5)
-    assert view(journal, 80).speeds == (speed,)
+    assert view(journal, after(80)).speeds == (speed,)
     train(journal, 100, 100, speed=0.5)
-    assert view(journal, 100).speeds[0].steps == 40
+    assert view(journal, after(100)).speeds[0].steps == 40
 
 
 def test_nothing_is_measured_while_a_switch_is_under_way_or_not_complete(
@@ -104,7 +97,7 @@ def test_nothing_is_measured_while_a_switch_is_under_way_or_not_complete(
     """Ordered it still trains; then it stands, and until the catalogue's 30 s have passed may."""
     turn(journal)
     train(journal, 20, 40)
-    assert [each.point for each in view(journal, 40).speeds] == ["A"]
+    assert [each.point for each in view(journal, after(40)).speeds] == ["A"]
     step_switch(journal, SwitchState.CHECKPOINTING)
     turn(journal, mode=Mode.OBSERVE, at=after(41))
     row = journal.runs.find("r", after(41))
@@ -128,10 +121,10 @@ def test_what_was_measured_holds_for_the_machines_it_was_measured_on(
     """A restart that we ordered keeps it; an outage and another host do not."""
     launch(journal, 2, "n1", 10)
     train_as(journal, 2, 20, 60)
-    assert view(journal, 60).speeds
+    assert view(journal, after(60)).speeds
     end(journal, 2, after(61), "restart" if ours else "failed: a node was lost")
     launch(journal, 3, host, 90)
-    assert bool(view(journal, 90).speeds) is kept
+    assert bool(view(journal, after(90)).speeds) is kept
 
 
 def launch(journal: Journal, attempt: int, host: str, seconds: float) -> None:

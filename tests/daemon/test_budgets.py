@@ -15,7 +15,7 @@ from tests.journal.test_ledger import EMISSION, ENERGY
 from tests.migrated import empty_journal
 from wattmesh.controller.accounting.report.closing import close
 from wattmesh.controller.accounting.report.reported import plans_of, reported
-from wattmesh.controller.cycle.observe import SignalFacts
+from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.metrics.budgets import budget_metrics

@@ -30,7 +30,7 @@ from tests.daemon.waiting import wait_for
 from tests.journal.build import CATALOGUE
 from tests.migrated import empty_journal
 from wattmesh.controller.accounting.saving import run_saving
-from wattmesh.controller.cycle.observe import SignalFacts
+from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan

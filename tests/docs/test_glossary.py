@@ -17,7 +17,7 @@ RETIRED = {
     "Lookout",
     "Member",
     "Settler",
-    "UsualDay",
+    "Climatology",
     "Worth",
     "agreed",
     "bell",

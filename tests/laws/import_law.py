@@ -4,7 +4,8 @@ controller   -> everything below
 integrations -> telemetry, reconfig, and its own file or folder
 policies     -> telemetry.readings, reconfig.layout, reconfig.catalogue
 telemetry, reconfig, migrations -> nothing of another room
-everybody    -> wattmesh.errors, wattmesh.durable, wattmesh.named_file, wattmesh.toml_text
+everybody    -> wattmesh.errors, wattmesh.durable, wattmesh.named_file, wattmesh.quantities,
+                wattmesh.toml_text
 nobody       -> controller
 """
 
@@ -12,7 +13,13 @@ from collections.abc import Iterator, Mapping
 
 Graph = Mapping[str, frozenset[str]]
 
-EVERYBODY = ("wattmesh.errors", "wattmesh.durable", "wattmesh.named_file", "wattmesh.toml_text")
+EVERYBODY = (
+    "wattmesh.errors",
+    "wattmesh.durable",
+    "wattmesh.named_file",
+    "wattmesh.quantities",
+    "wattmesh.toml_text",
+)
 ALLOWED: Mapping[str, tuple[str, ...]] = {
     "controller": (
         "wattmesh",

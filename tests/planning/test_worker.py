@@ -14,7 +14,7 @@ from tests.daemon.waiting import wait_for
 from tests.planning import children
 from tests.planning.children import process, wait_gone
 from tests.policies.build import NOW, A, B, catalogue, observation, point, run, slots
-from wattmesh.controller.cycle.think import NoPlans, think
+from wattmesh.controller.cycle.cycle import NoPlans, think
 from wattmesh.controller.planner.asking import why_none
 from wattmesh.controller.planner.process import PlanProcess
 from wattmesh.controller.planner.worker import Patience, PlanWorker

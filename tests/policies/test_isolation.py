@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.policies.build import NOW, PAIR, A, B, observation, run, slots
-from wattmesh.controller.cycle.think import NoPlans, think
+from wattmesh.controller.cycle.cycle import NoPlans, think
 from wattmesh.policies.decision import (
     Action,
     BudgetLeft,

@@ -24,7 +24,7 @@ from wattmesh.policies.planner.problem import (
 from wattmesh.policies.planner.solver import solve
 from wattmesh.policies.planner.steady import steady
 from wattmesh.policies.rules.price import fill
-from wattmesh.policies.words import count, grams
+from wattmesh.quantities import count, grams
 from wattmesh.reconfig.catalogue import Release
 
 FREE = OptionTransition(seconds=0.0, energy_j=0.0)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.policies.build import NOW, A, B, catalogue, measured, observation, run
-from wattmesh.controller.cycle.think import NoPlans, think
+from wattmesh.controller.cycle.cycle import NoPlans, think
 from wattmesh.policies.decision import Action, PolicySettings, RunView
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.run_context import examine

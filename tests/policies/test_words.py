@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.policies.build import NOW, B, point
+from wattmesh import quantities
 from wattmesh.policies import words
 
 
@@ -28,7 +29,7 @@ from wattmesh.policies import words
 )
 def test_grams_are_written_at_a_human_scale(value: float, text: str) -> None:
     """Micrograms to tonnes, three figures, no exponent."""
-    assert words.grams(value) == text
+    assert quantities.grams(value) == text
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_grams_are_written_at_a_human_scale(value: float, text: str) -> None:
 )
 def test_durations_are_written_at_a_human_scale(value: float, text: str) -> None:
     """Milliseconds to days, two figures."""
-    assert words.duration(value) == text
+    assert quantities.duration(value) == text
 
 
 def test_times_carry_what_a_person_near_now_needs() -> None:
@@ -66,8 +67,8 @@ def test_points_are_named_with_their_layout() -> None:
 
 def test_intensities_carry_their_unit() -> None:
     """Whole grams, and figures where there are few."""
-    assert words.intensity(173.6) == "174 g/kWh"
-    assert words.intensity(9.31) == "9.3 g/kWh"
+    assert quantities.intensity(173.6) == "174 g/kWh"
+    assert quantities.intensity(9.31) == "9.3 g/kWh"
 
 
 def test_another_s_sentence_fits_inside_ours() -> None:
@@ -78,7 +79,7 @@ def test_another_s_sentence_fits_inside_ours() -> None:
 @given(st.floats(-1e15, 1e15))
 def test_no_number_is_written_with_an_exponent(value: float) -> None:
     """Whatever the size, a person can read it."""
-    for text in (words.grams(value), words.duration(value), words.count(value)):
+    for text in (quantities.grams(value), quantities.duration(value), quantities.count(value)):
         number = text.split(" ")[0]
         assert "e" not in number
         float(number)

@@ -9,13 +9,13 @@ import pytest
 
 from tests.replay.build import CYCLE_S, days, grid, job, means, perfect, scene
 from wattmesh.controller.cli.main import main
-from wattmesh.controller.cycle.think import NoPlans
+from wattmesh.controller.cycle.cycle import NoPlans
 from wattmesh.controller.replay.bench import POLICIES, Asked, Cell, bench, cells, replayed, rows
 from wattmesh.controller.replay.bounds import hindsight
 from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import Forecast, Own, Persist
 from wattmesh.controller.replay.grid import Grid
-from wattmesh.controller.replay.world import Driver, Noise, State, run
+from wattmesh.controller.replay.world import Driver, Noise, World, run
 from wattmesh.policies.decision import IntensitySlot, PolicySettings
 from wattmesh.policies.rivals import RULES
 from wattmesh.reconfig import catalogue_file
@@ -118,9 +118,9 @@ def test_every_rival_meets_its_deadline_under_the_guard() -> None:
 class Reckless:
     """The sabotaged twin: sleeps as long as there is any time at all, and asks no guard."""
 
-    def wish(self, setting: object, state: State) -> str | None:
+    def look(self, world: World) -> None:
         """Sleep, then run."""
-        return "" if state.at_s < 11 * 3600 else "A"
+        world.order("" if world.state.at_s < 11 * 3600 else "A")
 
 
 def test_without_the_guard_a_deadline_is_missed() -> None:

@@ -1,16 +1,18 @@
 """Replayed from look to look, a run keeps the service level and stays under a power cap."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
 
 import pytest
 
 from tests.replay.build import days, means, perfect, scene
+from wattmesh.controller.cycle.cycle import Seen
 from wattmesh.controller.replay.drivers import Ours, PlansNow
-from wattmesh.controller.replay.world import Scene, State, run
-from wattmesh.policies.decision import CapView, Observation, PolicySettings
+from wattmesh.controller.replay.world import World, run
+from wattmesh.policies.decision import CapView, Decision, Observation, PolicySettings
 from wattmesh.policies.slowing import needs_w
 
 HOUR_S = 3600.0
@@ -19,10 +21,11 @@ HOUR_S = 3600.0
 class Watched(Ours):
     """Our own decisions, and where they led."""
 
-    def wish(self, scene: Scene, state: State) -> str | None:
+    def look(self, world: World) -> None:
         """Note where the run is."""
+        state = world.state
         self.looks.append((state.at_s, state.tokens, "" if state.asleep else state.point.id))
-        return super().wish(scene, state)
+        super().look(world)
 
     @property
     def looks(self) -> list[tuple[float, float, str]]:
@@ -34,10 +37,11 @@ class Watched(Ours):
 class Forgetful(Watched):
     """A sabotaged driver that never knows what was trained before."""
 
-    def seen(self, scene: Scene, state: State) -> Observation:
+    def observe(self, now: datetime) -> Seen:
         """Forget."""
-        seen = super().seen(scene, state)
-        return replace(seen, runs=tuple(replace(each, trained=()) for each in seen.runs))
+        seen = super().observe(now).observation
+        runs = tuple(replace(each, trained=()) for each in seen.runs)
+        return Seen(observation=replace(seen, runs=runs))
 
 
 class Capped(Watched):
@@ -45,20 +49,24 @@ class Capped(Watched):
 
     hours = (12.0, 30.0)
 
-    def wish(self, scene: Scene, state: State) -> str | None:
+    def act(self, seen: Seen, planned: Observation, decisions: Sequence[Decision]) -> None:
         """Hold its boards at B when the cap begins, as agents do."""
-        wish = super().wish(scene, state)
-        return "B" if self.seen(scene, state).cap and state.point.id == "A" else wish
+        if seen.observation.cap and self.world.state.point.id == "A":
+            self.world.order("B")
+        else:
+            super().act(seen, planned, decisions)
 
-    def seen(self, scene: Scene, state: State) -> Observation:
+    def observe(self, now: datetime) -> Seen:
         """Tell of the cap while it holds."""
-        seen = super().seen(scene, state)
+        scene, state, shown = self.world.scene, self.world.state, super().observe(now)
+        seen = shown.observation
         begin_h, end_h = self.hours
         if not begin_h * HOUR_S <= state.at_s < end_h * HOUR_S:
-            return seen
+            return shown
         room_w = needs_w(scene.catalogue.point("B"))
         cap = CapView(cap_w=room_w, until=scene.start + timedelta(hours=end_h), bound_w=room_w)
-        return replace(seen, cap=cap, runs=(replace(seen.runs[0], room_w=room_w),))
+        runs = (replace(seen.runs[0], room_w=room_w),)
+        return Seen(observation=replace(seen, cap=cap, runs=runs))
 
 
 def worst(looks: list[tuple[float, float, str]], window_s: float) -> float:

@@ -26,7 +26,7 @@ from tests.replay.test_deadline import (
     staged,
 )
 from wattmesh.controller.cycle.clocks import BACK_S
-from wattmesh.controller.replay.world import Scene, State, run
+from wattmesh.controller.replay.world import World, run
 from wattmesh.policies.speed import SpeedReserve
 from wattmesh.reconfig.catalogue import Release
 
@@ -37,9 +37,8 @@ NONE = SpeedReserve(validated=0.0, measured=0.0, predicted=0.0, assumed=0.0)
 class Nobody:
     """Touches nothing."""
 
-    def wish(self, scene: Scene, state: State) -> str | None:
+    def look(self, world: World) -> None:
         """Ask for nothing."""
-        return None
 
 
 def untouched_s(one: Adversary) -> float:

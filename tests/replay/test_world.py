@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from tests.replay.build import START, grid, job, scene
-from wattmesh.controller.replay.world import Noise, Scene, State, World, run
+from wattmesh.controller.replay.world import Noise, World, run
 from wattmesh.reconfig.catalogue import Release
 
 
@@ -16,11 +16,10 @@ class Script:
         """Take (seconds, wish) in order."""
         self._wishes = list(wishes)
 
-    def wish(self, scene: Scene, state: State) -> str | None:
-        """Give the wish that is due."""
-        if self._wishes and state.at_s >= self._wishes[0][0]:
-            return self._wishes.pop(0)[1]
-        return None
+    def look(self, world: World) -> None:
+        """Order what is due."""
+        if self._wishes and world.state.at_s >= self._wishes[0][0]:
+            world.order(self._wishes.pop(0)[1])
 
 
 def test_a_run_that_never_switches_pays_its_power_at_the_grid_of_each_hour() -> None:

@@ -17,6 +17,7 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.marks import marked
 from wattmesh.controller.signals.slot_prices import SETTLED, SETTLED_AFTER
 from wattmesh.controller.views import as_json
+from wattmesh.quantities import grams, joules
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 MOST_MONTHS = 36
@@ -75,14 +76,14 @@ def close(journal: Journal, site: Reported, now: datetime) -> tuple[str, ...]:
 
 def _sentence(made: MonthReport) -> str:
     """Say what a month was closed with; two signals are two figures."""
-    kwh = marked(f"{made.energy_mj / 3.6e9:.3f} kWh", made.flags)
-    grams = " and ".join(
-        marked(f"{each.carbon_ug / 1e6:.1f} g", each.flags) + f" in {each.signal}"
+    energy = marked(joules(made.energy_mj / 1e3), made.flags)
+    carbon = " and ".join(
+        marked(grams(each.carbon_ug / 1e6), each.flags) + f" in {each.signal}"
         for each in made.carbon
     )
-    unpriced = marked(f"{made.unpriced_mj / 3.6e9:.3f} kWh", made.flags)
+    unpriced = marked(joules(made.unpriced_mj / 1e3), made.flags)
     tail = f", {unpriced} without grams" if made.unpriced_mj else ""
-    return f"Closed {made.month} ({made.timezone}): {grams or 'no grams'} for {kwh}{tail}."
+    return f"Closed {made.month} ({made.timezone}): {carbon or 'no grams'} for {energy}{tail}."
 
 
 def _open(journal: Journal, timezone: str, now: datetime) -> list[Period]:

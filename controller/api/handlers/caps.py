@@ -17,7 +17,8 @@ from wattmesh.controller.status.status import cap_line, power_flags
 from wattmesh.controller.views import Done, PowerCap
 from wattmesh.errors import InputInvalid, RetryLater
 from wattmesh.policies.decision import Mode
-from wattmesh.policies.words import moment, watts
+from wattmesh.policies.words import moment
+from wattmesh.quantities import watts
 
 
 def show(context: RequestContext, call: Call) -> PowerCap:

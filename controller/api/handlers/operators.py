@@ -21,16 +21,25 @@ def freeze(context: RequestContext, call: Call) -> Done:
     )
     context.changes.ring()
     context.wake()
-    what = row.name if row else "everything"
-    verb = "trains on" if row else "train on"
-    return Done(
-        done=(
-            f"Froze {what} ({reason}): {'it' if row else 'runs'} {verb} unswitched and "
-            f"{'is' if row else 'are'} accounted; end it with `wattmesh thaw"
-            f"{f' {row.name}' if row else ''}`."
-        ),
-        changed=(row.run,) if row else (),
-    )
+    if row is None:
+        said = (
+            f"Froze everything ({reason}): runs train on unswitched and are accounted; end it with "
+            "`wattmesh thaw`."
+        )
+    else:
+        said = (
+            f"Froze {row.name} ({reason}): {_frozen(row)}; end it with `wattmesh thaw {row.name}`."
+        )
+    return Done(done=said, changed=(row.run,) if row else ())
+
+
+def _frozen(row: RunRow) -> str:
+    """Say what a freeze means for a run as it stands."""
+    if row.state == "finished":
+        return "it has ended, and whatever launch goes on from there trains unswitched"
+    if row.state == "lost":
+        return "it is not heard, and trains unswitched if it still does"
+    return "it trains on unswitched and is accounted"
 
 
 def thaw(context: RequestContext, call: Call) -> Done:

@@ -11,6 +11,7 @@ from wattmesh.controller.accounting.report.views import MonthReport
 from wattmesh.controller.api.request_context import Call, Conflict, NotFound, RequestContext
 from wattmesh.controller.views import Done
 from wattmesh.errors import InputInvalid
+from wattmesh.quantities import grams
 
 
 def month(context: RequestContext, call: Call) -> MonthReport:
@@ -60,7 +61,7 @@ def replan(context: RequestContext, call: Call) -> Done:
     return Done(
         done=(
             f"Planned budget {name} anew for {row.period}: what was spent is accepted, and the "
-            f"rest of {row.curve.limit_ug / 1e6:.1f} g is spread over the time that is left."
+            f"rest of {grams(row.curve.limit_ug / 1e6)} is spread over the time that is left."
         ),
         changed=(name,),
     )

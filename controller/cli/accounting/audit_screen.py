@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
+from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.accounting.report_screen import reopened
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, legend, styled
@@ -60,7 +61,7 @@ def screen(audit: Mapping[str, Any]) -> list[Text | str]:
 def _unclaimed(row: Mapping[str, Any], flags: Sequence[str]) -> str:
     """One slot of what nobody was charged for."""
     grams = row["carbon_ug"]
-    told = words.UNKNOWN if grams is None else marked(f"{words.count(grams)} ug", flags)
+    told = quantities.UNKNOWN if grams is None else marked(f"{words.count(grams)} ug", flags)
     return f"  {row['slot_start']}  {told}"
 
 
@@ -70,7 +71,7 @@ def _sums(audit: Mapping[str, Any]) -> list[Text | str]:
 
     def grams(name: str) -> str:
         value = audit[name]
-        return words.UNKNOWN if value is None else marked(f"{words.count(value)} ug", flags)
+        return quantities.UNKNOWN if value is None else marked(f"{words.count(value)} ug", flags)
 
     low, high = audit["saved_ug"], audit["saved_high_ug"]
     band = f" to {grams('saved_high_ug')}" if low is not None and high != low else ""
@@ -113,7 +114,7 @@ def _slot(row: Mapping[str, Any]) -> Sequence[str]:
     return (
         f"{words.clock(row['slot_start'], seconds=True)}-"
         f"{words.clock(row['slot_end'], seconds=True)}",
-        row["gpu_uuid"] or words.UNKNOWN,
+        row["gpu_uuid"] or quantities.UNKNOWN,
         row["line"],
         words.count(row["energy_mj"]),
         words.count(row["g_milli_per_kwh"]),

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
+from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.accounting.period_screen import period_lines
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, legend, styled
@@ -102,7 +103,7 @@ def _headline(line: Row, runs: Sequence[Row]) -> list[str | tuple[str, str]]:
     if line["high_g"] <= line["saved_g"]:
         return [(low, STRONG)]
     dark_s = sum(run["unobserved_s"] for run in runs)
-    why = f": {words.duration(dark_s)} of GPU time were not read" if dark_s else ""
+    why = f": {quantities.duration(dark_s)} of GPU time were not read" if dark_s else ""
     high = words.grams(line["high_g"], line["flags"])
     return [("at least ", STRONG), (low, STRONG), f" (up to {high}{why})"]
 
@@ -146,7 +147,7 @@ def _others(lines: Sequence[Row]) -> Text:
     """What was booked to no run, and what nobody measured."""
     others = [_other(line) for line in lines if line["line"] not in ("run", "unobserved")]
     dark_s = sum(line["unobserved_s"] for line in lines)
-    others.append(f"unobserved {words.duration(dark_s)} of GPU time{_most(lines)}")
+    others.append(f"unobserved {quantities.duration(dark_s)} of GPU time{_most(lines)}")
     return styled(("beside ", DIM), " · ".join(others))
 
 
@@ -197,7 +198,9 @@ def _run(run: Row) -> Iterator[Sequence[str | Text]]:
         words.grams(baseline, flags),
         words.grams(saved, flags),
         f"({words.percent(saved / baseline)})" if saved is not None and baseline else "",
-        words.UNKNOWN if per_million is None else marked(words.figures(per_million), flags),
+        quantities.UNKNOWN
+        if per_million is None
+        else marked(quantities.figures(per_million), flags),
         _of_best(run),
         _notes(run),
     )
@@ -210,7 +213,7 @@ def _of_best(run: Row) -> str:
     """Share of what could have been saved with hindsight."""
     saved, baseline, bound = run["saved_g"], run["baseline_g"], run["bound_g"]
     if None in (saved, baseline, bound) or baseline <= bound:
-        return words.UNKNOWN
+        return quantities.UNKNOWN
     return words.percent(saved / (baseline - bound))
 
 
@@ -230,7 +233,7 @@ def _notes(run: Row) -> Text:
     if run["unpriced_j"]:
         notes.append(f"{words.joules(run['unpriced_j'], flags)} have no grams yet")
     if run["unobserved_s"]:
-        notes.append(f"{words.duration(run['unobserved_s'])} unobserved{_most([run])}")
+        notes.append(f"{quantities.duration(run['unobserved_s'])} unobserved{_most([run])}")
     elif run["upper_g"]:
         notes.append(f"at most {words.grams(run['upper_g'], flags)} more, booked to nobody")
     return Text(", ".join(notes), style="" if run["settled"] else WARN)

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
+from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 
@@ -56,7 +57,7 @@ def _dark(period: Mapping[str, Any]) -> list[Text | str]:
     flags = [*period["flags"], "estimated"]
     most = words.grams(period["spent_g"] + period["upper_g"], flags)
     dark_s = period["unobserved_s"]
-    not_read = f"for {words.duration(dark_s)} of GPU time were not read"
+    not_read = f"for {quantities.duration(dark_s)} of GPU time were not read"
     said = (
         f"{most}, {not_read if dark_s else 'with what its GPUs drew that nobody was charged for'}"
     )
@@ -68,7 +69,7 @@ def _dark(period: Mapping[str, Any]) -> list[Text | str]:
 def read_joules(view: Mapping[str, Any], energy_mj: int) -> str:
     """Write an energy of a report; `-` where nothing at all was read."""
     nothing = not energy_mj and any(each["unobserved_ms"] for each in view["subjects"])
-    return words.UNKNOWN if nothing else words.joules(energy_mj / 1e3, view["flags"])
+    return quantities.UNKNOWN if nothing else words.joules(energy_mj / 1e3, view["flags"])
 
 
 def not_read(view: Mapping[str, Any]) -> str:
@@ -79,7 +80,7 @@ def not_read(view: Mapping[str, Any]) -> str:
     if not dark_ms:
         return ""
     most = words.joules(upper_mj / 1e3, [*view["flags"], "estimated"])
-    dark = words.duration(dark_ms / 1e3)
+    dark = quantities.duration(dark_ms / 1e3)
     return f" · {dark} of GPU time were not read (at most {most} more)"
 
 
@@ -137,7 +138,7 @@ def _course(period: Mapping[str, Any]) -> str:
 
 def _burn(period: Mapping[str, Any]) -> str:
     """Say how fast it burns, in all and in the windows that alerts look at."""
-    whole = "-" if period["burn"] is None else f"{words.figures(period['burn'], 2)}x"
+    whole = "-" if period["burn"] is None else f"{quantities.figures(period['burn'], 2)}x"
     windows = _windows(period["burns"])
     alert = f"{period['urgency']} alert" if period["urgency"] else "no alert"
     return " · ".join([whole, *([windows] if windows else []), alert])
@@ -146,7 +147,7 @@ def _burn(period: Mapping[str, Any]) -> str:
 def _windows(burns: Sequence[Mapping[str, Any]]) -> str:
     """Write the burns of the windows that are known."""
     return ", ".join(
-        f"{words.duration(each['hours'] * 3600)} {words.figures(each['ratio'], 2)}x"
+        f"{quantities.duration(each['hours'] * 3600)} {quantities.figures(each['ratio'], 2)}x"
         for each in burns
         if each["ratio"] is not None
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
+from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.accounting.period_screen import (
     not_read,
@@ -125,7 +126,7 @@ def _totals(totals: Sequence[Mapping[str, Any]]) -> list[Text]:
             name += scope(total["signal"])
         known = total["energy_mj"] != total["unpriced_mj"] or not total["energy_mj"]
         flags = total["flags"]
-        grams = words.micrograms(total["carbon_ug"], flags) if known else words.UNKNOWN
+        grams = words.micrograms(total["carbon_ug"], flags) if known else quantities.UNKNOWN
         lines.append(
             styled((head, DIM), f"{name:<24}", (f"{grams:>10}", STRONG), f"   {_of(total)}")
         )
@@ -149,7 +150,7 @@ def _of(total: Mapping[str, Any]) -> str:
         said += f", {words.joules(total['energy_mj'] / 1e3, total['flags'])}"
     if not total["unpriced_mj"]:
         return said
-    hours = f", {words.figures(total['unpriced_h'])} h" if total["unpriced_h"] else ""
+    hours = f", {quantities.figures(total['unpriced_h'])} h" if total["unpriced_h"] else ""
     unpriced = words.joules(total["unpriced_mj"] / 1e3, total["flags"])
     return f"{said} ({unpriced}{hours} without a price)"
 
@@ -171,7 +172,9 @@ def _embodied(entry: Mapping[str, Any]) -> list[str]:
 def _qualities(shares: Mapping[str, float]) -> str:
     """Share of the joules per quality of their grams."""
     said = sorted(shares.items(), key=lambda each: -each[1])
-    return ", ".join(f"{name} {words.percent(share, 1)}" for name, share in said) or words.UNKNOWN
+    return (
+        ", ".join(f"{name} {words.percent(share, 1)}" for name, share in said) or quantities.UNKNOWN
+    )
 
 
 def _restated(carbon: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
@@ -206,12 +209,12 @@ def _subject(each: Mapping[str, Any]) -> Iterator[Sequence[str | Text]]:
     first, *rest = each["carbon"] or [{"carbon_ug": each["carbon_ug"], "flags": flags}]
     yield (
         Text(name, style=STRONG if each["kind"] == "run" else ""),
-        words.joules(each["energy_mj"] / 1e3, flags) if read else words.UNKNOWN,
-        words.UNKNOWN if facility is None or not read else words.joules(facility / 1e3, flags),
-        words.micrograms(first["carbon_ug"], first["flags"]) if priced else words.UNKNOWN,
+        words.joules(each["energy_mj"] / 1e3, flags) if read else quantities.UNKNOWN,
+        quantities.UNKNOWN if facility is None or not read else words.joules(facility / 1e3, flags),
+        words.micrograms(first["carbon_ug"], first["flags"]) if priced else quantities.UNKNOWN,
         words.micrograms(each["embodied_ug"], _embodied(each)),
-        words.figures(each["gpu_hours"]) if each["kind"] == "run" else "",
-        words.UNKNOWN if tokens is None else words.figures(tokens / 1e9),
+        quantities.figures(each["gpu_hours"]) if each["kind"] == "run" else "",
+        quantities.UNKNOWN if tokens is None else quantities.figures(tokens / 1e9),
         words.grams(each["sci_g"], _embodied(each)),
         _notes(each, first["signal"] if rest else ""),
     )
@@ -227,7 +230,7 @@ def _notes(each: Mapping[str, Any], signal: str) -> Text:
     if each["unpriced_mj"]:
         notes.append(f"{words.joules(each['unpriced_mj'] / 1e3, flags)} without a price")
     if each["unobserved_ms"]:
-        notes.append(f"{words.duration(each['unobserved_ms'] / 1e3)} unobserved{_most(each)}")
+        notes.append(f"{quantities.duration(each['unobserved_ms'] / 1e3)} unobserved{_most(each)}")
     if each["kind"] == "run" and each["embodied_ug"] is None:
         notes.append("embodied carbon not in its catalogue")
     if each["simulated"]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
+from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import DIM, GOOD, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
@@ -119,7 +120,7 @@ def _head(view: Mapping[str, Any], now: datetime) -> Text:
     rung = RUNGS.get(view["rung"], view["rung"])
     by = f" by {view['source']}" if view["source"] and view["rung"] in ("issued", "profile") else ""
     issued = words.moment(view["issued_at"])
-    age = "" if issued is None else f", {words.duration((now - issued).total_seconds())} old"
+    age = "" if issued is None else f", {quantities.duration((now - issued).total_seconds())} old"
     calm = view["rung"] == "issued"
     return styled((view["signal"], STRONG), "  ", (f"{rung}{by}{age}", GOOD if calm else WARN))
 
@@ -130,7 +131,7 @@ def _summary(slots: Sequence[Mapping[str, Any]], now: datetime) -> Text:
     high = max(slots, key=lambda slot: slot["g_per_kwh"])
     span_s = (datetime.fromisoformat(slots[-1]["end"]) - now).total_seconds()
     return styled(
-        f"next {words.duration(span_s)}  ",
+        f"next {quantities.duration(span_s)}  ",
         words.sparkline([slot["g_per_kwh"] for slot in slots], width=48),
         f"   low {words.intensity(low['g_per_kwh'])} at {_day_clock(low['start'])}"
         f"   high {words.intensity(high['g_per_kwh'])} at {_day_clock(high['start'])}",
@@ -159,7 +160,7 @@ def _band(slot: Mapping[str, Any]) -> str:
     """The span between the 10 % and the 90 % quantile."""
     low, high = slot["low_g_per_kwh"], slot["high_g_per_kwh"]
     if low is None or high is None:
-        return words.UNKNOWN
+        return quantities.UNKNOWN
     return f"{words.intensity(low)}-{words.intensity(high)}"
 
 
@@ -170,7 +171,7 @@ def _skill(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
         [
             (
                 SOURCES.get(row["source"], row["source"]),
-                words.duration(row["lead_h"] * 3600.0),
+                quantities.duration(row["lead_h"] * 3600.0),
                 _grams(row["mae_g_per_kwh"]),
                 _grams(row["persistence_mae_g_per_kwh"]),
                 _grams(row["last_mae_g_per_kwh"]),
@@ -183,7 +184,7 @@ def _skill(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
 
 def _grams(value: float | None) -> str:
     """Write a mean error."""
-    return words.UNKNOWN if value is None else f"{words.figures(value)} g/kWh"
+    return quantities.UNKNOWN if value is None else f"{quantities.figures(value)} g/kWh"
 
 
 def _day_clock(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
+from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import BAD, GOOD, STRONG, WARN, styled, trouble
 from wattmesh.controller.cli.tables import Column, table
@@ -83,10 +84,10 @@ def converted(made: Converted, hashing_pid: int | None) -> Lines:
     told = converted_json(made, hashing_pid)
     head = (
         f"{made.target}: {made.kind} checkpoint of {words.plural(told['tensors'], 'tensor')}, "
-        f"{words.size(made.nbytes)} in {words.duration(made.wall_s)}"
+        f"{quantities.size(made.nbytes)} in {quantities.duration(made.wall_s)}"
     )
     if made.verified:
-        rate = words.figures(told["gb_per_s"])
+        rate = quantities.figures(told["gb_per_s"])
         end = styled(("verified", GOOD), f": digests were taken while it was written, {rate} GB/s")
     elif hashing_pid is not None:
         end = styled(
@@ -147,7 +148,7 @@ def facts_lines(told: Mapping[str, Any]) -> Lines:
     ran = f", run {told['run']}, attempt {told['attempt']}" if told["run"] else ""
     lines: Lines = [
         styled((told["folder"], STRONG), f": {told['described']}{step}, ", verified),
-        f"{words.plural(told['tensors'], 'tensor')}, {words.size(told['bytes'])} in "
+        f"{words.plural(told['tensors'], 'tensor')}, {quantities.size(told['bytes'])} in "
         f"{words.plural(told['segments'], 'segment')} of {words.plural(told['files'], 'file')}"
         f"{origin}{ran}",
         "",
@@ -221,7 +222,7 @@ def verified(
     lines: Lines = [*trouble(wrong[:LISTED])]
     if len(wrong) > LISTED:
         lines.append(f"  and {words.count(len(wrong) - LISTED)} more; --json lists them all")
-    read = f"{words.count(result.segments)} segments, {words.size(result.nbytes)}"
+    read = f"{words.count(result.segments)} segments, {quantities.size(result.nbytes)}"
     if result.damage:
         lines.append(styled((str(path), STRONG), ": ", ("damaged", BAD)))
     elif not result.good:
@@ -229,7 +230,7 @@ def verified(
         lines.append(styled((str(path), STRONG), ": ", ("unverified", WARN), again))
     else:
         how = "hashed and recorded" if result.recorded else "every byte as written"
-        took = words.duration(wall_s)
+        took = quantities.duration(wall_s)
         lines.append(
             styled((str(path), STRONG), ": ", ("good", GOOD), f", {how}: {read} in {took}")
         )
@@ -254,7 +255,7 @@ def exported_json(
 
 def exported(told: Mapping[str, Any]) -> Lines:
     """The same for people."""
-    took = words.duration(told["wall_s"])
+    took = quantities.duration(told["wall_s"])
     return [f"{told['target']}: {told['format']}, {_size(told)} in {took}"]
 
 
@@ -274,7 +275,7 @@ def pruned(verdicts: Sequence[Verdict], *, dry_run: bool) -> Lines:
         return ["there is no checkpoint here"]
     gone = "would go" if dry_run else "deleted"
     rows = [
-        (each.name, words.size(each.nbytes), "kept" if each.kept else gone, each.why)
+        (each.name, quantities.size(each.nbytes), "kept" if each.kept else gone, each.why)
         for each in verdicts
     ]
     return [*table(VERDICTS, rows)]
@@ -324,4 +325,4 @@ def _boxes(index: Index, row: int) -> Sequence[dict[str, Any]]:
 
 
 def _size(told: Mapping[str, Any]) -> str:
-    return words.size(told["bytes"])
+    return quantities.size(told["bytes"])

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from wattmesh.controller.cli import options, words
+from wattmesh import quantities
+from wattmesh.controller.cli import options
 from wattmesh.controller.cli.configs.configs_json import catalogue_json, shown_json
 from wattmesh.controller.cli.configs.configs_screen import details, listing
 from wattmesh.controller.cli.output import columns, print_json, print_lines
@@ -75,7 +76,7 @@ def profile_job(
         f"{point} may not be switched to automatically: {why}"
         for point, why in found.unproven.items()
     )
-    print_lines([f"wrote {out} after {words.duration(found.wall_s)}"])
+    print_lines([f"wrote {out} after {quantities.duration(found.wall_s)}"])
 
 
 def _say(text: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
+from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.configs.configs_json import point_json
 from wattmesh.controller.cli.configs.configs_worth import hull_lines, point_lines, switch_lines
@@ -62,8 +63,8 @@ def details(catalogue: Catalogue, point: OperatingPoint, columns: int) -> list[T
     facts["probe"] = _probe(point)
     lines: list[Text | str] = [styled((f"{catalogue.job} {point.id}", STRONG))]
     for key, value in facts.items():
-        shown = words.UNKNOWN if value in (None, "") else value
-        shown = words.figures(shown, 5) if isinstance(shown, float) else f"{shown}"
+        shown = quantities.UNKNOWN if value in (None, "") else value
+        shown = quantities.figures(shown, 5) if isinstance(shown, float) else f"{shown}"
         source = f"  ({sources[key]})" if key in sources else ""
         first, *more = words.wrapped(shown, columns - FACT) or [""]
         lines.append(styled((f"  {key:<{FACT - 2}}", DIM), first, (source, DIM)))
@@ -117,7 +118,7 @@ def _row(point: OperatingPoint, reference: bool) -> Sequence[str | Text]:
         Text(point.id + (" *" if reference else ""), style=STRONG),
         str(point.layout),
         str(point.gpus),
-        words.UNKNOWN if point.clock_mhz is None else f"{point.clock_mhz} MHz",
+        quantities.UNKNOWN if point.clock_mhz is None else f"{point.clock_mhz} MHz",
         words.rate(point.tokens_per_s),
         words.watts(point.power_w),
         Text(point.evidence, style=GOOD if usable else WARN),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
+from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.configs.configs_ways import Basis, Way, ways
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
@@ -70,10 +71,12 @@ def _hull_row(found: BreakEven) -> tuple[str | Text, ...]:
     return (
         Text(found.point.id, style=STRONG),
         words.watts(vertex.power_w),
-        words.figures(vertex.power_w / vertex.tokens_per_s),
-        f"{words.figures(vertex.marginal_j_per_token)} J" if found.in_all else words.UNKNOWN,
-        first if found.ratio is None else f"{words.figures(found.ratio)}x",
-        words.UNKNOWN if found.in_all is None else f"{words.figures(found.in_all)}x",
+        quantities.figures(vertex.power_w / vertex.tokens_per_s),
+        f"{quantities.figures(vertex.marginal_j_per_token)} J"
+        if found.in_all
+        else quantities.UNKNOWN,
+        first if found.ratio is None else f"{quantities.figures(found.ratio)}x",
+        quantities.UNKNOWN if found.in_all is None else f"{quantities.figures(found.in_all)}x",
         _pays(found),
     )
 
@@ -81,12 +84,12 @@ def _hull_row(found: BreakEven) -> tuple[str | Text, ...]:
 def _pays(found: BreakEven) -> str:
     """Say above which intensity slowing down to a point is right."""
     if found.slowing_down is None:
-        return words.UNKNOWN
+        return quantities.UNKNOWN
     if found.slowing_down.g_per_kwh is None:
         return "to shift work"
     if not found.slowing_down.g_per_kwh:
         return "always"
-    return f"above {words.figures(found.slowing_down.g_per_kwh, 2)} g/kWh"
+    return f"above {quantities.figures(found.slowing_down.g_per_kwh, 2)} g/kWh"
 
 
 def switch_lines(catalogue: Catalogue, columns: int) -> list[Text | str]:
@@ -97,7 +100,7 @@ def switch_lines(catalogue: Catalogue, columns: int) -> list[Text | str]:
     if switch.layout_energy_j:
         joules = words.joules(switch.layout_energy_j)
     rest = "any other" if switch.pairs else "any"
-    rows = [(f"{rest} layout", f"{words.duration(switch.layout_s)}, {joules}")]
+    rows = [(f"{rest} layout", f"{quantities.duration(switch.layout_s)}, {joules}")]
     rows.append((f"{rest} clock", _at_once(switch.clock_s)))
     rows += [
         (f"{each.origin} to {each.target}", f"{_at_once(each.seconds)}, {_joules(each.energy_j)}")
@@ -127,7 +130,9 @@ def release_sentence(catalogue: Catalogue) -> str:
         )
     if not wait_s:
         return f"{given} They are the job's again at once, the catalogue says."
-    return f"{given} They are the job's again within {words.duration(wait_s)} (95 of 100 times)."
+    return (
+        f"{given} They are the job's again within {quantities.duration(wait_s)} (95 of 100 times)."
+    )
 
 
 def point_lines(catalogue: Catalogue, point: OperatingPoint, columns: int) -> list[Text | str]:
@@ -185,7 +190,7 @@ def _idle(catalogue: Catalogue) -> Iterator[Text]:
 
 def _at_once(seconds: float) -> str:
     """Write a duration that may be none."""
-    return words.duration(seconds) if seconds else "at once"
+    return quantities.duration(seconds) if seconds else "at once"
 
 
 def _joules(energy_j: float) -> str:

@@ -14,11 +14,12 @@ from typing import Any
 from wattmesh.controller.cli.client import Daemon
 from wattmesh.controller.cli.doctor import actuator_checks, power_checks
 from wattmesh.controller.cli.doctor.findings import Finding, ok, problem, unknown
-from wattmesh.controller.cli.words import duration, figures, plural
+from wattmesh.controller.cli.words import plural
 from wattmesh.controller.process import kernel_clock
 from wattmesh.controller.settings import read as reader
 from wattmesh.controller.settings.read import Settings
 from wattmesh.errors import SettingsInvalid, WattmeshError
+from wattmesh.quantities import duration, figures
 
 GIB = 1 << 30
 LEAST_FREE_GIB = 1.0

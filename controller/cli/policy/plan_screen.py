@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
+from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, legend, styled
 from wattmesh.controller.cli.policy import plan_chart
@@ -52,7 +53,7 @@ def screen(answer: Mapping[str, Any], columns: int) -> list[Text | str]:
 def _head(answer: Mapping[str, Any]) -> Text:
     """Which run, how old the plan is, and on which signal."""
     plan = answer["plan"]
-    age = f" · plan made {words.duration(plan['age_s'])} ago" if plan else ""
+    age = f" · plan made {quantities.duration(plan['age_s'])} ago" if plan else ""
     told = f" · simulated: {', '.join(answer['simulated'])}" if answer["simulated"] else ""
     signal = f" · {answer['signal']}" if answer["signal"] else ""
     return styled((answer["name"], STRONG), f"{age}{signal}", (told, WARN))
@@ -71,7 +72,7 @@ def _legend(plan: Mapping[str, Any]) -> Iterator[Text | str]:
             Text(f"{'':<{plan_chart.LABEL - 2}}{names[point]}", style=STRONG),
             f"{'' if names[point] == point or not point else f'{point}: '}"
             f"{layout_words(known[point])}",
-            words.duration(seconds),
+            quantities.duration(seconds),
             _at_its_best(plan, point),
         )
         for point, seconds in hours.items()
@@ -97,7 +98,7 @@ def _comes_to(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tu
         )
         if plan[key]
     ]
-    gap = words.UNKNOWN if plan["gap"] is None else words.percent(plan["gap"], 2)
+    gap = quantities.UNKNOWN if plan["gap"] is None else words.percent(plan["gap"], 2)
     split = f" ({', '.join(kinds)})" if kinds else ""
     yield f"switches {changes}{split}, gap to bound {gap}", ""
     yield _ends(answer, plan), ""
@@ -140,9 +141,9 @@ def _ends(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     if finish is None or deadline is None:
         return said
     spare_s = (deadline - finish).total_seconds()
-    return f"{said}, deadline {_day(deadline)} ({words.duration(spare_s)} to spare)"
+    return f"{said}, deadline {_day(deadline)} ({quantities.duration(spare_s)} to spare)"
 
 
 def _day(at: datetime | None) -> str:
     """Write `Tue 24 Nov 09:10` (UTC)."""
-    return words.UNKNOWN if at is None else f"{at.astimezone(UTC):%a %d %b %H:%M}"
+    return quantities.UNKNOWN if at is None else f"{at.astimezone(UTC):%a %d %b %H:%M}"

@@ -10,6 +10,7 @@ from statistics import fmean
 
 from rich.text import Text
 
+from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import BAD, DIM, GOOD, STRONG, styled, trouble
 from wattmesh.controller.cli.tables import Column, table
@@ -135,7 +136,9 @@ class _Trace:
     def _below(self, title: str, of: Callable[[float], float | None], digits: int = 1) -> Cells:
         """A line of per cents that is no policy's."""
         told = [of(slack) for slack in self.slacks]
-        shown = [words.UNKNOWN if each is None else f"{100 * each:.{digits}f}" for each in told]
+        shown = [
+            quantities.UNKNOWN if each is None else f"{100 * each:.{digits}f}" for each in told
+        ]
         return [Text(title, style=DIM), *(Text(f"{each} ", style=DIM) for each in shown), "", ""]
 
     def _bound(self, slack: float) -> float:

@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.text import Text
 
+from wattmesh import quantities
 from wattmesh.controller.cli import options, words
 from wattmesh.controller.cli.answers import ask
 from wattmesh.controller.cli.output import DIM, STRONG, print_json, print_lines
@@ -55,8 +56,8 @@ def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
         words.count(run["step"]),
         words.count(run["tokens"]),
         words.percent(done),
-        words.UNKNOWN if run["loss"] is None else f"{run['loss']:.4f}",
-        run["point"] or words.UNKNOWN,
+        quantities.UNKNOWN if run["loss"] is None else f"{run['loss']:.4f}",
+        run["point"] or quantities.UNKNOWN,
         str(run["owner_uid"]),
-        f"{words.duration(run['last_seen_s'])} ago",
+        f"{quantities.duration(run['last_seen_s'])} ago",
     )

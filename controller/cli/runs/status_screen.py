@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
+from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import (
     DIM,
@@ -89,7 +90,7 @@ def _head(view: Mapping[str, Any]) -> Text:
         (_cycle(view["cycle"]), DIM),
     ]
     if view["stale_s"]:
-        parts.append((f" · runs as last known {words.duration(view['stale_s'])} ago", WARN))
+        parts.append((f" · runs as last known {quantities.duration(view['stale_s'])} ago", WARN))
     return styled(*parts)
 
 
@@ -97,8 +98,8 @@ def _cycle(cycle: Mapping[str, Any]) -> str:
     """When the newest cycle ended, and how long it took."""
     if cycle["age_s"] is None:
         return "no cycle yet"
-    took = words.duration(None if cycle["duration_ms"] is None else cycle["duration_ms"] / 1e3)
-    return f"cycle {words.duration(cycle['age_s'])} ago, {took}"
+    took = quantities.duration(None if cycle["duration_ms"] is None else cycle["duration_ms"] / 1e3)
+    return f"cycle {quantities.duration(cycle['age_s'])} ago, {took}"
 
 
 SECOND_BEST = {"profile": "ahead: our profile", "static": "a static number"}
@@ -127,7 +128,7 @@ def _signal(label: str, line: Mapping[str, Any], at: str) -> Text:
     """One signal: value, identity, age, and the hours to come."""
     known = line["g_per_kwh"] is not None
     value = f"{words.intensity(line['g_per_kwh'])} g/kWh" if known else "unknown"
-    heard = "never heard" if line["age_s"] is None else f"{words.duration(line['age_s'])} old"
+    heard = "never heard" if line["age_s"] is None else f"{quantities.duration(line['age_s'])} old"
     quality = line["quality"] if line["quality"] not in ("", "measured") else ""
     parts: list[str | tuple[str, str]] = [
         f"{label} {line['zone']}  ",
@@ -152,7 +153,7 @@ def _ahead(line: Mapping[str, Any], at: str) -> str:
     if not slots:
         return ""
     span = datetime.fromisoformat(slots[-1]["end"]) - now
-    text = f"next {words.duration(span.total_seconds())} "
+    text = f"next {quantities.duration(span.total_seconds())} "
     text += words.sparkline([each["g_per_kwh"] for each in slots])
     low = line["low"]
     if low is not None:
@@ -165,7 +166,7 @@ def _when(start: str, now: datetime) -> str:
     wait_s = (datetime.fromisoformat(start) - now).total_seconds()
     if wait_s <= 0:
         return "now"
-    return f"in {words.duration(wait_s)}" if wait_s < 600 else f"at {words.clock(start)}"
+    return f"in {quantities.duration(wait_s)}" if wait_s < 600 else f"at {words.clock(start)}"
 
 
 def _power(power: Mapping[str, Any]) -> Text:
@@ -183,7 +184,7 @@ def _power(power: Mapping[str, Any]) -> Text:
         *_covered(power),
         f" · unobserved {words.percent(power['unobserved_share'], 1)}",
         *_clocks(power),
-        f" · {power['source']}, {words.duration(power['age_s'])} old",
+        f" · {power['source']}, {quantities.duration(power['age_s'])} old",
     ]
     parts += [(f" · {power['trouble']}", WARN)] if power["trouble"] else []
     return styled(*parts)
@@ -231,12 +232,12 @@ def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
     return (
         Text(run["name"], style=STRONG),
         words.count(run["step"]),
-        run["point"] or words.UNKNOWN,
-        run["layout"] or words.UNKNOWN,
+        run["point"] or quantities.UNKNOWN,
+        run["layout"] or quantities.UNKNOWN,
         gpus,
-        words.UNKNOWN if run["clock_mhz"] is None else f"{run['clock_mhz']} MHz",
+        quantities.UNKNOWN if run["clock_mhz"] is None else f"{run['clock_mhz']} MHz",
         words.rate(run["tokens_per_s"]),
-        words.UNKNOWN if joules is None else marked(words.figures(joules), run["flags"]),
+        quantities.UNKNOWN if joules is None else marked(quantities.figures(joules), run["flags"]),
         _deadline(run),
         _short(_state(run)),
     )
@@ -257,7 +258,7 @@ def _deadline(run: Mapping[str, Any]) -> str:
         return "none"
     if run["slack_s"] is None:
         return words.clock(run["deadline"])
-    return f"{words.duration(run['slack_s'])} slack"
+    return f"{quantities.duration(run['slack_s'])} slack"
 
 
 def _state(run: Mapping[str, Any]) -> Text:
@@ -267,7 +268,7 @@ def _state(run: Mapping[str, Any]) -> Text:
         place, of = switch["position"]
         text = f"switching to {switch['to_point']}: {switch['state']} {place} of {of}"
         return Text(text, style=STRONG)
-    ago = f"last heard {words.duration(run['last_seen_s'])} ago"
+    ago = f"last heard {quantities.duration(run['last_seen_s'])} ago"
     over = {
         "stopped": (f"stopped, {ago}", GOOD),
         "failed": (run.get("ended", ""), WARN),

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.text import Text
 
+from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import BAD, DIM, GOOD, STRONG, WARN, styled
 from wattmesh.reconfig.switch import how_equal
@@ -63,7 +64,7 @@ def over(run: Mapping[str, Any]) -> list[Text]:
     said = run.get("ended") or ("lost" if run["state"] == "lost" else "")
     if not said:
         return []
-    heard = f", last heard {words.duration(run['last_seen_s'])} ago at step {run['step']:,}"
+    heard = f", last heard {quantities.duration(run['last_seen_s'])} ago at step {run['step']:,}"
     return [styled((f"{run['name']}: ", STRONG), f"{said}{heard}")]
 
 
@@ -120,7 +121,7 @@ def _decision(row: Mapping[str, Any], *, dated: bool) -> Entry:
     acts = row["mode"] == "act" or row["action"] == "hold"
     word = ACTION_WORDS.get(row["action"], row["action"]) if acts else "would"
     stood = last - at
-    times = f"  (stood {words.duration(stood.total_seconds())})" if row["count"] > 1 else ""
+    times = f"  (stood {quantities.duration(stood.total_seconds())})" if row["count"] > 1 else ""
     line = styled(
         (_time(at, dated=dated), DIM),
         "  ",
@@ -151,7 +152,7 @@ def _outcome(
     parts: list[str | tuple[str, str]] = [(state.replace("_", " "), ENDED.get(state, OPEN_STYLE))]
     took_s = row["evidence"].get("total_s")
     if took_s is not None:
-        parts.append(f" in {words.duration(took_s)} ({_way(row, steps)})")
+        parts.append(f" in {quantities.duration(took_s)} ({_way(row, steps)})")
     difference = probe_difference(row["evidence"])
     if difference is not None:
         parts.append(f", probe loss {how_equal(difference)}")

@@ -63,6 +63,7 @@ class Database:
             # Sums over several tables must not see a roll-up between two of them.
             options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reader = self.engine.execution_options(**options)
+        self._one_state = threading.local()
 
     @property
     def is_sqlite(self) -> bool:
@@ -94,8 +95,29 @@ class Database:
         Raises:
             JournalUnavailable: the database does not answer.
         """
-        with self._guarded(), self._reader.connect() as connection:
-            yield connection
+        held: Connection | None = getattr(self._one_state, "connection", None)
+        with self._guarded():
+            if held is not None:
+                yield held
+                return
+            with self._reader.connect() as connection:
+                yield connection
+
+    @contextmanager
+    def one_state(self) -> Iterator[None]:
+        """Let everything that this thread reads within see the same state: one transaction.
+
+        What it writes within is not seen by what it reads within.
+
+        Raises:
+            JournalUnavailable: the database does not answer.
+        """
+        with self.reading() as connection:
+            self._one_state.connection = connection
+            try:
+                yield
+            finally:
+                self._one_state.connection = None
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from threading import Lock
 from typing import Any
 
@@ -20,6 +21,7 @@ from wattmesh.controller.journal.database.tables import (
     EMISSIONS,
     ENERGY,
     NODE_COUNTERS,
+    RUNS,
     TOKEN_MARKS,
 )
 from wattmesh.controller.journal.database.values import (
@@ -220,6 +222,20 @@ class LedgerStore:
         with self._database.reading() as connection:
             rows = connection.execute(query.order_by(TOKEN_MARKS.c.slot_start)).all()
         return tuple(map(_token_mark, rows))
+
+    def marks_of_runs(self, since: datetime) -> Mapping[str, tuple[TokenMark, ...]]:
+        """Give the marks from `since` on, in time order, of every run that has not ended."""
+        open_runs = select(RUNS.c.run).where(RUNS.c.finished_at.is_(None))
+        query = (
+            select(TOKEN_MARKS)
+            .where(TOKEN_MARKS.c.at >= to_us(since), TOKEN_MARKS.c.run.in_(open_runs))
+            .order_by(TOKEN_MARKS.c.run, TOKEN_MARKS.c.slot_start)
+        )
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
+        return {
+            run: tuple(map(_token_mark, each)) for run, each in groupby(rows, lambda row: row.run)
+        }
 
     def first_mark(self, run: str) -> TokenMark | None:
         """Give how far a run was when it first registered."""

@@ -4,13 +4,16 @@ Invariant: a restart that we asked for is no outage; a history of less than a da
 so that the first outage of a young run does not pass for its habit.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
+from itertools import groupby, pairwise
+from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import Row, select
 
 from wattmesh.controller.journal.database.engine import Database
-from wattmesh.controller.journal.database.tables import INCARNATIONS
+from wattmesh.controller.journal.database.tables import INCARNATIONS, RUNS
 from wattmesh.controller.journal.database.values import to_us
 from wattmesh.controller.journal.runs.stays import RESTART
 
@@ -20,14 +23,42 @@ MOST = 0.5
 
 _LAUNCHES = (
     select(
+        INCARNATIONS.c.run,
         INCARNATIONS.c.attempt,
         INCARNATIONS.c.started_at,
         INCARNATIONS.c.ended_at,
         INCARNATIONS.c.end_reason,
     )
-    .where(INCARNATIONS.c.run == bindparam("which"))
-    .order_by(INCARNATIONS.c.started_at)
+    .where(INCARNATIONS.c.run.in_(select(RUNS.c.run).where(RUNS.c.finished_at.is_(None))))
+    .order_by(INCARNATIONS.c.run, INCARNATIONS.c.started_at)
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """The launches of one run, oldest first."""
+
+    rows: tuple[Row[Any], ...] = ()
+
+    @property
+    def unordered(self) -> int:
+        """The attempt of the newest launch that nobody of us ordered; 0: there was none."""
+        after = (
+            each.attempt for before, each in pairwise(self.rows) if before.end_reason != RESTART
+        )
+        return max(after, default=0)
+
+    def outage_share(self, now: datetime) -> float:
+        """Give the share of its time that the run stood between two launches, in [0, 0.5]."""
+        stood_us: int = sum(
+            max(0, after.started_at - before.ended_at)
+            for before, after in pairwise(self.rows)
+            if before.ended_at is not None and before.end_reason != RESTART
+        )
+        if not stood_us:
+            return 0.0
+        known_us: int = max(DAY_US, to_us(now) - self.rows[0].started_at)
+        return min(MOST, stood_us / known_us)
 
 
 class OutageStore:
@@ -37,25 +68,8 @@ class OutageStore:
         """Keep the database."""
         self._database = database
 
-    def last(self, run: str) -> int:
-        """Give the attempt of the newest launch that nobody of us ordered; 0: there was none."""
+    def launches(self) -> Mapping[str, Launches]:
+        """Give the launches of every run that has not ended."""
         with self._database.reading() as connection:
-            launches = connection.execute(_LAUNCHES, {"which": run}).all()
-        after = (
-            each.attempt for before, each in pairwise(launches) if before.end_reason != RESTART
-        )
-        return max(after, default=0)
-
-    def share(self, run: str, now: datetime) -> float:
-        """Give the share of its time that a run stood between two launches, in [0, 0.5]."""
-        with self._database.reading() as connection:
-            launches = connection.execute(_LAUNCHES, {"which": run}).all()
-        stood_us: int = sum(
-            max(0, after.started_at - before.ended_at)
-            for before, after in pairwise(launches)
-            if before.ended_at is not None and before.end_reason != RESTART
-        )
-        if not stood_us:
-            return 0.0
-        known_us: int = max(DAY_US, to_us(now) - launches[0].started_at)
-        return min(MOST, stood_us / known_us)
+            rows: list[Row[Any]] = list(connection.execute(_LAUNCHES))
+        return {run: Launches(tuple(each)) for run, each in groupby(rows, key=lambda row: row.run)}

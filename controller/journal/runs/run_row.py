@@ -54,6 +54,7 @@ class RunRow:
         protocol: of its hook. `pause_share`: of its time, what it is to be counted with for long
             pauses between two steps.
         speeds: what was measured of points (`wattmesh.controller.cycle.measured_speeds`), as text.
+        thawed_at: when a person last thawed it; None: nobody did.
     """
 
     run: str
@@ -101,6 +102,7 @@ class RunRow:
     progress_at: datetime | None = None
     pause_share: float = 0.0
     speeds: str = ""
+    thawed_at: datetime | None = None
 
     @property
     def point(self) -> OperatingPoint | None:
@@ -167,6 +169,7 @@ def read_run(row: Row[Any], liveness: Liveness, now: datetime) -> RunRow:
         "outage_from": from_us(row.outage_from),
         "finished_at": from_us(row.finished_at),
         "clock_at": from_us(row.clock_at),
+        "thawed_at": from_us(row.thawed_at),
         "deadline": from_us(row.deadline),
         "catalogue": from_text(row.catalogue) if row.catalogue else None,
     }

@@ -5,7 +5,7 @@ Invariant: whatever is written of a run passes the checks of admission.py in the
 
 import logging
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -76,9 +76,10 @@ log = logging.getLogger(__name__)
 _ALL = select(RUNS).order_by(RUNS.c.registered_at)
 _OPEN = _ALL.where(RUNS.c.finished_at.is_(None))
 _RECENT = _ALL.where(or_(RUNS.c.finished_at.is_(None), RUNS.c.finished_at >= bindparam("since_us")))
-_UNSETTLED = _ALL.where(
+_LOOKED_AT = _ALL.where(
     or_(
         RUNS.c.finished_at.is_(None),
+        RUNS.c.finished_at >= bindparam("since_us"),
         RUNS.c.clock_mhz.is_not(None),
         RUNS.c.run.in_(select(SWITCHES.c.open_run).where(SWITCHES.c.open_run.is_not(None))),
     )
@@ -287,26 +288,13 @@ class RunStore:
         """List runs that have not ended, or not before `since`, oldest first."""
         return self._rows(_RECENT, now, since_us=to_us(since))
 
-    def unsettled(
-        self, now: datetime, switching: Collection[str], silent: timedelta
-    ) -> tuple[RunRow, ...]:
-        """List live runs, and those of which something is still to be settled.
+    def looked_at(self, now: datetime, since: datetime) -> tuple[RunRow, ...]:
+        """List what a turn of the cycle looks at, oldest first.
 
-        Args:
-            now: at which they stand.
-            switching: runs that have an open switch.
-            silent: a lost run that was not heard for longer is to be ended.
+        Runs that have not ended, or not before `since`, or of which a switch or a clock is still to
+        be settled.
         """
-        return self._rows(
-            _UNSETTLED,
-            now,
-            lambda row: (
-                row.run in switching
-                or row.clock_mhz is not None
-                or self._heard(row, now, timedelta(0))
-                or not self._heard(row, now, silent)
-            ),
-        )
+        return self._rows(_LOOKED_AT, now, since_us=to_us(since))
 
     def _heard(self, row: Row[Any], now: datetime, silent: timedelta | None) -> bool:
         """Say whether a run lives, or was heard within so long; told without reading the row."""

@@ -14,7 +14,7 @@ from datetime import datetime
 from math import isfinite
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, func, or_, select, update
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import RUNS, SWITCHES, TRANSITIONS
@@ -33,6 +33,38 @@ from wattmesh.reconfig.switch import AT_PACE, FINAL, SwitchState, advance, posit
 from wattmesh.reconfig.wire import Order, Transition
 
 UG = 1_000_000
+
+REMEMBERED = 50
+"""Switches of a run that are looked at."""
+
+_COUNTED = (SwitchState.FAILED, SwitchState.ROLLED_BACK, SwitchState.CONFIRMED)
+"""What says whether switches of a run work; one that was abandoned says nothing."""
+
+# Made once: building a statement costs more than SQLite takes to run it.
+_OF_RUNS = select(RUNS.c.run).where(
+    or_(RUNS.c.finished_at.is_(None), RUNS.c.clock_mhz.is_not(None))
+)
+_RANKED = (
+    select(
+        SWITCHES,
+        func.row_number()
+        .over(
+            partition_by=(SWITCHES.c.run, SWITCHES.c.state.in_([str(each) for each in _COUNTED])),
+            order_by=SWITCHES.c.created_at.desc(),
+        )
+        .label("place"),
+    )
+    .where(or_(SWITCHES.c.run.in_(_OF_RUNS), SWITCHES.c.open_run.is_not(None)))
+    .subquery()
+)
+_HISTORIES = select(_RANKED).where(
+    or_(_RANKED.c.place <= REMEMBERED, _RANKED.c.open_run.is_not(None))
+)
+_BEGUN = (
+    select(TRANSITIONS.c.plan, func.min(TRANSITIONS.c.at).label("begun_us"))
+    .where(TRANSITIONS.c.plan.in_(select(SWITCHES.c.plan).where(SWITCHES.c.open_run.is_not(None))))
+    .group_by(TRANSITIONS.c.plan)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +110,61 @@ class TransitionRow:
     elapsed_s: float
     detail: str
     evidence: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The newest switches of one run, newest first, in the order in which they were lived.
+
+    Attributes:
+        begun_at: when the run said that it took the order of its open switch; None: it has none, or
+            the order waits.
+    """
+
+    rows: tuple[SwitchRow, ...] = ()
+    begun_at: datetime | None = None
+
+    @property
+    def open(self) -> SwitchRow | None:
+        """The switch that has not ended."""
+        return next((each for each in self.rows if each.state not in FINAL), None)
+
+    def failures_in_a_row(self, thawed_at: datetime | None) -> int:
+        """Count failed and rolled back switches since the last confirmed one, or the thaw."""
+        since = itertools.takewhile(
+            lambda row: (
+                row.state is not SwitchState.CONFIRMED
+                and (thawed_at is None or row.updated_at > thawed_at)
+            ),
+            (each for each in self.rows if each.state in _COUNTED),
+        )
+        return sum(1 for _ in since)
+
+
+class Histories:
+    """The histories of all runs that have not ended, as one transaction read them.
+
+    Rows are made sense of when a run is asked for: one that cannot be read is no other run's
+    affair.
+    """
+
+    def __init__(self, rows: Mapping[str, list[Row[Any]]], begun: Mapping[str, datetime]) -> None:
+        """Take the rows by run, and when open switches were begun, by their id."""
+        self._rows, self._begun = rows, begun
+        self._read: dict[str, History] = {}
+
+    @property
+    def switching(self) -> frozenset[str]:
+        """The runs that have an open switch."""
+        return frozenset(run for run, rows in self._rows.items() if any(_is_open(r) for r in rows))
+
+    def of(self, run: str) -> History:
+        """Give a run's."""
+        if run not in self._read:
+            read = sorted(map(_row, self._rows.get(run, ())), key=_lived, reverse=True)
+            begun = (self._begun[each.plan] for each in read if each.plan in self._begun)
+            self._read[run] = History(rows=tuple(read), begun_at=next(begun, None))
+        return self._read[run]
 
 
 class SwitchStore:
@@ -130,11 +217,15 @@ class SwitchStore:
             row = connection.execute(select(SWITCHES).where(SWITCHES.c.open_run == run)).first()
         return _row(row) if row else None
 
-    def open_runs(self) -> frozenset[str]:
-        """Name the runs that have an open switch."""
-        query = select(SWITCHES.c.open_run).where(SWITCHES.c.open_run.is_not(None))
+    def histories(self) -> Histories:
+        """Give the newest switches of every run that has not ended."""
         with self._database.reading() as connection:
-            return frozenset(connection.execute(query).scalars())
+            rows = connection.execute(_HISTORIES).all()
+            begun = {each.plan: from_us(each.begun_us) for each in connection.execute(_BEGUN)}
+        by_run: dict[str, list[Row[Any]]] = {}
+        for row in rows:
+            by_run.setdefault(row.run, []).append(row)
+        return Histories(by_run, begun)
 
     def history(self, run: str | None = None, limit: int = 50) -> tuple[SwitchRow, ...]:
         """List switches, newest first; those of one run in the order in which they were lived."""
@@ -211,34 +302,17 @@ class SwitchStore:
             note_stay(connection, row.run, now)
             return True
 
-    def failures_in_a_row(self, run: str) -> int:
-        """Count failed and rolled back switches since the last confirmed one, or the thaw."""
-        counted = (SwitchState.FAILED, SwitchState.ROLLED_BACK, SwitchState.CONFIRMED)
-        query = (
-            select(SWITCHES)
-            .where(SWITCHES.c.run == run, SWITCHES.c.state.in_([str(each) for each in counted]))
-            .order_by(SWITCHES.c.created_at.desc())
-        )
-        with self._database.reading() as connection:
-            thawed_at = from_us(
-                connection.execute(select(RUNS.c.thawed_at).where(RUNS.c.run == run)).scalar()
-            )
-            rows = sorted(map(_row, connection.execute(query)), key=_lived, reverse=True)
-        since = itertools.takewhile(
-            lambda row: (
-                row.state is not SwitchState.CONFIRMED
-                and (thawed_at is None or row.updated_at > thawed_at)
-            ),
-            rows,
-        )
-        return sum(1 for _ in since)
-
 
 def _seconds(value: object) -> float | None:
     """Read seconds that a run reported; None where it is no such number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if isfinite(value) and value > 0 else None
+
+
+def _is_open(row: Row[Any]) -> bool:
+    """Say whether a switch has not ended."""
+    return row.open_run is not None
 
 
 def _adds_pace(row: Row[Any], transition: Transition) -> bool:

@@ -5,13 +5,19 @@ Energy System Operator (NESO), Carbon Intensity API, CC BY 4.0.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
+from itertools import groupby
 
 import pytest
 
-from tests.policies.build import NOW, A, B, catalogue, slots
-from tests.policies.simulator import Day, Simulation, World
+from tests.policies.build import A, B, catalogue
+from tests.replay.build import START, means
+from tests.replay.test_deadline import Noted, Told
+from tests.replay.test_speed_reserve import Nobody
+from wattmesh.controller.cycle.cycle import NoPlans
+from wattmesh.controller.replay.grid import Grid
+from wattmesh.controller.replay.world import Scene, run
 from wattmesh.policies.decision import PolicySettings
 from wattmesh.policies.hull import lower_hull
 from wattmesh.policies.rules.price import hindsight_bound_g
@@ -35,21 +41,38 @@ FORECAST = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One replay. `saving`: share of the grams of the same work at A."""
+    """One replay.
 
-    day: Day
-    saving: float
+    Attributes:
+        path: points it trained at, in order. `saving`: share of the grams of the same work at A.
+        foretold_g: what the first decision said that nobody can go below.
+    """
+
+    path: tuple[str, ...]
+    carbon_g: float
+    static_g: float
+    in_time: bool
     best_saving: float
+    foretold_g: float | None
+
+    @property
+    def saving(self) -> float:
+        """Share of the grams of the same work at A."""
+        return 1 - self.carbon_g / self.static_g
 
 
 def replay(
     actual: Sequence[float], forecast: Sequence[float], *, day_s: float, slack: float = 1.45
 ) -> Result:
     """Replay a day in `day_s` seconds: two thirds are work at A, a switch takes a 40th."""
-    step = day_s / len(actual)
-    grid = slots(actual, seconds=step)
-    said = [replace(s, g_per_kwh=g) for s, g in zip(grid, forecast, strict=True)]
     work_s, switch_s = day_s * 2 / 3, day_s / 40
+    on = Grid(
+        name="GB",
+        kind="average",
+        start=START,
+        step=timedelta(seconds=day_s / len(actual)),
+        values=tuple(actual),
+    )
     known = catalogue(
         A,
         B,
@@ -57,31 +80,35 @@ def replay(
         global_batch=1,
         seq_len=1,
     )
-    world = World(
+    setting = Scene(
         catalogue=known,
-        start=NOW,
-        tokens_total=int(work_s * A.tokens_per_s),
-        deadline=NOW + timedelta(seconds=slack * work_s),
-        grid=grid,
-        forecast=said,
-        policy=PolicySettings(dwell_s=day_s / 20),
-        interval_tokens=int(work_s / 20 * A.tokens_per_s),
-        cycle_s=day_s / 120,
+        grid=on,
+        start=START,
+        deadline=START + timedelta(seconds=slack * work_s),
+        tokens=work_s * A.tokens_per_s,
         first="A",
-        switch_s=switch_s,
+        boundary_every=int(work_s / 20 * A.tokens_per_s),
     )
-    day = Simulation(world).go()
-    static = Simulation(world, choose=lambda _: ()).go()
-    bound = hindsight_bound_g(
+    told = Told(grid=on, values=tuple(forecast))
+    limits, cycle_s = PolicySettings(dwell_s=day_s / 20), day_s / 120
+    driver = Noted(means(told, policy=limits, cycle_s=cycle_s, pause=False), NoPlans())
+    state = run(setting, driver, cycle_s=cycle_s)
+    bound_g = hindsight_bound_g(
         lower_hull(known, known.points, 4),
-        [s for s in grid if s.end <= world.deadline],
-        float(world.tokens_total),
+        [each for each in on.slots if each.end <= setting.deadline],
+        setting.tokens,
     )
-    assert bound is not None
+    assert bound_g is not None
+    static_g = run(setting, Nobody(), cycle_s=cycle_s).carbon_g
+    time_s = (setting.deadline - setting.start).total_seconds()
+    foretold = (each.plan_bound_g for each in driver.decisions if each.plan_bound_g is not None)
     return Result(
-        day=day,
-        saving=1 - day.carbon_g / static.carbon_g,
-        best_saving=1 - bound / static.carbon_g,
+        path=tuple(each for each, _ in groupby(driver.points)),
+        carbon_g=state.carbon_g,
+        static_g=static_g,
+        in_time=state.at_s <= time_s + 1e-6,
+        best_saving=1 - bound_g / static_g,
+        foretold_g=next(foretold, None),
     )
 
 
@@ -92,8 +119,8 @@ def test_a_day_that_gets_clean_is_waited_for_in_the_small_layout(day_s: float) -
     What is missing is what the speed that nobody measured yet costs: slack 1.45 is spent with care.
     """
     result = replay(ACTUAL, FORECAST, day_s=day_s)
-    assert [name for _, name in result.day.path] == ["A", "B", "A"]
-    assert result.day.in_time
+    assert result.path == ("A", "B", "A")
+    assert result.in_time
     assert result.saving >= 0.11
     assert result.saving >= 0.7 * result.best_saving
     assert result.saving <= result.best_saving
@@ -102,30 +129,29 @@ def test_a_day_that_gets_clean_is_waited_for_in_the_small_layout(day_s: float) -
 def test_a_day_that_never_changes_is_left_alone() -> None:
     """Two percent fewer joules do not pay for two switches here, and carbon says nothing."""
     flat = replay([150.0] * 48, [150.0] * 48, day_s=60.0)
-    assert [name for _, name in flat.day.path] == ["A"]
+    assert flat.path == ("A",)
     assert flat.saving == pytest.approx(0.0)
 
 
 def test_without_slack_the_run_stays_where_it_is() -> None:
     """The deadline outranks every gram."""
     tight = replay(ACTUAL, FORECAST, day_s=60.0, slack=1.05)
-    assert [name for _, name in tight.day.path] == ["A"]
-    assert tight.day.in_time
+    assert tight.path == ("A",)
+    assert tight.in_time
 
 
 def test_a_forecast_that_is_backwards_costs_grams_and_no_deadline() -> None:
     """Planning on nonsense is bounded by the guard."""
     wrong = replay(ACTUAL, ACTUAL[::-1], day_s=60.0)
-    assert wrong.day.in_time
+    assert wrong.in_time
     assert wrong.saving > -0.1
 
 
 def test_the_bound_foretold_at_the_start_is_below_what_was_emitted() -> None:
     """With a perfect forecast the plan's bound is the hindsight bound."""
     perfect = replay(ACTUAL, ACTUAL, day_s=60.0)
-    foretold = next(
-        each.plan_bound_g for each in perfect.day.decisions if each.plan_bound_g is not None
+    assert perfect.foretold_g == pytest.approx(
+        (1 - perfect.best_saving) * perfect.static_g, rel=0.02
     )
-    static_g = perfect.day.carbon_g / (1 - perfect.saving)
-    assert foretold == pytest.approx((1 - perfect.best_saving) * static_g, rel=0.02)
-    assert foretold < perfect.day.carbon_g
+    assert perfect.foretold_g is not None
+    assert perfect.foretold_g < perfect.carbon_g
