@@ -138,7 +138,6 @@ class CarbonView:
 class SwitchView:
     """The switch a run is in, if any. `target`: point id. `age_s`: since it was ordered."""
 
-    plan: str
     target: str
     state: str
     age_s: float

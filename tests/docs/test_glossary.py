@@ -17,7 +17,7 @@ RETIRED = {
     "Lookout",
     "Member",
     "Settler",
-    "Climatology",
+    "UsualDay",
     "Worth",
     "agreed",
     "bell",

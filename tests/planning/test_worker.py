@@ -182,7 +182,7 @@ def test_while_a_switch_is_under_way_nothing_is_asked() -> None:
     """Where the run will be is not known yet; the plan that ordered it stands."""
     with working() as (worker, _):
         before = wait_plan(worker, at(0))
-        switch = SwitchView(plan="p", target="B", state="ordered", age_s=1.0)
+        switch = SwitchView(target="B", state="ordered", age_s=1.0)
         assert newest(worker, at(1, open_switch=switch)) == before
         assert worker.planning().waiting == 0
 

@@ -99,7 +99,7 @@ def test_two_failed_switches_freeze_the_run_and_call_a_human() -> None:
 
 def test_an_open_switch_is_waited_for() -> None:
     """One switch at a time; its state and age are said."""
-    decision = one(open_switch=SwitchView(plan="p", target="B", state="loaded", age_s=42.0))
+    decision = one(open_switch=SwitchView(target="B", state="loaded", age_s=42.0))
     assert decision.kind == "switching"
     assert "the switch to B was ordered 42 s ago and is loaded" in decision.reason
 

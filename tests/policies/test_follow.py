@@ -141,7 +141,7 @@ def test_a_clock_needs_no_switch_and_has_its_own_dwell() -> None:
         ({"deadline": hours(10.25)}, "deadline_guard"),
         ({"frozen": "by hand"}, "frozen"),
         (
-            {"open_switch": SwitchView(plan="p", target="B", state="ordered", age_s=1.0)},
+            {"open_switch": SwitchView(target="B", state="ordered", age_s=1.0)},
             "switching",
         ),
     ],

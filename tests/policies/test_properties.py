@@ -79,7 +79,7 @@ def observations(
         ordered_point=draw(st.sampled_from(["", "", "", "p1", "p2", "zz"])),
         frozen=draw(st.sampled_from(["", "", "", "two\nlines. "])),
         open_switch=draw(
-            st.sampled_from([None, None, SwitchView(plan="p", target="p1", state="x", age_s=1.0)])
+            st.sampled_from([None, None, SwitchView(target="p1", state="x", age_s=1.0)])
         ),
     )
     return observation(
