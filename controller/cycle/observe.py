@@ -209,7 +209,6 @@ def _open_view(switch: SwitchRow | None, now: datetime) -> SwitchView | None:
     if switch is None:
         return None
     return SwitchView(
-        plan=switch.plan,
         target=switch.to_point,
         state=switch.state,
         age_s=(now - switch.created_at).total_seconds(),

@@ -79,7 +79,6 @@ def _run(
     open_switch = None
     if state.target is not None:
         open_switch = SwitchView(
-            plan="replay",
             target=state.target or "sleep",
             state="rebuilding" if state.told_s is not None else "ordered",
             age_s=at_s - state.ordered_s,
