@@ -1,6 +1,7 @@
-"""Which of the processes that the driver lists live, and whose they are: read from /proc.
+"""Which of the processes that the driver lists are alive, and whose they are: read from /proc.
 
-Invariant: a zombie does not live, whatever the driver lists; who cannot be asked is nobody's.
+Invariant: a zombie is not alive, even where the driver lists it; a process whose user cannot be
+read belongs to nobody.
 """
 
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ _DEAD = {"Z", "X", "x"}
 
 
 def living(pids: Iterable[int], proc: Path = PROC) -> tuple[Process, ...]:
-    """Leave out processes that are gone or only wait to be reaped.
+    """Leave out processes that have ended or are zombies.
 
     Args:
         pids: as the driver lists them, in our pid namespace.
@@ -24,7 +25,6 @@ def living(pids: Iterable[int], proc: Path = PROC) -> tuple[Process, ...]:
 
 
 def _process(pid: int, proc: Path) -> Process | None:
-    """Look at one process; None when it does not live."""
     folder = proc / str(pid)
     status = _status(folder)
     if status is None:
@@ -36,7 +36,7 @@ def _process(pid: int, proc: Path) -> Process | None:
 
 
 def _thread_lives(folder: Path) -> bool:
-    """Say whether another thread outlived the first one (which then shows as a zombie)."""
+    """Tell whether a thread outlived the main thread, which then shows as a zombie."""
     try:
         threads = list((folder / "task").iterdir())
     except OSError:
@@ -46,7 +46,7 @@ def _thread_lives(folder: Path) -> bool:
 
 
 def _status(folder: Path) -> dict[str, str] | None:
-    """Read the status file; None when the process is gone."""
+    """Parse /proc/PID/status; None when the process is gone."""
     try:
         text = (folder / "status").read_text(errors="replace")
     except OSError:

@@ -160,7 +160,7 @@ def test_a_setter_that_lies_is_found_out_and_its_group_goes_back(tmp_path: Path)
         assert world.state() == FREE
         assert not world.journal.memory.held
         world.engine.beat()
-        assert "was told 500 W and says 700 W" in world.trouble()
+        assert "was set to 500 W and reads back 700 W" in world.trouble()
 
 
 class Mute:

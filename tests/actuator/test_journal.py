@@ -191,7 +191,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 def test_only_a_plain_file_is_believed(tmp_path: Path) -> None:
     """A pipe would read as an empty memory, and take what is to be remembered."""
     os.mkfifo(tmp_path / "journal", 0o600)
-    with pytest.raises(Refused, match="not a plain file of ours: move it away"):
+    with pytest.raises(Refused, match="so it is not read: move it away"):
         Journal.open(tmp_path / "journal")
 
 
@@ -201,7 +201,7 @@ def test_only_a_file_of_ours_is_believed(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     path.write_bytes(encode(MEMORY))
     os.chown(path, STRANGER, STRANGER)
-    with pytest.raises(Refused, match="not a plain file of ours: move it away"):
+    with pytest.raises(Refused, match="so it is not read: move it away"):
         Journal.open(path)
     os.chown(path, 0, 0)
     with closing(Journal.open(path)) as ours:

@@ -96,7 +96,7 @@ REFUSED: list[tuple[str, GpuFacts | None, Wish, str]] = [
     ("profile unknown", facts(profile=None), thrift(clock=1200), "does not say whether a workload"),
     ("mig", facts(shared="mig"), thrift(clock=1200), "is shared (mig)"),
     ("vgpu", facts(shared="vgpu"), thrift(clock=1200), "is shared (vgpu)"),
-    ("board", facts(board="NVIDIA T4"), thrift(clock=1200), "'NVIDIA T4', which nobody has tried"),
+    ("board", facts(board="NVIDIA T4"), thrift(clock=1200), "which wattmesh was not tried on"),
     ("floor", facts(), thrift(cap=300), "below its floor of 350 W"),
     ("above", facts(requested_w=500.0), thrift(cap=600), "above the 500 W that were found"),
     ("clock too low", facts(), thrift(clock=100), "not within its 210 to 1980 MHz"),

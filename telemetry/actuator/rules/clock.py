@@ -1,4 +1,4 @@
-"""The machine's clocks, as leases need them."""
+"""Reads the clocks that leases are measured on."""
 
 import time
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def moment() -> Moment:
-    """Give the present moment."""
+    """Read the wall clock, CLOCK_BOOTTIME and the boot's id."""
     return Moment(
         wall=datetime.now(UTC),
         boot_s=time.clock_gettime(time.CLOCK_BOOTTIME),
