@@ -273,7 +273,7 @@ def board_in_trouble(node: Node) -> float:
     job = node.job()
     _under_economy(node)
     node.fake.gpus[1].reasons(int(Reasons.HW_THERMAL))
-    node.until(lambda: "defends itself" in node.trouble())
+    node.until(lambda: "throttles itself" in node.trouble())
     if not node.lowered():
         raise AssertionError("heat alone changed a clock")
     kill(job)

@@ -80,7 +80,7 @@ def test_a_reloaded_driver_is_told_from_a_foreign_hand_by_its_counter() -> None:
     assert not found.watch.blocked
     assert found.held == LOCKED
     assert found.repeat
-    assert "loaded again" in found.note
+    assert "was reloaded" in found.note
 
 
 def test_a_counter_that_only_was_reset_keeps_what_is_ours() -> None:
