@@ -65,12 +65,12 @@ def refusal(engine: Any) -> str:
     places = [str(getattr(each.device, "value", each.device)) for each in offloads if each]
     kind = type(engine.optimizer).__name__
     found = {
-        "DeepSpeed's pipeline module is not carried": engine.pipeline_parallelism,
-        "DeepSpeed's mixture of experts is not carried": engine.has_moe_layers,
-        f"tensor parallelism {engine.mp_world_size} is not carried": engine.mp_world_size != 1,
-        f"ZeRO stage {stage} is not carried, 1, 2 and 3 are": stage not in (1, 2, 3),
-        f"{kind} is not carried, ZeRO's own optimizers are": kind not in _ZERO,
-        "offloaded parameters and optimizer states are not carried": set(places) - {"none"},
+        "DeepSpeed's pipeline module is not supported": engine.pipeline_parallelism,
+        "DeepSpeed's mixture of experts is not supported": engine.has_moe_layers,
+        f"tensor parallelism {engine.mp_world_size} is not supported": engine.mp_world_size != 1,
+        f"ZeRO stage {stage} is not supported, 1, 2 and 3 are": stage not in (1, 2, 3),
+        f"{kind} is not supported, ZeRO's own optimizers are": kind not in _ZERO,
+        "offloaded parameters and optimizer states are not supported": set(places) - {"none"},
         f"ZeRO-3 loads one parameter group, this optimizer has {groups}": stage == 3 and groups > 1,
         'its configuration lacks "checkpoint": {"load_universal": true}': (
             not engine.load_universal_checkpoint()

@@ -99,7 +99,7 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     """The parent is not made up: a mistyped path is told."""
-    with pytest.raises(InputInvalid, match="make the folder that it shall lie in first"):
+    with pytest.raises(InputInvalid, match="create its parent folder first"):
         export(tmp_path / "source", tmp_path / "missing" / "out")
 
 

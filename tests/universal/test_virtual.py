@@ -119,7 +119,7 @@ def test_what_exists_is_never_replaced(src: Path, tmp_path: Path) -> None:
     for name in ("folder", "link"):
         with pytest.raises(InputInvalid, match="exists already"):
             write_virtual(source, tmp_path / name)
-    with pytest.raises(InputInvalid, match="make the folder that it shall lie in first"):
+    with pytest.raises(InputInvalid, match="create its parent folder first"):
         write_virtual(source, tmp_path / "no" / "parent")
 
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's universal layout: what `{"checkpoint": {"load_universal": true}}` loads.
+"""Writes DeepSpeed's universal layout, which `{"checkpoint": {"load_universal": true}}` loads.
 
     TAG/zero/<parameter>/fp32.pt, exp_avg.pt ...    {"param": tensor, ...}, one file per state
     TAG/zero/<parameter>/step.pt                    the step
@@ -8,9 +8,9 @@
     latest_universal                                TAG, beside it
 
 ZeRO-1, 2 and 3 load it on any number of ranks. It follows DeepSpeed 0.19.8 (ds_to_universal.py and
-universal_checkpoint.py), which loads only what files it finds: nothing may be left out here.
+universal_checkpoint.py), which silently skips missing files, so all of them must be written.
 
-Invariant: what DeepSpeed could not restore as it was is refused by name.
+Invariant: state that DeepSpeed could not restore exactly is refused by name.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ from wattmesh.reconfig.universal.index.rules import ExpertStack, Rule, Shard, Su
 from wattmesh.reconfig.universal.sources.source import BYTES
 
 DEEPSPEED = "0.19.8"
-"""The release whose layout this is; it is what the files claim."""
+"""The release of this layout, which is written into the files."""
 
 LATEST = "latest_universal"
 
@@ -63,14 +63,14 @@ def export(
 
     Args:
         index: of the checkpoint.
-        files: where its bytes are.
+        files: the files that it points to.
         target: a folder that does not exist yet; its name is DeepSpeed's tag.
         engine: counters and settings.
-        numbers: parameter -> slot -> value, for scalar slots that are no tensors: steps.
-        progress: told the bytes written.
+        numbers: parameter -> slot -> value, for scalar slots that are not tensors: steps.
+        progress: called with the bytes written.
 
     Raises:
-        InputInvalid: a state that DeepSpeed cannot carry, or a target that cannot be written.
+        InputInvalid: a state that DeepSpeed cannot represent, or a target that cannot be written.
         CheckpointDamaged: bytes are missing.
     """
     plan = _planned(index, engine)
@@ -95,13 +95,13 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Rows of the index by what becomes of them.
+    """Rows of the index by destination.
 
     Attributes:
-        trained: parameters with optimizer state, and their slots: files below zero/. `names`: of
-            those parameters.
+        trained: parameters with optimizer state, and their slots: files below zero/.
+        names: the names of those parameters.
         kept: buffers and frozen parameters: inside the model states file.
-        extra: tensors that are neither.
+        extra: entries that are not parameters.
     """
 
     names: frozenset[str]
@@ -111,7 +111,7 @@ class _Plan:
 
 
 def _planned(index: Index, engine: Engine) -> _Plan:
-    """Sort the entries, refusing what does not fit."""
+    """Sort the entries by destination; refuse what does not fit."""
     if not engine.groups:
         raise InputInvalid(
             "export: without parameter groups DeepSpeed would load no parameter, and not say so; "
@@ -137,11 +137,11 @@ def _planned(index: Index, engine: Engine) -> _Plan:
 
 
 def _refuse_unfit(entry: Entry, parameter: Entry | None) -> None:
-    """Refuse what DeepSpeed would cut wrongly, cast, or find no place for."""
+    """Refuse an entry that DeepSpeed would shard wrongly, cast, or have no file for."""
     if parameter is None:
-        raise InputInvalid(f"export: {entry} is the state of a parameter that is not there.")
+        raise InputInvalid(f"export: {entry} is the state of a parameter that does not exist.")
     if "/" in entry.name or "/" in entry.state or entry.name in (".", ".."):
-        raise InputInvalid(f"export: {entry} has a name that cannot be that of a folder.")
+        raise InputInvalid(f"export: {entry} has a name that no folder can have.")
     if entry.state == PARAM and entry.dtype not in _WIDENED:
         raise InputInvalid(
             f"export: {entry} is {entry.dtype}; DeepSpeed trains on float32, which does not hold "
@@ -169,12 +169,12 @@ class _Step:
     number: Any = None
 
     def value(self, archive: Archive, reader: Reader) -> Any:
-        """As an archive holds it."""
+        """Return it as an archive holds it."""
         return self.number if self.row is None else _tensor(archive, reader, self.row)
 
 
 def _common_step(reader: Reader, plan: _Plan, numbers: ByParameter) -> _Step | None:
-    """The one step that every parameter is at; None where the optimizer counts none."""
+    """The step of all parameters; None where the optimizer counts none."""
     found: dict[tuple[str, Any], tuple[str, _Step]] = {}
     for row in plan.trained:
         entry = reader.index.entries[row]
@@ -200,7 +200,7 @@ def _common_step(reader: Reader, plan: _Plan, numbers: ByParameter) -> _Step | N
 
 
 def _write_states(folder: Target, reader: Reader, rows: Sequence[int]) -> None:
-    """Write everything below zero/ that is a tensor, but for the optimizer's own file."""
+    """Write the tensors below zero/, except the optimizer's own file."""
     for row in rows:
         entry = reader.index.entries[row]
         archive = Archive()
@@ -213,7 +213,7 @@ def _write_states(folder: Target, reader: Reader, rows: Sequence[int]) -> None:
 
 
 def _tensor(archive: Archive, reader: Reader, row: int) -> Reduce:
-    """A parameter (widened to float32, exactly) or a slot, as stored."""
+    """A parameter, widened exactly to float32, or a slot as stored."""
     entry = reader.index.entries[row]
     wanted = "float32" if entry.state == PARAM else entry.dtype
     cast = cast_of(entry.dtype, wanted)
@@ -221,7 +221,7 @@ def _tensor(archive: Archive, reader: Reader, row: int) -> Reduce:
 
 
 def _marks(entry: Entry) -> dict[str, Any]:
-    """What DeepSpeed needs to cut a tensor for tensor or expert parallel ranks."""
+    """The metadata by which DeepSpeed shards a tensor over tensor or expert parallel ranks."""
     rule: Rule = entry.rule
     marks: dict[str, Any] = {"cat_dim": rule.dim if isinstance(rule, Shard) else 0}
     if isinstance(rule, VocabPad):
@@ -239,7 +239,7 @@ def _marks(entry: Entry) -> dict[str, Any]:
 
 
 def _write_optimizer(folder: Target, reader: Reader, engine: Engine, step: _Step | None) -> None:
-    """The groups' settings: on top for ZeRO-1 and 2, below `optimizer_state_dict` for ZeRO-3."""
+    """Write the groups' settings: at the top for ZeRO-1 and 2, in `optimizer_state_dict` for 3."""
     archive = Archive()
     groups = [{**settings, "params": []} for settings in engine.groups]
     state = {} if step is None else {0: {_STEP: step.value(archive, reader)}}
@@ -253,7 +253,7 @@ def _write_optimizer(folder: Target, reader: Reader, engine: Engine, step: _Step
 
 
 def _write_model(folder: Target, name: str, reader: Reader, plan: _Plan, engine: Engine) -> None:
-    """The engine's counters, and the tensors that DeepSpeed does not train."""
+    """Write the engine's counters, and the tensors that DeepSpeed does not train."""
     archive = Archive()
     entries = reader.index.entries
     value = {

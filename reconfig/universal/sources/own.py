@@ -1,6 +1,6 @@
-"""A universal checkpoint as a source: to make a virtual one physical, or to convert it again.
+"""Opens a universal checkpoint as a source, e.g. to make a virtual one physical.
 
-Invariant: its seal held when it was opened; nothing is looked at before that.
+Invariant: its seal is checked before anything else is read.
 """
 
 from pathlib import Path
@@ -15,17 +15,17 @@ _POSITION = ("step", "samples", "tokens")
 
 
 def is_universal(folder: Path) -> bool:
-    """Whether the folder is, or was to be, a universal checkpoint."""
-    # Any of the two: one without the other is damaged, and is told so when it is opened.
+    """Tell whether the folder is a universal checkpoint, complete or not."""
+    # One of the two is enough: one without the other is damage, which opening it reports.
     return any((folder / name).is_file() for name in (own_folder.MANIFEST, own_folder.COMMIT))
 
 
 def open_own(folder: Path, allowance: Allowance | None = None) -> Source:
-    """Open one of our own checkpoints; the allowance says what reading may cost.
+    """Open a universal checkpoint within an allowance.
 
     Raises:
-        CheckpointDamaged: its seal is broken, or a file differs from what the manifest says.
-        InputInvalid: the allowance is spent.
+        CheckpointDamaged: its seal is broken, or a file differs from the manifest.
+        InputInvalid: the allowance is used up.
     """
     allowance = allowance or Allowance()
     checkpoint = own_folder.open_checkpoint(folder, allowance)
