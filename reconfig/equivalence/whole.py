@@ -1,6 +1,4 @@
-"""A whole logical state as arrays, and how alike two of them are: V1 bitwise, V2 and V7 by size.
-
-Pure (numpy). Where the arrays come from is `gather.py`'s business.
+"""Compares two unsharded states as arrays: V1 bitwise, V2 and V7 to rounding. Pure (numpy).
 
 Invariant: a name that only one side has, another shape or another dtype is a difference.
 """
@@ -26,13 +24,13 @@ GRADIENT_LIMITS = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 2e-2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """Everything that one job holds, unsharded.
+    """The unsharded state of a job.
 
     Attributes:
         arrays: by name; dtypes that numpy lacks are widened without loss.
-        dtypes: the dtype each had in the job.
-        plain: what is no tensor (settings of the optimizer, schedules, the position).
-        disputed: names that ranks hold different values under.
+        dtypes: by name, the dtype in the job.
+        plain: values that are not tensors (settings of the optimizer, schedules, the position).
+        disputed: names with different values on different ranks.
     """
 
     arrays: Arrays
@@ -55,7 +53,7 @@ def differing(before: Whole, after: Whole) -> list[str]:
 
 
 def round_trip(before: Whole, after: Whole, *, what: str = "the switch") -> Verdict:
-    """V1: what was gathered after a reshard is, bit for bit, what was gathered before it."""
+    """V1: the state after a reshard equals the state before it, bit for bit."""
     wrong = differing(before, after)
     count = len(set(before.arrays) | set(after.arrays))
     if not before.arrays:
@@ -71,7 +69,7 @@ def round_trip(before: Whole, after: Whole, *, what: str = "the switch") -> Verd
 
 
 def tied(whole: Whole, ties: Mapping[str, str]) -> Verdict:
-    """V1 for tied tensors: every alias is, bit for bit, what it is tied to."""
+    """V1 for tied tensors: every alias equals its partner, bit for bit."""
     arrays = whole.arrays
     wrong = [
         alias
@@ -82,14 +80,14 @@ def tied(whole: Whole, ties: Mapping[str, str]) -> Verdict:
 
 
 def without_padding(whole: Whole, rows: Mapping[str, int]) -> tuple[Whole, Verdict]:
-    """V1 for padded tensors: cut padding rows off, and say whether any of them holds anything.
+    """V1 for padded tensors: remove padding rows, and check that they are zero.
 
-    A layout that pads the vocabulary has rows which no other layout has. They are no part of the
-    logical state, but only while they are zero: a moment or weight there has trained on something.
+    A layout that pads the vocabulary has rows that other layouts do not have. They are not part of
+    the logical state, but a weight or moment there that is not zero was trained.
 
     Args:
-        whole: as gathered, padding and all.
-        rows: true number of rows, by name.
+        whole: as gathered, with padding.
+        rows: number of rows without padding, by name.
     """
     cut = {key: array[: rows[key]] if key in rows else array for key, array in whole.arrays.items()}
     dirty = sorted(
@@ -112,7 +110,7 @@ def relative(found: float, reference: float) -> float:
 
 
 def worst_array(found: Arrays, reference: Arrays) -> tuple[float, str]:
-    """Give max |a - b| / max |b| of the array where that is largest, and its name."""
+    """Return the largest max |a - b| / max |b| of any array, and that array's name."""
     worst, name = 0.0, ""
     for key in sorted(set(found) | set(reference)):
         gap = _array_gap(found.get(key), reference.get(key))
@@ -124,8 +122,8 @@ def worst_array(found: Arrays, reference: Arrays) -> tuple[float, str]:
 def close_states(found: Whole, reference: Whole, *, limit: float = FP64_LIMIT) -> Verdict:
     """V2 for states: every array of two runs is equal to rounding, relative to its largest value.
 
-    Relative to the array's largest value, because an element that is nearly 0 has no digits that
-    a sum in another order would keep.
+    The largest value is the scale because an element near 0 may lose all its digits when a sum is
+    reordered.
     """
     gap, name = worst_array(found.arrays, reference.arrays)
     if not reference.arrays or found.disputed:
@@ -188,7 +186,7 @@ def close_gradients(found: Arrays, reference: Arrays, *, dtype: str) -> Verdict:
 
 
 def _none_of(name: str, wrong: Sequence[str], told: str) -> Verdict:
-    """V1 by a count that must be 0; `told`: what goes after the count."""
+    """Build a V1 verdict from a list that must be empty; `told` follows the count."""
     first = f"; the first: {wrong[0]}" if wrong else ""
     return Verdict(
         check="V1",

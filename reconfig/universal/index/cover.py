@@ -156,8 +156,8 @@ def _prove_cover(
     whole = Box.whole(shape)
     if volume != whole.count:
         raise InputInvalid(
-            f"{name}: {_gap(whole, start, stop, whole.count - volume)} missing from the checkpoint; "
-            "it is incomplete, or a layout rule is missing."
+            f"{name}: {_gap(whole, start, stop, whole.count - volume)} missing from the "
+            "checkpoint; it is incomplete, or a layout rule is missing."
         )
 
 
