@@ -9,8 +9,6 @@ the checked code wrote about itself. Torch-free, except for the last three files
     masks.py        V4 dropout masks, V6 expert choices
     ragged.py       V5 loss over ragged masks, by size of microbatch
     trials.py       V8 final losses over seeds: equivalence by two one-sided tests
-    bias.py         V9 to V11 routing that leans towards cheap experts
-    batch_rules.py  what else must change when the global batch does (off by default)
     shelf.py        an unsharded state on disk, to compare across launches
     script.py       a schedule of switches, passed to a real session as orders
     pieces.py       puts the pieces of a sharded tensor together
