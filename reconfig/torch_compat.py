@@ -1,9 +1,10 @@
-"""Everything private of torch that the hook touches, in one place.
+"""The one place for private parts of torch that the hook uses.
 
-Each thing is looked up when it is first needed, never when a module is imported: a torch that
-lacks it breaks neither a user's import nor a run that does not need it, and is told by name.
-Invariant: no other module of this room names a private part of torch, and this one imports nothing
-of torch before it is asked.
+Each part is looked up when it is first needed, never at import: a torch that lacks it breaks
+neither a user's import nor a run that does not need it, and the error names the part.
+
+Invariant: no other module of this room uses a private part of torch, and importing this one
+imports nothing of torch.
 """
 
 import sys

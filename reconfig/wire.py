@@ -226,8 +226,9 @@ class Orders(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition(Message):
-    """One state of a switch, reported by the run. (`plan`, `state`) is unique; repeats are
-    harmless.
+    """One state of a switch, reported by the run.
+
+    (`plan`, `state`) is unique; repeats are harmless.
 
     Attributes:
         step: the boundary's training step.
@@ -293,8 +294,10 @@ class Spent(Message):
 
 @cache
 def field_types(kind: Any) -> dict[str, Any]:
-    """Return the type of every field, with its range; cached, because it is slower than
-    decoding."""
+    """Return the type of every field, with its range.
+
+    It is cached, because it is slower than decoding.
+    """
     return get_type_hints(kind, include_extras=True)
 
 

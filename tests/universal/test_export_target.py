@@ -123,7 +123,10 @@ def test_a_damaged_source_leaves_nothing(tmp_path: Path) -> None:
     index = scatter(tmp_path / "source", small_model())
     path = tmp_path / "source" / "shards" / "data.bin"
     os.truncate(path, path.stat().st_size - 8)
-    with Files(tmp_path / "source") as files, pytest.raises(CheckpointDamaged, match="are wanted"):
+    with (
+        Files(tmp_path / "source") as files,
+        pytest.raises(CheckpointDamaged, match="were expected"),
+    ):
         huggingface.export(index, files, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 

@@ -73,11 +73,11 @@ def test_deepspeed(deepspeed_runs: Trained) -> None:
 @pytest.mark.parametrize(
     ("tag", "words"),
     [
-        ("../elsewhere", "no name of a folder"),
-        ("/etc", "no name of a folder"),
-        ("..", "no name of a folder"),
-        ("", "no name of a folder"),
-        ("gone", "'gone', which is not there"),
+        ("../elsewhere", "not the name of a folder"),
+        ("/etc", "not the name of a folder"),
+        ("..", "not the name of a folder"),
+        ("", "not the name of a folder"),
+        ("gone", "'gone', which does not exist"),
         ("empty", "holds no checkpoint"),
     ],
 )

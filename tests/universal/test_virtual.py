@@ -137,7 +137,7 @@ def test_born_unverified_and_verified_once_hashed(src: Path, tmp_path: Path) -> 
     other = write_virtual(replace(source, position={"step": 8}), tmp_path / "other")
     for name in (record.HASHES, record.VERIFIED):
         shutil.copy(uc / name, other / name)
-    with pytest.raises(CheckpointDamaged, match="does not fit"):
+    with pytest.raises(CheckpointDamaged, match="does not match"):
         record.is_verified(open_checkpoint(other))
     assert not verify(other).good
 
