@@ -20,7 +20,7 @@ _UCRED = struct.Struct("iII")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
+class PeerCredentials:
     """The process that connected, at the time it did."""
 
     pid: int
@@ -28,11 +28,11 @@ class Credentials:
     gid: int
 
 
-def credentials(connection: socket.socket) -> Credentials:
+def credentials(connection: socket.socket) -> PeerCredentials:
     """Read who connected."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, gid = _UCRED.unpack(data)
-    return Credentials(pid=pid, uid=_known(uid), gid=_known(gid))
+    return PeerCredentials(pid=pid, uid=_known(uid), gid=_known(gid))
 
 
 def supplementary_groups(connection: socket.socket) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from wattmesh.errors import InputInvalid, NoData
-from wattmesh.integrations.carbon.reading.believed import Judge, fault, refusal
+from wattmesh.integrations.carbon.reading.believed import PlausibilityFilter, fault, refusal
 from wattmesh.integrations.carbon.reading.trace import Trace, load
 from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, CarbonPoint, Series, Signal
 from wattmesh.telemetry.readings import Quality
@@ -233,7 +233,7 @@ class CsvReplay:
 
 def _judged(trace: Trace) -> tuple[tuple[float | None, ...], tuple[str, ...]]:
     """Check every measured value: (valid values, else None; refusals, else "")."""
-    judge = Judge()
+    judge = PlausibilityFilter()
     values: list[float | None] = []
     refused: list[str] = []
     for row in trace.rows:

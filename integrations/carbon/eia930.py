@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from wattmesh.errors import AuthFailed, InputInvalid, NoData, Transient, ZoneMismatch
-from wattmesh.integrations.carbon.reading.answers import Answer, Verdict
-from wattmesh.integrations.carbon.reading.believed import Judge, refusal
+from wattmesh.integrations.carbon.reading.answers import ErrorAnswer, ErrorClass
+from wattmesh.integrations.carbon.reading.believed import PlausibilityFilter, refusal
 from wattmesh.integrations.carbon.reading.credentials import Credentials
 from wattmesh.integrations.carbon.reading.fuel_mix import DIRECT_G_PER_KWH, Mix, derived
 from wattmesh.integrations.carbon.reading.http import JsonHttp
@@ -163,7 +163,7 @@ class Eia930:
                 if energy_mwh is not None:
                     seen = self._seen.get(fuel) or _Seen(most_mwh=0.0, first=begin, last=begin)
                     self._seen[fuel] = seen.and_at(begin, energy_mwh)
-        judge = Judge()
+        judge = PlausibilityFilter()
         points = [
             point
             for begin in sorted(hours)
@@ -247,7 +247,7 @@ class Eia930:
         self,
         begin: datetime,
         energy_mwh: Mapping[str, float | None],
-        judge: Judge,
+        judge: PlausibilityFilter,
         now: datetime,
         refused: list[str],
     ) -> Iterator[CarbonPoint]:
@@ -303,9 +303,9 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _classify(answer: Answer) -> Verdict | None:
+def _classify(answer: ErrorAnswer) -> ErrorClass | None:
     """Decode EIA's errors: a missing, wrong or suspended key gets 403."""
     if answer.status == HTTP_FORBIDDEN:
         advice = "check the key in key_file; EIA suspends keys that ask too often for a while"
-        return Verdict(error=AuthFailed, advice=advice)
+        return ErrorClass(error=AuthFailed, advice=advice)
     return None

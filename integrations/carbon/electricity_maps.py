@@ -17,14 +17,21 @@ from typing import Any
 from wattmesh.errors import InputInvalid, NoData, NotEntitled, SourceRefused, UnknownZone
 from wattmesh.integrations.carbon.electricity_maps_answers import (
     STEPS,
-    Asked,
+    ZoneQuery,
     forecast,
     observed,
     verdict,
 )
 from wattmesh.integrations.carbon.reading.credentials import Credentials
 from wattmesh.integrations.carbon.reading.http import JsonHttp
-from wattmesh.integrations.carbon.reading.rows import ORIGIN, Reading, batch, floor, joined, stamp
+from wattmesh.integrations.carbon.reading.rows import (
+    ORIGIN,
+    DecodedRows,
+    batch,
+    floor,
+    joined,
+    stamp,
+)
 from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, Series, Signal
 
 BASE_URL = "https://api.electricitymaps.com"
@@ -93,7 +100,7 @@ class ElectricityMaps:
                 )
         if not zone or ":" in zone:
             raise InputInvalid(f"carbon: {zone!r} is not a zone of electricity_maps, like 'DE'")
-        self._asked = Asked(zone=zone, factor=factor, granularity=granularity)
+        self._asked = ZoneQuery(zone=zone, factor=factor, granularity=granularity)
         self._credentials = Credentials.header("auth-token", key)
         self._version = api_version
         self._http = http or JsonHttp(base_url)
@@ -173,9 +180,9 @@ class ElectricityMaps:
                 f"{stamp(start)} to {stamp(last)} was asked for.",
             )
             more = lacking if first < now - LAST_DAY - self._asked.step else ()
-            reading = Reading(rows=told.rows, refused=(*told.refused, *more))
+            reading = DecodedRows(rows=told.rows, refused=(*told.refused, *more))
         within = tuple(row for row in reading.rows if start <= row.start < end)
-        return self._batch(Reading(rows=within, refused=reading.refused), now)
+        return self._batch(DecodedRows(rows=within, refused=reading.refused), now)
 
     def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
         """Fetch the newest forecast; without one in the plan it is empty, with a reason."""
@@ -196,7 +203,7 @@ class ElectricityMaps:
         """End the request thread."""
         self._http.close()
 
-    def _ranges(self, first: datetime, last: datetime, now: datetime) -> Reading | None:
+    def _ranges(self, first: datetime, last: datetime, now: datetime) -> DecodedRows | None:
         """Fetch [first, last) in spans; None when the plan lacks the endpoint."""
         if self._is_denied(RANGE, now):
             return None
@@ -206,7 +213,7 @@ class ElectricityMaps:
             self._denied[RANGE] = now + DENIED_FOR
             return None
 
-    def _spans(self, first: datetime, last: datetime, now: datetime) -> Iterator[Reading]:
+    def _spans(self, first: datetime, last: datetime, now: datetime) -> Iterator[DecodedRows]:
         """Fetch the spans one after the other; an empty one does not stop the others.
 
         Raises:
@@ -246,7 +253,7 @@ class ElectricityMaps:
             classify=verdict,
         )
 
-    def _batch(self, reading: Reading, now: datetime) -> CarbonBatch:
+    def _batch(self, reading: DecodedRows, now: datetime) -> CarbonBatch:
         return batch(reading, signal=self.signal, step=self._asked.step, now=now)
 
     def _is_denied(self, endpoint: str, now: datetime) -> bool:

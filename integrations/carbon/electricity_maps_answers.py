@@ -19,8 +19,8 @@ from wattmesh.errors import (
     UnknownZone,
     ZoneMismatch,
 )
-from wattmesh.integrations.carbon.reading.answers import Answer, Verdict
-from wattmesh.integrations.carbon.reading.rows import Reading, Row, moment, number
+from wattmesh.integrations.carbon.reading.answers import ErrorAnswer, ErrorClass
+from wattmesh.integrations.carbon.reading.rows import CarbonRow, DecodedRows, moment, number
 from wattmesh.telemetry.readings import Quality
 
 LISTS = ("history", "data", "forecast")
@@ -38,7 +38,7 @@ RUNNING = "Electricity Maps, interval not over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ZoneQuery:
     """The request that an answer must match."""
 
     zone: str
@@ -51,30 +51,30 @@ class Asked:
         return STEPS[self.granularity]
 
 
-def verdict(answer: Answer) -> Verdict | None:
+def verdict(answer: ErrorAnswer) -> ErrorClass | None:
     """Classify an answer other than 200.
 
     Bodies are `{"error": ...}`, `{"status": "error", "message": ...}` or plain text.
     """
     words = answer.words.lower()
     if answer.status == 401:
-        return Verdict(
+        return ErrorClass(
             error=AuthFailed,
             advice="check the key; a free key is of one zone, and answers so for every other",
         )
     if answer.status == 403:
-        return Verdict(
+        return ErrorClass(
             error=NotEntitled,
             advice="the plan of this key covers not this zone or not this endpoint, or the key is "
             "not known",
         )
     strange = any(each in words for each in ("not found", "not exist", "unknown", "invalid"))
     if answer.status in (400, 404) and "zone" in words and strange:
-        return Verdict(error=UnknownZone, advice="`wattmesh carbon providers` shows the zones")
-    return Verdict(error=NoData) if answer.status == 404 else None
+        return ErrorClass(error=UnknownZone, advice="`wattmesh carbon providers` shows the zones")
+    return ErrorClass(error=NoData) if answer.status == 404 else None
 
 
-def observed(body: Any, asked: Asked, now: datetime) -> Reading:
+def observed(body: Any, asked: ZoneQuery, now: datetime) -> DecodedRows:
     """Decode past and current intervals.
 
     The current interval is provisional, because its value still changes. `updatedAt` is often
@@ -84,14 +84,14 @@ def observed(body: Any, asked: Asked, now: datetime) -> Reading:
         SandboxData, ZoneMismatch, SourceRefused: it does not match the request.
         Transient: it is malformed. NoData: it has no rows.
     """
-    read: list[Row] = []
+    read: list[CarbonRow] = []
     refused: list[str] = []
     for row, start, value in _told(_checked(body, asked), refused):
         end = start + asked.step
         if start > now:
             continue
         read.append(
-            Row(
+            CarbonRow(
                 start=start,
                 g_per_kwh=value,
                 quality=_quality(row, end, now),
@@ -99,10 +99,10 @@ def observed(body: Any, asked: Asked, now: datetime) -> Reading:
                 model=_model(row, end, now),
             )
         )
-    return Reading(rows=tuple(read), refused=tuple(refused))
+    return DecodedRows(rows=tuple(read), refused=tuple(refused))
 
 
-def forecast(body: Any, asked: Asked, now: datetime) -> Reading:
+def forecast(body: Any, asked: ZoneQuery, now: datetime) -> DecodedRows:
     """Decode a forecast from the current interval on, with one issue time for all rows.
 
     Raises:
@@ -113,7 +113,7 @@ def forecast(body: Any, asked: Asked, now: datetime) -> Reading:
     issued_at = moment(body.get("updatedAt")) or now
     refused: list[str] = []
     read = tuple(
-        Row(
+        CarbonRow(
             start=start,
             g_per_kwh=value,
             quality=Quality.FORECAST,
@@ -123,7 +123,7 @@ def forecast(body: Any, asked: Asked, now: datetime) -> Reading:
         for _, start, value in _told(rows, refused)
         if start + asked.step > now
     )
-    return Reading(rows=read, refused=tuple(refused))
+    return DecodedRows(rows=read, refused=tuple(refused))
 
 
 def _told(
@@ -139,7 +139,7 @@ def _told(
             yield row, start, value
 
 
-def _checked(body: Any, asked: Asked) -> list[dict[str, Any]]:
+def _checked(body: Any, asked: ZoneQuery) -> list[dict[str, Any]]:
     """Return the rows of an answer that matches the request."""
     if not isinstance(body, dict):
         raise Transient(f"Electricity Maps answered {str(body)[:80]!r}, which is no object")
@@ -171,7 +171,7 @@ def _refuse_sandbox(body: dict[str, Any], rows: list[Any]) -> None:
         )
 
 
-def _require_asked(part: dict[str, Any], asked: Asked) -> None:
+def _require_asked(part: dict[str, Any], asked: ZoneQuery) -> None:
     """Refuse an answer, or a row, that does not match the request."""
     zone = part.get("zone", asked.zone)
     if zone != asked.zone:

@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wattmesh.errors import InputInvalid, NoData, Transient
-from wattmesh.integrations.carbon.reading.believed import Judge, fault, refusal
+from wattmesh.integrations.carbon.reading.believed import PlausibilityFilter, fault, refusal
 from wattmesh.integrations.carbon.reading.credentials import NONE, Credentials
 from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.integrations.carbon.reading.json_shape import (
     G_PER_KWH,
     ORIGIN,
-    Shape,
+    JsonShape,
     at_path,
     filled,
     moment,
@@ -38,7 +38,7 @@ class HttpJson:
         self,
         *,
         signal: Signal,
-        shape: Shape,
+        shape: JsonShape,
         interval_s: float = 3600.0,
         cadence_s: float | None = None,
         lag_s: float = 0.0,
@@ -136,7 +136,7 @@ class HttpJson:
             begin = until
         if not found and start < end:
             raise NoData(f"{self._base} returned an empty list for {self._signal.zone}")
-        judge = Judge(self._signal.kind)
+        judge = PlausibilityFilter(self._signal.kind)
         refused: list[str] = []
         points: list[CarbonPoint] = []
         for index, row in sorted(
@@ -197,7 +197,7 @@ class HttpJson:
         return rows, body
 
     def _observed(
-        self, index: int, row: Any, judge: Judge, now: datetime, refused: list[str]
+        self, index: int, row: Any, judge: PlausibilityFilter, now: datetime, refused: list[str]
     ) -> Iterator[CarbonPoint]:
         """Yield the point of an interval that has begun, if its value is plausible."""
         start = border(ORIGIN, self._series.interval_s, index)

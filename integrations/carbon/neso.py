@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from wattmesh.errors import InputInvalid, NoData, Transient
-from wattmesh.integrations.carbon.reading.believed import Judge, fault, refusal
+from wattmesh.integrations.carbon.reading.believed import PlausibilityFilter, fault, refusal
 from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, CarbonPoint, Series, Signal
 from wattmesh.telemetry.readings import Quality
@@ -124,7 +124,7 @@ class Neso:
 
     def _read(self, rows: list[Any], now: datetime) -> CarbonBatch:
         """Decode rows to points, oldest first, each half hour once."""
-        judge = Judge()
+        judge = PlausibilityFilter()
         refused: list[str] = []
         spans: dict[datetime, dict[str, Any]] = {}
         for row in rows:
@@ -144,7 +144,7 @@ class Neso:
         self,
         start: datetime,
         intensity: dict[str, Any],
-        judge: Judge,
+        judge: PlausibilityFilter,
         now: datetime,
         refused: list[str],
     ) -> Iterator[CarbonPoint]:

@@ -19,7 +19,7 @@ from wattmesh.integrations.carbon.neso import Neso
 from wattmesh.integrations.carbon.neso_region import NesoRegion, is_region
 from wattmesh.integrations.carbon.providers import PROVIDERS
 from wattmesh.integrations.carbon.reading.credentials import NONE, Credentials
-from wattmesh.integrations.carbon.reading.json_shape import Shape
+from wattmesh.integrations.carbon.reading.json_shape import JsonShape
 from wattmesh.integrations.carbon.static import Static
 from wattmesh.integrations.carbon.watttime import WattTime
 from wattmesh.named_file import read_named
@@ -32,7 +32,7 @@ MOST_SECRET_BYTES = 4096
 class JsonChoices:
     """The settings of http_json; see `HttpJson` for their meaning."""
 
-    shape: Shape
+    shape: JsonShape
     interval_s: float = 3600.0
     cadence_s: float | None = None
     lag_s: float = 0.0

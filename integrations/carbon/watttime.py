@@ -19,7 +19,7 @@ from wattmesh.integrations.carbon.reading.credentials import Credentials
 from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.integrations.carbon.reading.rows import (
     ORIGIN,
-    Reading,
+    DecodedRows,
     batch,
     floor,
     joined,
@@ -27,8 +27,8 @@ from wattmesh.integrations.carbon.reading.rows import (
     stamp,
 )
 from wattmesh.integrations.carbon.watttime_answers import (
-    Asked,
-    Told,
+    AnswerRows,
+    RegionQuery,
     forecast,
     login_verdict,
     observed,
@@ -111,7 +111,7 @@ class WattTime:
         if not zone or ":" in zone:
             raise InputInvalid(f"carbon: {zone!r} is not a region of watttime, like 'CAISO_NORTH'")
         self._type = SIGNAL_TYPES[signal_type]
-        self._asked = Asked(region=zone, signal_type=signal_type, step=self._type.step)
+        self._asked = RegionQuery(region=zone, signal_type=signal_type, step=self._type.step)
         self._login = Credentials.basic(username, password)
         self._http = http or JsonHttp(base_url)
         self._token: Credentials | None = None
@@ -214,7 +214,7 @@ class WattTime:
         """End the request thread."""
         self._http.close()
 
-    def _spans(self, first: datetime, last: datetime, now: datetime) -> Iterator[Told]:
+    def _spans(self, first: datetime, last: datetime, now: datetime) -> Iterator[AnswerRows]:
         """Fetch [first, last) in spans of thirty days; an empty one does not stop the others."""
         empty: NoData | None = None
         any_told = False
@@ -238,12 +238,14 @@ class WattTime:
     def _query(self) -> dict[str, str]:
         return {"region": self._asked.region, "signal_type": self._asked.signal_type}
 
-    def _batch(self, told: tuple[Told, ...], now: datetime, *, judged: bool = True) -> CarbonBatch:
+    def _batch(
+        self, told: tuple[AnswerRows, ...], now: datetime, *, judged: bool = True
+    ) -> CarbonBatch:
         """Check the values, and report a change of the model."""
         reading = joined(each.reading for each in told)
         changes = tuple(change for each in told if (change := self._changed(each.model)))
         return batch(
-            Reading(rows=reading.rows, refused=reading.refused + changes),
+            DecodedRows(rows=reading.rows, refused=reading.refused + changes),
             signal=self.signal,
             step=self._type.step,
             now=now,
@@ -307,7 +309,7 @@ def _within(
     return tuple(point for point in points if start <= point.start < end)
 
 
-def _endpoints(body: Any, asked: Asked) -> dict[str, list[dict[str, Any]]]:
+def _endpoints(body: Any, asked: RegionQuery) -> dict[str, list[dict[str, Any]]]:
     """The models behind each permitted endpoint, by its name without version."""
     found: dict[str, list[dict[str, Any]]] = {}
     for signal in _list(body, "signal_types"):

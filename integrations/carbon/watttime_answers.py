@@ -17,8 +17,8 @@ from wattmesh.errors import (
     UnknownZone,
     ZoneMismatch,
 )
-from wattmesh.integrations.carbon.reading.answers import Answer, Verdict
-from wattmesh.integrations.carbon.reading.rows import Reading, Row, moment, number
+from wattmesh.integrations.carbon.reading.answers import ErrorAnswer, ErrorClass
+from wattmesh.integrations.carbon.reading.rows import CarbonRow, DecodedRows, moment, number
 from wattmesh.telemetry.readings import Quality
 
 G_PER_KWH = 0.45359237
@@ -29,7 +29,7 @@ PERCENTILE = "percentile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RegionQuery:
     """The request that an answer must match. `step`: length of an interval."""
 
     region: str
@@ -38,34 +38,34 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class AnswerRows:
     """The rows of an answer. `model`: the date of the model behind them; "" when unknown."""
 
-    reading: Reading
+    reading: DecodedRows
     model: str
 
 
-def login_verdict(answer: Answer) -> Verdict | None:
+def login_verdict(answer: ErrorAnswer) -> ErrorClass | None:
     """Classify an answer to a login: the proxy answers a wrong password with 403 in HTML."""
     if answer.status in (401, 403):
-        return Verdict(error=AuthFailed, advice="check username and password of WattTime")
+        return ErrorClass(error=AuthFailed, advice="check username and password of WattTime")
     return None
 
 
-def verdict(answer: Answer) -> Verdict | None:
+def verdict(answer: ErrorAnswer) -> ErrorClass | None:
     """Classify an answer other than 200."""
     words = answer.words.lower()
     if answer.status == 403 and "html" not in answer.content_type and "<html" not in words:
-        return Verdict(
+        return ErrorClass(
             error=NotEntitled,
             advice="the plan of this user covers not this region or not this endpoint; without a "
             "plan all of CAISO_NORTH may be asked",
         )
     if answer.status == 403:
-        return Verdict(error=AuthFailed, advice="check username and password of WattTime")
+        return ErrorClass(error=AuthFailed, advice="check username and password of WattTime")
     strange = any(each in words for each in ("invalid", "unknown", "not found", "not exist"))
     if answer.status in (400, 404, 422) and "region" in words and strange:
-        return Verdict(error=UnknownZone, advice="ask region-from-loc of WattTime for its name")
+        return ErrorClass(error=UnknownZone, advice="ask region-from-loc of WattTime for its name")
     return None
 
 
@@ -81,7 +81,7 @@ def token(body: Any) -> str:
     return value
 
 
-def observed(body: Any, asked: Asked, now: datetime) -> Told:
+def observed(body: Any, asked: RegionQuery, now: datetime) -> AnswerRows:
     """Decode past and current intervals; imputed values are estimated, the current is provisional.
 
     Raises:
@@ -91,7 +91,7 @@ def observed(body: Any, asked: Asked, now: datetime) -> Told:
     return _read(body, asked, now, ahead=False)
 
 
-def forecast(body: Any, asked: Asked, now: datetime) -> Told:
+def forecast(body: Any, asked: RegionQuery, now: datetime) -> AnswerRows:
     """Decode a forecast from the current interval on, with one issue time for all rows.
 
     Raises:
@@ -101,11 +101,11 @@ def forecast(body: Any, asked: Asked, now: datetime) -> Told:
     return _read(body, asked, now, ahead=True)
 
 
-def _read(body: Any, asked: Asked, now: datetime, *, ahead: bool) -> Told:
+def _read(body: Any, asked: RegionQuery, now: datetime, *, ahead: bool) -> AnswerRows:
     """Decode past and current rows, or with `ahead` current and future ones."""
     rows, meta = _checked(body, asked)
     model = _model(meta)
-    made: list[Row] = []
+    made: list[CarbonRow] = []
     refused = _warnings(meta)
     for row in rows:
         start = moment(row.get("point_time"))
@@ -118,7 +118,7 @@ def _read(body: Any, asked: Asked, now: datetime, *, ahead: bool) -> Told:
         if (ahead and over) or (not ahead and start > now):
             continue
         made.append(
-            Row(
+            CarbonRow(
                 start=start,
                 g_per_kwh=None if value is None else value * G_PER_KWH,
                 quality=_quality(row, ahead=ahead, over=over),
@@ -126,10 +126,10 @@ def _read(body: Any, asked: Asked, now: datetime, *, ahead: bool) -> Told:
                 model=f"{asked.signal_type} {model}".strip(),
             )
         )
-    return Told(reading=Reading(rows=tuple(made), refused=tuple(refused)), model=model)
+    return AnswerRows(reading=DecodedRows(rows=tuple(made), refused=tuple(refused)), model=model)
 
 
-def _checked(body: Any, asked: Asked) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _checked(body: Any, asked: RegionQuery) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return rows and meta of an answer that matches the request."""
     rows = body.get("data") if isinstance(body, dict) else None
     meta = body.get("meta") if isinstance(body, dict) else None

@@ -19,7 +19,7 @@ from wattmesh.reconfig.layout import AXES, Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MeshCoordinate:
     """Coordinates of one rank along the axes of its layout."""
 
     pp: int
@@ -29,7 +29,7 @@ class Place:
     tp: int
 
     @classmethod
-    def of(cls, layout: Layout, rank: int) -> "Place":
+    def of(cls, layout: Layout, rank: int) -> "MeshCoordinate":
         """Find group rank `rank` in `layout`; `pp` is the outermost axis, `tp` the innermost."""
         found = {}
         for axis in reversed(AXES):
@@ -50,7 +50,7 @@ class Meshes:
     """
 
     layout: Layout
-    place: Place
+    place: MeshCoordinate
     device: str
     parameters: DeviceMesh
     experts: DeviceMesh | None
@@ -78,7 +78,7 @@ class Meshes:
                 (layout.pp, layout.dp_replicate, inner // layout.ep, layout.ep),
                 mesh_dim_names=("pp", "dp_replicate", "efsdp", "ep"),
             )
-        place = Place.of(layout, dist.get_rank())
+        place = MeshCoordinate.of(layout, dist.get_rank())
         context = _context_group(layout)
         return cls(layout, place, device, parameters, expert_mesh, context)
 

@@ -91,7 +91,7 @@ def schedule_problem(layout: Layout, microbatches: int) -> str:
 
 
 @dataclass(slots=True)
-class Whole:
+class SingleStage:
     """All layers are on this rank: microbatches one after the other.
 
     Attributes:

@@ -44,8 +44,8 @@ from wattmesh.reconfig.universal.folder import (
     COMMIT,
     TRAINER,
     Checkpoint,
+    CheckpointKind,
     DataFile,
-    Kind,
     Manifest,
     open_checkpoint,
     seal,
@@ -256,7 +256,7 @@ def load(
     def fill() -> None:
         _prepare(checkpoint, named, state)
         direct.read(checkpoint, named.boxes)
-        value, trainer = direct.Values(checkpoint), checkpoint.trainer
+        value, trainer = direct.ValueDecoder(checkpoint), checkpoint.trainer
         for key in named.plain:
             named.plain[key] = value(_told(trainer, "values", key, path))
         give_back(state, named)
@@ -368,7 +368,7 @@ def _seal(
 ) -> None:
     """Write the index, the manifest and COMMIT over the ranks' files."""
     manifest = Manifest(
-        kind=Kind.PHYSICAL,
+        kind=CheckpointKind.PHYSICAL,
         data={name: DataFile(**file) for told in every for name, file in told["files"].items()},
         run=header.run,
         attempt=header.attempt,

@@ -30,7 +30,7 @@ _BUFFER = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TensorPiece:
     """A part of a tensor on this rank.
 
     Attributes:
@@ -71,7 +71,7 @@ class Placed:
 def write_files(
     folder: Path,
     rank: int,
-    pieces: Sequence[Piece],
+    pieces: Sequence[TensorPiece],
     limit: int = FILE_BYTES,
     *,
     durable: bool = True,
@@ -97,7 +97,7 @@ def write_files(
     return files, placed
 
 
-def digest_of(piece: Piece, staging: Staging) -> bytes:
+def digest_of(piece: TensorPiece, staging: Staging) -> bytes:
     """Return the xxh3_128 of a piece's elements in row-major order."""
     digest = xxhash.xxh3_128()
     for block in staging.blocks(piece.local):
@@ -105,14 +105,14 @@ def digest_of(piece: Piece, staging: Staging) -> bytes:
     return digest.digest()
 
 
-def told(piece: Piece, digest: bytes, file: str = "", offset: int = 0) -> Placed:
+def told(piece: TensorPiece, digest: bytes, file: str = "", offset: int = 0) -> Placed:
     """Build the report of a piece to the coordinator."""
     return Placed(piece.fqn, piece.dtype, piece.whole, piece.box, digest, file, offset)
 
 
-def _groups(pieces: Sequence[Piece], limit: int) -> Iterator[list[Piece]]:
+def _groups(pieces: Sequence[TensorPiece], limit: int) -> Iterator[list[TensorPiece]]:
     """Assign pieces to files, wide elements first."""
-    group: list[Piece] = []
+    group: list[TensorPiece] = []
     size = 0
     for piece in sorted(pieces, key=lambda each: -dtypes.size_of(each.dtype)):
         if group and size + piece.nbytes > limit:
@@ -125,7 +125,7 @@ def _groups(pieces: Sequence[Piece], limit: int) -> Iterator[list[Piece]]:
 
 
 def _write_file(
-    path: Path, pieces: Sequence[Piece], staging: Staging, placed: list[Placed], durable: bool
+    path: Path, pieces: Sequence[TensorPiece], staging: Staging, placed: list[Placed], durable: bool
 ) -> DataFile:
     """Write one file, and append the places of its pieces to `placed`."""
     header = _header(pieces)
@@ -148,7 +148,7 @@ def _write_file(
     )
 
 
-def _header(pieces: Sequence[Piece]) -> bytes:
+def _header(pieces: Sequence[TensorPiece]) -> bytes:
     """The safetensors header, with numbered pieces."""
     numbers: dict[tuple[str, str], int] = {}
     named = []

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.default_planner import create_default_local_sa
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.checkpoint.dcp_files import Piece, Placed
+from wattmesh.reconfig.checkpoint.dcp_files import Placed, TensorPiece
 from wattmesh.reconfig.state import plain
 from wattmesh.reconfig.state.memory import boxes_within, dtype_name, narrow
 from wattmesh.reconfig.universal.folder import DataFile
@@ -43,7 +43,7 @@ class Part:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-class Holder:
+class PlanReader:
     """Reads one rank's state through DCP's planner."""
 
     def __init__(self, planner: SavePlanner, names: Names, rules: Declared, limit: int) -> None:
@@ -68,7 +68,7 @@ class Holder:
             )
         return list(create_default_local_save_plan(state, is_coordinator=False).items)
 
-    def values(self, items: Iterable[WriteItem]) -> tuple[dict[str, Any], list[Piece]]:
+    def values(self, items: Iterable[WriteItem]) -> tuple[dict[str, Any], list[TensorPiece]]:
         """Encode values that are not tensors as JSON; also return the tensors inside of them."""
         inside: dict[str, torch.Tensor] = {}
         values = {
@@ -76,13 +76,13 @@ class Holder:
             for item in items
             if item.type is WriteItemType.BYTE_IO
         }
-        pieces: list[Piece] = []
+        pieces: list[TensorPiece] = []
         for fqn, tensor in inside.items():
             shape = tuple(tensor.shape)
             pieces += self._cut(fqn, tensor, shape, Box.whole(shape))
         return values, pieces
 
-    def pieces(self, items: Iterable[WriteItem]) -> Iterator[Piece]:
+    def pieces(self, items: Iterable[WriteItem]) -> Iterator[TensorPiece]:
         """Yield the tensors among `items`, cut to size, in logical coordinates.
 
         Raises:
@@ -99,7 +99,7 @@ class Holder:
             self._check(fqn, local, box, tuple(data.size))
             yield from self._cut(fqn, local, tuple(data.size), box)
 
-    def _cut(self, fqn: str, local: torch.Tensor, whole: Shape, box: Box) -> Iterator[Piece]:
+    def _cut(self, fqn: str, local: torch.Tensor, whole: Shape, box: Box) -> Iterator[TensorPiece]:
         key = self._names.entry_key(fqn)
         dtype, local = dtype_name(local.dtype), local.detach()
         for logical, within in logical_parts(self._rules.rule(key[0]), box, whole):
@@ -107,7 +107,7 @@ class Holder:
             for cut in boxes_within(within.shape, local.element_size(), self._limit):
                 start = tuple(a + b for a, b in zip(logical.start, cut.start, strict=True))
                 placed = Box(start, cut.shape)
-                yield Piece(fqn, key, dtype, whole, placed, narrow(part, cut))
+                yield TensorPiece(fqn, key, dtype, whole, placed, narrow(part, cut))
 
     def _object(self, item: WriteItem) -> Any:
         look_up = getattr(self._planner, "lookup_object", None)

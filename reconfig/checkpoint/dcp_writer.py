@@ -27,10 +27,10 @@ from wattmesh import durable
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.checkpoint.dcp_files import FILE_BYTES, digest_of, told, write_files
 from wattmesh.reconfig.checkpoint.dcp_merge import index_of, values_of
-from wattmesh.reconfig.checkpoint.dcp_parts import Holder, Part
+from wattmesh.reconfig.checkpoint.dcp_parts import Part, PlanReader
 from wattmesh.reconfig.state.memory import Staging
 from wattmesh.reconfig.universal import folder
-from wattmesh.reconfig.universal.folder import Kind, Manifest
+from wattmesh.reconfig.universal.folder import CheckpointKind, Manifest
 from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.index.names import HOOK, Names
 
@@ -135,7 +135,7 @@ class UniversalWriter(StorageWriter):
             InputInvalid: a tensor or value cannot be stored; the message names it.
             OSError: the disk is full.
         """
-        holder = Holder(planner, self._names, self._rules, self._file_bytes)
+        holder = PlanReader(planner, self._names, self._rules, self._file_bytes)
         mine = {item.index for item in plan.items}
         dropped = [each for each in holder.all_items(self._local) if each.index not in mine]
         values, inside = holder.values(plan.items)
@@ -176,7 +176,7 @@ class UniversalWriter(StorageWriter):
         index = index_of(parts, self._names, self._rules)
         values = {**about.trainer.get("values", {}), **values_of(parts)}
         manifest = Manifest(
-            kind=Kind.PHYSICAL,
+            kind=CheckpointKind.PHYSICAL,
             data={name: file for part in parts for name, file in part.files.items()},
             run=about.run,
             attempt=about.attempt,

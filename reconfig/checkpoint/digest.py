@@ -25,7 +25,7 @@ from wattmesh.reconfig.checkpoint import digest_host
 from wattmesh.reconfig.checkpoint.digest_host import Place
 from wattmesh.reconfig.launch.group import gather, gather_bytes
 from wattmesh.reconfig.state import plain
-from wattmesh.reconfig.state.boxes import Box, boxes_of, signed_hash
+from wattmesh.reconfig.state.boxes import LocalBox, boxes_of, signed_hash
 from wattmesh.reconfig.universal.index import box as whole_box
 from wattmesh.reconfig.universal.index.cover import prove_boxes
 from wattmesh.reconfig.universal.logical import digest_of_values
@@ -51,7 +51,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class DigestPiece:
     """One rank's report of one of its boxes."""
 
     box_id: int
@@ -82,7 +82,7 @@ def logical_digest(
     return combine(pieces, facts, values)
 
 
-def pieces_of(boxes: Mapping[str, Box]) -> dict[str, Piece]:
+def pieces_of(boxes: Mapping[str, LocalBox]) -> dict[str, DigestPiece]:
     """Digest this rank's pieces, by name, without communication."""
     summer = digest_host.Summer()
     alike = sorted(boxes, key=lambda key: (digest_host.place_of(boxes[key]), key))
@@ -90,17 +90,17 @@ def pieces_of(boxes: Mapping[str, Box]) -> dict[str, Piece]:
     return {key: found[key] for key in sorted(found)}
 
 
-def pieces_of_values(values: Values) -> dict[str, Piece]:
+def pieces_of_values(values: Values) -> dict[str, DigestPiece]:
     """Digest JSON values, one piece per owner."""
     found = {}
     for owner in sorted(values):
         number = signed_hash(owner)
         value = _signed(digest_of_values(values[owner]) & _MASK)
-        found[owner] = Piece(number, number, number, ((), (), ()), value)
+        found[owner] = DigestPiece(number, number, number, ((), (), ()), value)
     return found
 
 
-def combine(pieces: Mapping[str, Piece], facts: str, values: Values = _NO_VALUES) -> str:
+def combine(pieces: Mapping[str, DigestPiece], facts: str, values: Values = _NO_VALUES) -> str:
     """Add up every rank's pieces, each element once. A collective call.
 
     Args:
@@ -151,19 +151,19 @@ def local_digest(tensors: Mapping[str, torch.Tensor]) -> int:
     return sum(each.value for each in pieces_of(boxes_of(tensors)).values()) & _MASK
 
 
-def _piece(box: Box, summer: digest_host.Summer) -> Piece:
+def _piece(box: LocalBox, summer: digest_host.Summer) -> DigestPiece:
     place = digest_host.place_of(box)
-    return Piece(box.box_id, box.key_id, box.tensor_id, place, _sum_of_box(box, summer))
+    return DigestPiece(box.box_id, box.key_id, box.tensor_id, place, _sum_of_box(box, summer))
 
 
-def _sum_of_box(box: Box, summer: digest_host.Summer) -> int:
+def _sum_of_box(box: LocalBox, summer: digest_host.Summer) -> int:
     """Sum weight * (bits + constant) over one box, as a signed 64-bit number."""
     if box.local.device.type == "cpu":
         return _signed(summer.sum_of_box(box))
     return sum_on_device(box)
 
 
-def sum_on_device(box: Box) -> int:
+def sum_on_device(box: LocalBox) -> int:
     """Do the same with torch's operators, on the device of the box.
 
     It works in place and synchronizes with the host only at the end: on a GPU each operator on a
@@ -186,7 +186,7 @@ def sum_on_device(box: Box) -> int:
     return _signed(int(total) & _MASK)
 
 
-def _logical_index(box: Box, start: int, count: int, device: torch.device) -> torch.Tensor:
+def _logical_index(box: LocalBox, start: int, count: int, device: torch.device) -> torch.Tensor:
     """Row-major indices in the whole tensor of the box's elements from `start` on."""
     within = torch.arange(start, start + count, dtype=torch.int64, device=device)
     *inner, outermost = _joined_dims(box) or [(1, 1, 0)]
@@ -200,7 +200,7 @@ def _logical_index(box: Box, start: int, count: int, device: torch.device) -> to
     return within if index is None else index.add_(within)
 
 
-def _joined_dims(box: Box) -> list[tuple[int, int, int]]:
+def _joined_dims(box: LocalBox) -> list[tuple[int, int, int]]:
     """(Size, size of the whole, offset) of each dim, innermost first.
 
     A dim that the box covers fully is merged with the next outer one. A shard by rows is then one
@@ -231,7 +231,7 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def _packed(pieces: Collection[Piece]) -> bytes:
+def _packed(pieces: Collection[DigestPiece]) -> bytes:
     """Encode pieces: their number, the number of places and dims; the pieces; the places.
 
     A parameter and its slots have the same place, so places are few and each is sent once.
@@ -251,7 +251,7 @@ def _packed(pieces: Collection[Piece]) -> bytes:
     return head.tobytes() + np.array(rows, dtype=np.int64).tobytes() + table.tobytes()
 
 
-def _unpacked(data: bytes) -> Iterator[Piece]:
+def _unpacked(data: bytes) -> Iterator[DigestPiece]:
     numbers = np.frombuffer(data, dtype=np.int64)
     count, known, dims = numbers[:3].tolist()
     rows = numbers[3 : 3 + 5 * count].reshape(count, 5).tolist()
@@ -261,12 +261,12 @@ def _unpacked(data: bytes) -> Iterator[Piece]:
         shape, whole, offset = (tuple(row[1 + at * size : 1 + (at + 1) * size]) for at in range(3))
         places.append((shape, whole, offset))
     for box_id, key_id, tensor_id, place, value in rows:
-        yield Piece(box_id, key_id, tensor_id, places[place], value)
+        yield DigestPiece(box_id, key_id, tensor_id, places[place], value)
 
 
-def _first_of_each(pieces: Iterable[Piece]) -> tuple[list[Piece], set[int]]:
+def _first_of_each(pieces: Iterable[DigestPiece]) -> tuple[list[DigestPiece], set[int]]:
     """Keep the first piece of every box; return boxes that differ from another's."""
-    seen: dict[int, Piece] = {}
+    seen: dict[int, DigestPiece] = {}
     tensor_of: dict[int, int] = {}
     different = set()
     for piece in pieces:
@@ -276,7 +276,7 @@ def _first_of_each(pieces: Iterable[Piece]) -> tuple[list[Piece], set[int]]:
     return list(seen.values()), different
 
 
-def _cover_problem(pieces: Iterable[Piece]) -> tuple[int, str]:
+def _cover_problem(pieces: Iterable[DigestPiece]) -> tuple[int, str]:
     """Find a tensor that the pieces do not cover exactly; (0, "") for none."""
     places_of: dict[int, set[Place]] = {}
     for piece in pieces:

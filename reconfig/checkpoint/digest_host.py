@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from wattmesh.reconfig.state.boxes import Box, Shape
+from wattmesh.reconfig.state.boxes import LocalBox, Shape
 
 Unsigned = NDArray[np.uint64]
 
@@ -46,7 +46,7 @@ class Summer:
         self._place: Place | None = None
         self._across = self._along = self._room[0, :0]
 
-    def sum_of_box(self, box: Box) -> int:
+    def sum_of_box(self, box: LocalBox) -> int:
         """Sum weight * (bits + constant) over the elements of one box, modulo 2^64."""
         if self._place != place_of(box):
             self._place = place_of(box)
@@ -67,12 +67,12 @@ class Summer:
         return total & _MASK
 
 
-def place_of(box: Box) -> Place:
+def place_of(box: LocalBox) -> Place:
     """Return a box's place, which is equal for tensors with the same sharding."""
     return tuple(box.local.shape), box.whole, box.offset
 
 
-def _numbers(box: Box) -> tuple[Unsigned, Unsigned]:
+def _numbers(box: LocalBox) -> tuple[Unsigned, Unsigned]:
     """Indices times the step, of rows and within a row; a row is the largest that fits."""
     steps = _steps(box)
     split = len(steps) - 1
@@ -81,7 +81,7 @@ def _numbers(box: Box) -> tuple[Unsigned, Unsigned]:
     return _outer(steps[:split]), _outer(steps[split:])
 
 
-def _steps(box: Box) -> list[Unsigned]:
+def _steps(box: LocalBox) -> list[Unsigned]:
     """Per dim, the contribution of each index to index times the step; at least one dim."""
     found: list[Unsigned] = []
     stride = 1

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.checkpoint.dcp_files import FILE_BYTES, Piece, Placed, write_files
+from wattmesh.reconfig.checkpoint.dcp_files import FILE_BYTES, Placed, TensorPiece, write_files
 from wattmesh.reconfig.checkpoint.dcp_parts import Part
 from wattmesh.reconfig.launch.group import gather_bytes
 from wattmesh.reconfig.state import boxes, plain
@@ -36,7 +36,7 @@ from wattmesh.reconfig.universal.index import dtypes
 from wattmesh.reconfig.universal.index.box import Box
 from wattmesh.reconfig.universal.index.names import HOOK
 
-Boxes = Mapping[str, boxes.Box]
+Boxes = Mapping[str, boxes.LocalBox]
 
 
 def own_share(held: Boxes) -> list[str]:
@@ -128,7 +128,7 @@ class _Filler:
         self._reader.read_into(self._row, Box(start, part.shape), array)
 
 
-class Values:
+class ValueDecoder:
     """Decodes values of a checkpoint's trainer.json, including tensors inside of them."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -164,7 +164,7 @@ class _Inside(dict[str, torch.Tensor]):
         return out
 
 
-def _pieces(box: boxes.Box) -> Iterable[Piece]:
+def _pieces(box: boxes.LocalBox) -> Iterable[TensorPiece]:
     """Split a box into pieces that fit in a file."""
     local = box.local
     if dtype_name(local.dtype) not in dtypes.CODES:
@@ -174,7 +174,7 @@ def _pieces(box: boxes.Box) -> Iterable[Piece]:
         )
     for cut in boxes_within(tuple(local.shape), local.element_size(), FILE_BYTES):
         start = tuple(a + b for a, b in zip(box.offset, cut.start, strict=True))
-        yield Piece(
+        yield TensorPiece(
             fqn=box.key,
             key=HOOK.entry_key(box.key),
             dtype=dtype_name(local.dtype),

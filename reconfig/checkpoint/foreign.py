@@ -25,7 +25,7 @@ from wattmesh.reconfig.universal import against, folder, record, verify
 from wattmesh.reconfig.universal.convert.origin import check_unchanged
 from wattmesh.reconfig.universal.convert.virtual import FILES, link
 from wattmesh.reconfig.universal.files.staging import Fence, staged
-from wattmesh.reconfig.universal.folder import DataFile, Kind, Manifest
+from wattmesh.reconfig.universal.folder import CheckpointKind, DataFile, Manifest
 from wattmesh.reconfig.universal.index import cover
 from wattmesh.reconfig.universal.index.box import Box
 from wattmesh.reconfig.universal.index.declared import Declared
@@ -59,13 +59,13 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequiredTensors:
     """The required tensors of an index: dtype and shape by the session's names."""
 
     tensors: Mapping[str, tuple[str, tuple[int, ...]]]
 
     @classmethod
-    def of(cls, told: list[dict[str, Any]]) -> "Wanted":
+    def of(cls, told: list[dict[str, Any]]) -> "RequiredTensors":
         """Merge every rank's names."""
         pairs = (pair for part in told for pair in part.items())
         return cls({name: (str(kind), tuple(shape)) for name, (kind, shape) in pairs})
@@ -80,7 +80,7 @@ def publish(
     written: Written,
     target: Path,
     *,
-    wanted: Wanted,
+    wanted: RequiredTensors,
     beside: Mapping[str, torch.Tensor],
     about: Manifest,
     trainer: Mapping[str, Any],
@@ -116,7 +116,7 @@ def publish(
             index = _with(index, small)
         cover.prove(index)
         origin = {"kind": source.kind, "folder": str(source.folder.absolute())}
-        manifest = replace(about, kind=Kind.VIRTUAL, data=data, source=origin)
+        manifest = replace(about, kind=CheckpointKind.VIRTUAL, data=data, source=origin)
         folder.seal(staging, manifest, index, trainer)
         for each in folders:
             durable.fsync_folder(each)
@@ -155,7 +155,7 @@ def is_verified(path: Path) -> bool:
         return False
 
 
-def _only(source: Source, wanted: Wanted) -> Index:
+def _only(source: Source, wanted: RequiredTensors) -> Index:
     """The part of a source's index with the job's state."""
     index, rows = source.index, []
     for name, (dtype, shape) in wanted.tensors.items():

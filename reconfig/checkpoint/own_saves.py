@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from wattmesh.errors import Fenced, InputInvalid, WattmeshError
 from wattmesh.reconfig.checkpoint import checkpoint, extra_state, foreign
 from wattmesh.reconfig.checkpoint.checkpoint import Header
-from wattmesh.reconfig.checkpoint.foreign import Save, Wanted, Written
+from wattmesh.reconfig.checkpoint.foreign import RequiredTensors, Save, Written
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.in_step import CheckpointNotSaved
@@ -29,13 +29,13 @@ from wattmesh.reconfig.state.memory import as_array, dtype_name, torch_dtype
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import Named
 from wattmesh.reconfig.universal.files.staging import Fence
-from wattmesh.reconfig.universal.folder import COMMIT, Kind, Manifest
+from wattmesh.reconfig.universal.folder import COMMIT, CheckpointKind, Manifest
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class StartedSave:
     """A started save, with everything that is needed to index it later."""
 
     written: Written
@@ -53,7 +53,7 @@ class OwnSaves:
         self._save = save
         self._folder = folder
         self._keep = keep
-        self._begun: Begun | None = None
+        self._begun: StartedSave | None = None
         self._hashing: threading.Thread | None = None
 
     @property
@@ -79,7 +79,7 @@ class OwnSaves:
         except (Exception, CheckpointException) as error:
             problem = _words(error)
         _agree(problem)
-        self._begun = Begun(
+        self._begun = StartedSave(
             written=written,
             header=header,
             trainer=trainer,
@@ -140,7 +140,9 @@ class OwnSaves:
         if self._hashing is not None:
             self._hashing.join(patience_s)
 
-    def _publish(self, begun: Begun, path: Path, told: list[dict[str, Any]], fence: Fence) -> None:
+    def _publish(
+        self, begun: StartedSave, path: Path, told: list[dict[str, Any]], fence: Fence
+    ) -> None:
         header = begun.header
         fence()
         if path.exists():
@@ -148,10 +150,10 @@ class OwnSaves:
         foreign.publish(
             begun.written,
             path,
-            wanted=Wanted.of([each["tensors"] for each in told]),
+            wanted=RequiredTensors.of([each["tensors"] for each in told]),
             beside=_from_json([each["inside"] for each in told]),
             about=Manifest(
-                kind=Kind.VIRTUAL,
+                kind=CheckpointKind.VIRTUAL,
                 data={},
                 run=header.run,
                 attempt=header.attempt,

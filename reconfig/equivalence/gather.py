@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.equivalence.pieces import Cut, put_together
-from wattmesh.reconfig.equivalence.whole import Whole
+from wattmesh.reconfig.equivalence.whole import WholeState
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.state.state import State
 
@@ -33,7 +33,7 @@ _WIDENED = {torch.bfloat16: torch.float32, torch.float8_e4m3fn: torch.float32}
 _WIDENED[torch.float8_e5m2] = torch.float32
 
 
-def gather_whole(state: State) -> Whole:
+def gather_whole(state: State) -> WholeState:
     """Gather parameters, buffers, optimizer slots, averages and settings. A collective call.
 
     Group rank 0 holds everything in host memory, so it is meant for a model that is scaled down for
@@ -46,7 +46,7 @@ def gather_whole(state: State) -> Whole:
     return _gather(dict(_tensors(state)), _plain(state))
 
 
-def gather_gradients(state: State) -> Whole:
+def gather_gradients(state: State) -> WholeState:
     """Gather the gradients after `backward`, before clipping. A collective call."""
     held = {}
     for module in state.modules:
@@ -101,7 +101,7 @@ def _plain(state: State) -> dict[str, Any]:
     return found
 
 
-def _gather(held: dict[str, torch.Tensor], plain: dict[str, Any]) -> Whole:
+def _gather(held: dict[str, torch.Tensor], plain: dict[str, Any]) -> WholeState:
     """Send every rank's pieces to group rank 0 and put them together there."""
     pieces = {name: _piece(name, tensor) for name, tensor in held.items()}
     headers = {name: [asdict(cut), str(array.dtype)] for name, (cut, array) in pieces.items()}
@@ -109,7 +109,7 @@ def _gather(held: dict[str, torch.Tensor], plain: dict[str, Any]) -> Whole:
     told = group.gather({"headers": headers, "plain": plain, "size": len(data)})
     received = _collect(data, [each["size"] for each in told])
     if dist.get_rank():
-        return Whole(arrays={})
+        return WholeState(arrays={})
     found: dict[str, list[tuple[Cut, NDArray[Any]]]] = {}
     for each, payload in zip(told, received, strict=True):
         for name, piece in _pieces_in(payload, each["headers"]):
@@ -117,7 +117,7 @@ def _gather(held: dict[str, torch.Tensor], plain: dict[str, Any]) -> Whole:
     values, disputed = _one_value_each([each["plain"] for each in told])
     wholes = {name: put_together(each) for name, each in found.items()}
     disputed |= {name for name, (_, agreed) in wholes.items() if not agreed}
-    return Whole(
+    return WholeState(
         arrays={name: array for name, (array, _) in wholes.items()},
         dtypes={name: each[0][0].dtype for name, each in found.items()},
         plain=values,

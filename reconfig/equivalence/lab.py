@@ -18,7 +18,7 @@ from wattmesh.reconfig.equivalence.gather import gather_whole, shard_again
 from wattmesh.reconfig.equivalence.script import Script
 from wattmesh.reconfig.equivalence.shelf import read_whole, write_whole
 from wattmesh.reconfig.equivalence.verdict import Verdict
-from wattmesh.reconfig.equivalence.whole import Whole, round_trip
+from wattmesh.reconfig.equivalence.whole import WholeState, round_trip
 from wattmesh.reconfig.hook.session import Session
 from wattmesh.reconfig.state.state import State
 
@@ -63,7 +63,7 @@ class Notes:
     layouts: dict[int, str] = field(default_factory=dict)
     round_trips: dict[int, Verdict] = field(default_factory=dict)
     shelf: Path | None = None
-    gathered: Callable[[int, Whole], None] = lambda step, whole: None
+    gathered: Callable[[int, WholeState], None] = lambda step, whole: None
     compared: Callable[[int, Verdict], None] = lambda step, verdict: None
     seen: Callable[[int, float, str], None] = lambda step, loss, layout: None
     meddle: Callable[[State], None] = lambda state: None
@@ -78,7 +78,7 @@ def train(
 ) -> None:
     """Train until the session is done. A collective call of all ranks of the job."""
     arrived = 0
-    before: Whole | None = None
+    before: WholeState | None = None
     while not session.done:
         generation = session.generation
         if generation.number != arrived:
@@ -102,7 +102,7 @@ def train(
         session.boundary()
 
 
-def _compare(session: Session, before: Whole | None, notes: Notes) -> None:
+def _compare(session: Session, before: WholeState | None, notes: Notes) -> None:
     """Gather again, and compare with the state gathered in the layout before."""
     after = gather_whole(session.state)
     if not after.arrays:

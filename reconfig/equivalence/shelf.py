@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattmesh.durable import write_bytes
-from wattmesh.reconfig.equivalence.whole import Whole
+from wattmesh.reconfig.equivalence.whole import WholeState
 
 _FACTS = "facts of the state"
 
 
-def write_whole(path: Path, whole: Whole) -> None:
+def write_whole(path: Path, whole: WholeState) -> None:
     """Write a state atomically."""
     facts = {"dtypes": dict(whole.dtypes), "plain": dict(whole.plain), "disputed": whole.disputed}
     text = json.dumps(facts, sort_keys=True).encode()
@@ -24,12 +24,12 @@ def write_whole(path: Path, whole: Whole) -> None:
     write_bytes(path, buffer.getvalue())
 
 
-def read_whole(path: Path) -> Whole:
+def read_whole(path: Path) -> WholeState:
     """Read a file of `write_whole`."""
     with np.load(path, allow_pickle=False) as found:
         arrays = {name: found[name] for name in found.files if name != _FACTS}
         facts = json.loads(found[_FACTS].tobytes())
-    return Whole(
+    return WholeState(
         arrays=arrays,
         dtypes=facts["dtypes"],
         plain=facts["plain"],

@@ -23,7 +23,7 @@ GRADIENT_LIMITS = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 2e-2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
+class WholeState:
     """The unsharded state of a job.
 
     Attributes:
@@ -39,7 +39,7 @@ class Whole:
     disputed: tuple[str, ...] = ()
 
 
-def differing(before: Whole, after: Whole) -> list[str]:
+def differing(before: WholeState, after: WholeState) -> list[str]:
     """List every name whose bits, shape, dtype or plain value differ, in order."""
     found = set(before.disputed) | set(after.disputed)
     for key in set(before.arrays) | set(after.arrays):
@@ -52,7 +52,7 @@ def differing(before: Whole, after: Whole) -> list[str]:
     return sorted(found)
 
 
-def round_trip(before: Whole, after: Whole, *, what: str = "the switch") -> Verdict:
+def round_trip(before: WholeState, after: WholeState, *, what: str = "the switch") -> Verdict:
     """V1: the state after a reshard equals the state before it, bit for bit."""
     wrong = differing(before, after)
     count = len(set(before.arrays) | set(after.arrays))
@@ -68,7 +68,7 @@ def round_trip(before: Whole, after: Whole, *, what: str = "the switch") -> Verd
     return _none_of("tensors that differ", wrong, told)
 
 
-def tied(whole: Whole, ties: Mapping[str, str]) -> Verdict:
+def tied(whole: WholeState, ties: Mapping[str, str]) -> Verdict:
     """V1 for tied tensors: every alias equals its partner, bit for bit."""
     arrays = whole.arrays
     wrong = [
@@ -79,7 +79,7 @@ def tied(whole: Whole, ties: Mapping[str, str]) -> Verdict:
     return _none_of("ties broken", wrong, f"of {len(ties)} tied tensors differ from their partner")
 
 
-def without_padding(whole: Whole, rows: Mapping[str, int]) -> tuple[Whole, Verdict]:
+def without_padding(whole: WholeState, rows: Mapping[str, int]) -> tuple[WholeState, Verdict]:
     """V1 for padded tensors: remove padding rows, and check that they are zero.
 
     A layout that pads the vocabulary has rows that other layouts do not have. They are not part of
@@ -97,7 +97,9 @@ def without_padding(whole: Whole, rows: Mapping[str, int]) -> tuple[Whole, Verdi
     )
     told = f"of {len(rows)} padded tensors hold values in their padding"
     verdict = _none_of("padding in use", dirty, told)
-    trimmed = Whole(arrays=cut, dtypes=whole.dtypes, plain=whole.plain, disputed=whole.disputed)
+    trimmed = WholeState(
+        arrays=cut, dtypes=whole.dtypes, plain=whole.plain, disputed=whole.disputed
+    )
     return trimmed, verdict
 
 
@@ -119,7 +121,7 @@ def worst_array(found: Arrays, reference: Arrays) -> tuple[float, str]:
     return worst, name
 
 
-def close_states(found: Whole, reference: Whole, *, limit: float = FP64_LIMIT) -> Verdict:
+def close_states(found: WholeState, reference: WholeState, *, limit: float = FP64_LIMIT) -> Verdict:
     """V2 for states: every array of two runs is equal to rounding, relative to its largest value.
 
     The largest value is the scale because an element near 0 may lose all its digits when a sum is

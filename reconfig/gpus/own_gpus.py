@@ -45,7 +45,7 @@ class OwnGpus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
+class NvmlBoard:
     """One board from NVML, in PCI bus order.
 
     Attributes:
@@ -101,7 +101,7 @@ def gpus_unknown(whys: Iterable[str]) -> tuple[str, ...]:
     return (f"{GPUS_UNKNOWN}{clean(why)}"[:LONGEST],) if why else ()
 
 
-def tell(boards: Sequence[Board], environment: Mapping[str, str]) -> OwnGpus:
+def tell(boards: Sequence[NvmlBoard], environment: Mapping[str, str]) -> OwnGpus:
     """Find the boards of a process with this environment. Pure."""
     meant = _meant(boards, environment)
     if isinstance(meant, str):
@@ -111,7 +111,9 @@ def tell(boards: Sequence[Board], environment: Mapping[str, str]) -> OwnGpus:
     return OwnGpus(uuids=tuple(each.uuid for each in meant))
 
 
-def _meant(boards: Sequence[Board], environment: Mapping[str, str]) -> Sequence[Board] | str:
+def _meant(
+    boards: Sequence[NvmlBoard], environment: Mapping[str, str]
+) -> Sequence[NvmlBoard] | str:
     """The boards of the process, or why they are not known."""
     launched = Launched.read(environment)
     ours = [each for each in boards if each.ours]
@@ -134,7 +136,7 @@ def _meant(boards: Sequence[Board], environment: Mapping[str, str]) -> Sequence[
     return [shown[local]]
 
 
-def _visible(boards: Sequence[Board], environment: Mapping[str, str]) -> list[Board] | str:
+def _visible(boards: Sequence[NvmlBoard], environment: Mapping[str, str]) -> list[NvmlBoard] | str:
     """The boards that are visible to CUDA, in its order; or why that is not known."""
     setting = environment.get("CUDA_VISIBLE_DEVICES")
     if not boards:
@@ -143,7 +145,7 @@ def _visible(boards: Sequence[Board], environment: Mapping[str, str]) -> list[Bo
     by_speed = mixed and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
     if setting is None:
         return _order_unknown(boards) if by_speed and len(boards) > 1 else list(boards)
-    shown: list[Board] = []
+    shown: list[NvmlBoard] = []
     for entry in (each.strip() for each in setting.split(",")):
         found = _entry(boards, entry)
         # In CUDA, entries after an invalid one are not visible.
@@ -159,7 +161,7 @@ def _visible(boards: Sequence[Board], environment: Mapping[str, str]) -> list[Bo
     return shown or f"{NO_GPU}: CUDA_VISIBLE_DEVICES shows none"
 
 
-def _entry(boards: Sequence[Board], entry: str) -> Board | str | None:
+def _entry(boards: Sequence[NvmlBoard], entry: str) -> NvmlBoard | str | None:
     """The board of one entry; None: none; a text: why it is not known."""
     if entry.isascii() and entry.isdecimal():
         return next(iter(boards[int(entry) :]), None) if len(entry) < 10 else None
@@ -169,7 +171,7 @@ def _entry(boards: Sequence[Board], entry: str) -> Board | str | None:
     return meant[0] if len(meant) == 1 else None
 
 
-def _order_unknown(boards: Sequence[Board]) -> str:
+def _order_unknown(boards: Sequence[NvmlBoard]) -> str:
     kinds = ", ".join(sorted({each.name for each in boards}))
     return f"the node has several kinds of boards ({kinds}); set CUDA_DEVICE_ORDER=PCI_BUS_ID"
 
@@ -198,7 +200,7 @@ def _by_torch() -> tuple[str, ...]:
     return tuple(each if each.startswith("GPU-") else f"GPU-{each}" for each in uuids)
 
 
-def _boards() -> list[Board]:
+def _boards() -> list[NvmlBoard]:
     """List the node's boards.
 
     Raises:
@@ -218,7 +220,7 @@ def _boards() -> list[Board]:
         pynvml.nvmlShutdown()
 
 
-def _board(pynvml: Any, handle: Any) -> Board:
+def _board(pynvml: Any, handle: Any) -> NvmlBoard:
     try:
         sliced = bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
     except pynvml.NVMLError:  # a board without MIG
@@ -226,7 +228,7 @@ def _board(pynvml: Any, handle: Any) -> Board:
     pids = set()
     if _sees_our_pid():
         pids = {each.pid for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
-    return Board(
+    return NvmlBoard(
         uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
         name=_text(pynvml.nvmlDeviceGetName(handle)),
         sliced=sliced,

@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
+class LocalBox:
     """One rank's piece of one tensor.
 
     Attributes:
@@ -57,7 +57,7 @@ Place = tuple[Shape, Shape]
 """Local shape and offset of a piece."""
 
 
-def boxes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Box]:
+def boxes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, LocalBox]:
     """Return this rank's boxes by name; a tensor without elements on it has none.
 
     Raises:
@@ -69,7 +69,9 @@ def boxes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Box]:
     return {key: box for key, box in found.items() if box is not None}
 
 
-def box_of(key: str, tensor: torch.Tensor, known: dict[Any, Place] | None = None) -> Box | None:
+def box_of(
+    key: str, tensor: torch.Tensor, known: dict[Any, Place] | None = None
+) -> LocalBox | None:
     """Return the box of a tensor on this rank; None when it has no elements here.
 
     Args:
@@ -84,7 +86,7 @@ def box_of(key: str, tensor: torch.Tensor, known: dict[Any, Place] | None = None
         raise InputInvalid(f"checkpoint: {key!r} is complex; store it with view_as_real.")
     if not isinstance(tensor, DTensor):
         shape = tuple(tensor.shape)
-        return Box(key=key, whole=shape, offset=(0,) * len(shape), local=tensor.detach())
+        return LocalBox(key=key, whole=shape, offset=(0,) * len(shape), local=tensor.detach())
     if any(placement.is_partial() for placement in tensor.placements):
         raise InputInvalid(f"checkpoint: {key!r} is a partial sum on each rank; reduce it first.")
     whole = tuple(tensor.shape)
@@ -98,7 +100,7 @@ def box_of(key: str, tensor: torch.Tensor, known: dict[Any, Place] | None = None
             f"checkpoint: this rank's piece of {key!r} is {tuple(local.shape)}, its sharding says "
             f"{shape} of {whole}; such a tensor cannot be moved safely."
         )
-    return Box(key=key, whole=whole, offset=offset, local=local)
+    return LocalBox(key=key, whole=whole, offset=offset, local=local)
 
 
 def _place(tensor: DTensor, known: dict[Any, Place]) -> Place:

@@ -3,7 +3,7 @@
 A switch in place is refused while more than a few percent of the old layout's bytes are alive. The
 user can only correct that with the name of the variable that holds them.
 
-Invariant: the search itself keeps no tensor and no frame alive after `Held.share`.
+Invariant: the search itself keeps no tensor and no frame alive after `HeldTensors.share`.
 """
 
 import ast
@@ -43,14 +43,14 @@ _LIBRARIES = ("/torch/", _OURS, "/importlib/", "/threading.py", "/runpy.py")
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldTensors:
     """Weak references to a state's tensors, to find those that outlive the teardown."""
 
     tensors: list[tuple[str, int, "weakref.ref[torch.Tensor]"]]
     allocated: int
 
     @classmethod
-    def of(cls, state: State) -> "Held":
+    def of(cls, state: State) -> "HeldTensors":
         """Remember every parameter and optimizer slot of `state`."""
         found: list[tuple[str, int, weakref.ref[torch.Tensor]]] = []
         for module in state.modules:

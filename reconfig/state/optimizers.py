@@ -30,7 +30,7 @@ PARAMS = "params"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class OptimizerState:
     """The state of one rank's optimizers.
 
     Attributes:
@@ -78,13 +78,13 @@ def names_of(state: State) -> dict[torch.Tensor, str]:
     return names
 
 
-def kept(state: State) -> Kept:
+def kept(state: State) -> OptimizerState:
     """Name the present state of the optimizers, without creating any.
 
     Raises:
         InputInvalid: see `names_of`; or a slot cannot be moved.
     """
-    names, found = names_of(state), Kept()
+    names, found = names_of(state), OptimizerState()
     for optimizer in state.optimizers:
         told = _state_of(optimizer)
         left = dict(told["state"])

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.state import optimizers, plain
 from wattmesh.reconfig.state.aliased_load import filled_in_place
-from wattmesh.reconfig.state.boxes import Box, boxes_of
+from wattmesh.reconfig.state.boxes import LocalBox, boxes_of
 from wattmesh.reconfig.state.names import canonical
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.universal.index.names import AVERAGE
@@ -41,7 +41,7 @@ class Named:
     slots: dict[str, list[str]]
 
     @cached_property
-    def boxes(self) -> dict[str, Box]:
+    def boxes(self) -> dict[str, LocalBox]:
         """The boxes of this rank's pieces, cached.
 
         Raises:

@@ -40,7 +40,7 @@ COMMIT = "COMMIT"
 TRAINER = "trainer.json"
 
 
-class Kind(StrEnum):
+class CheckpointKind(StrEnum):
     """Whether a checkpoint owns its data."""
 
     VIRTUAL = "virtual"
@@ -78,7 +78,7 @@ class Manifest:
         logical_digest: digest of the whole state in memory; "" when the writer did not know it.
     """
 
-    kind: Kind
+    kind: CheckpointKind
     data: dict[str, DataFile]
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     run: str = ""
@@ -192,7 +192,7 @@ def _manifest(document: dict[str, Any]) -> Manifest:
     if type(document.get("hashed", False)) is not bool:
         raise ValueError("hashed is not true or false")
     return Manifest(
-        kind=Kind(document.pop("kind")),
+        kind=CheckpointKind(document.pop("kind")),
         data={
             name: _data_file(name, documents.mapping(line, name))
             for name, line in documents.mapping(document.pop("data"), "data").items()
@@ -313,7 +313,7 @@ def _check_data(folder: Path, manifest: Manifest, index: Index) -> None:
                 f"checkpoint {folder.name}: the index names {name!r}, {MANIFEST} does not."
             )
     for name, expected in manifest.data.items():
-        check_file(folder, name, expected, foreign=manifest.kind is Kind.VIRTUAL)
+        check_file(folder, name, expected, foreign=manifest.kind is CheckpointKind.VIRTUAL)
     if len(index.segments):
         sizes = np.array([manifest.data[name].size for name in index.files], dtype=np.int64)
         ends = index.segments.offset + index.segments.nbytes

@@ -27,7 +27,7 @@ from wattmesh.reconfig.universal.files import documents
 from wattmesh.reconfig.universal.folder import (
     COMMIT,
     FORMAT,
-    Kind,
+    CheckpointKind,
     manifest_bytes,
     open_checkpoint,
 )
@@ -39,7 +39,7 @@ DELETED = ".deleted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class PruneCandidate:
     """The properties of a checkpoint folder that pruning depends on.
 
     Attributes:
@@ -61,7 +61,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PruneDecision:
     """Whether a checkpoint is kept, and why. `nbytes`: size of its data files."""
 
     name: str
@@ -77,7 +77,7 @@ def prune(
     protected: Collection[str] = (),
     dry_run: bool = False,
     holds_lock: bool = False,
-) -> list[Verdict]:
+) -> list[PruneDecision]:
     """Delete checkpoints beyond the newest `keep` of a folder; return all verdicts, newest first.
 
     Args:
@@ -108,8 +108,12 @@ def prune(
 
 
 def decide(
-    found: Sequence[Candidate], *, keep: int, protected: Collection[str], launched_ns: int | None
-) -> list[Verdict]:
+    found: Sequence[PruneCandidate],
+    *,
+    keep: int,
+    protected: Collection[str],
+    launched_ns: int | None,
+) -> list[PruneDecision]:
     """Decide about each checkpoint, newest first.
 
     Args:
@@ -135,7 +139,7 @@ def decide(
             why[each.name] = "the running job may have been resumed from it"
     _keep_what_is_pointed_to(order, why)
     return [
-        Verdict(
+        PruneDecision(
             each.name,
             each.name in why,
             why.get(each.name, "older"),
@@ -145,7 +149,7 @@ def decide(
     ]
 
 
-def _keep_what_is_pointed_to(order: Sequence[Candidate], why: dict[str, str]) -> None:
+def _keep_what_is_pointed_to(order: Sequence[PruneCandidate], why: dict[str, str]) -> None:
     """Keep physical ones with links that the deletion would not remove."""
     changed = True
     while changed:
@@ -158,7 +162,7 @@ def _keep_what_is_pointed_to(order: Sequence[Candidate], why: dict[str, str]) ->
                 changed = True
 
 
-def candidates(folder: Path) -> list[Candidate]:
+def candidates(folder: Path) -> list[PruneCandidate]:
     """Examine our checkpoints in a folder; links and hidden folders are ignored."""
     found = []
     for each in sorted(folder.iterdir()):
@@ -196,28 +200,30 @@ def _is_ours(path: Path) -> bool:
     return isinstance(document, dict) and document.get("format") == FORMAT
 
 
-def _candidate(path: Path) -> Candidate:
+def _candidate(path: Path) -> PruneCandidate:
     step = int(path.name[5:]) if path.name.startswith("step-") and path.name[5:].isdecimal() else -1
     try:
         published_ns = (path / COMMIT).stat(follow_symlinks=False).st_mtime_ns
     except OSError:
-        return Candidate(name=path.name, step=step, problem=f"no {COMMIT}")
+        return PruneCandidate(name=path.name, step=step, problem=f"no {COMMIT}")
     try:
         checkpoint = open_checkpoint(path)
         verified = record.is_verified(checkpoint)
     except (CheckpointDamaged, InputInvalid) as error:
-        return Candidate(name=path.name, step=step, published_ns=published_ns, problem=str(error))
+        return PruneCandidate(
+            name=path.name, step=step, published_ns=published_ns, problem=str(error)
+        )
     manifest = checkpoint.manifest
     looked = [os.stat(path / name, follow_symlinks=False) for name in manifest.data]
     told = checkpoint.trainer.get("header", {}).get("step")
     if step < 0 and type(told) is int:
         step = told
-    return Candidate(
+    return PruneCandidate(
         name=path.name,
         step=step,
         published_ns=published_ns,
         verified=verified,
-        virtual=manifest.kind is Kind.VIRTUAL,
+        virtual=manifest.kind is CheckpointKind.VIRTUAL,
         nbytes=sum(each.size for each in manifest.data.values()),
         links=tuple(((each.st_dev, each.st_ino), each.st_nlink) for each in looked),
     )

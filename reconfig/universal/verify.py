@@ -18,7 +18,7 @@ from wattmesh.reconfig.universal import folder, missing, record, replicas
 from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.files.hashing import Hashed, hash_segments
 from wattmesh.reconfig.universal.files.staging import Progress, silent
-from wattmesh.reconfig.universal.folder import Checkpoint, Kind
+from wattmesh.reconfig.universal.folder import Checkpoint, CheckpointKind
 from wattmesh.reconfig.universal.index import cover
 from wattmesh.reconfig.universal.index.index import Column, Segments
 
@@ -142,7 +142,7 @@ def _files(checkpoint: Checkpoint) -> Iterator[Damage]:
     for name in index.files:
         if name not in manifest.data:
             yield Damage(f"the index names {name!r}, {folder.MANIFEST} does not", name)
-    foreign = manifest.kind is Kind.VIRTUAL
+    foreign = manifest.kind is CheckpointKind.VIRTUAL
     for name, expected in manifest.data.items():
         try:
             folder.check_file(checkpoint.folder, name, expected, foreign=foreign)

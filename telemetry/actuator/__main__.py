@@ -15,7 +15,7 @@ from pathlib import Path
 
 from wattmesh.errors import FixInput, WattmeshError
 from wattmesh.telemetry.actuator import settings as settings_file
-from wattmesh.telemetry.actuator.device import NvmlDevice
+from wattmesh.telemetry.actuator.device import NvmlGpus
 from wattmesh.telemetry.actuator.engine import Engine
 from wattmesh.telemetry.actuator.journal import Journal
 from wattmesh.telemetry.actuator.obeying import hand_over
@@ -80,7 +80,7 @@ def _live(settings: ActuatorSettings, *, restore_at_stop: bool) -> None:
     """Restore what an earlier process left behind, then serve until SIGTERM or SIGINT."""
     with (
         closing(Journal.open(settings.journal)) as journal,
-        closing(NvmlDevice(settings.library)) as device,
+        closing(NvmlGpus(settings.library)) as device,
     ):
         engine = Engine(journal=journal, device=device, settings=settings)
         for each in engine.start():

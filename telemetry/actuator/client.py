@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh.errors import Fenced, InputInvalid, Refused, RetryLater, WattmeshError
-from wattmesh.telemetry.actuator.wire import LONGEST_LINE, Claim, Op, Request, write_request
+from wattmesh.telemetry.actuator.wire import LONGEST_LINE, Op, ProcessClaim, Request, write_request
 from wattmesh.telemetry.desired import Applied, Desired
 
 _ERRORS: dict[str, type[WattmeshError]] = {
@@ -28,7 +28,7 @@ class ActuatorClient:
         self._path = path
         self._timeout_s = timeout_s
 
-    def apply(self, desired: Desired, claims: Mapping[str, Claim]) -> Applied:
+    def apply(self, desired: Desired, claims: Mapping[str, ProcessClaim]) -> Applied:
         """Replace every wish for this node, and say which processes are whose.
 
         Repeat it every third of the shortest `lease_s` while the controller is reachable: a lease

@@ -75,7 +75,7 @@ class _Seen:
     pause_s: float = LOOK_AGAIN_S
 
 
-class NvmlDevice:
+class NvmlGpus:
     """The GPUs behind one NVML library. Not thread safe: the engine's lock guards it."""
 
     def __init__(self, library: Path | None = None, *, call_s: float = CALL_S) -> None:

@@ -19,20 +19,20 @@ from wattmesh.telemetry.actuator.journal import Journal
 from wattmesh.telemetry.actuator.recovery import recovered
 from wattmesh.telemetry.actuator.rules import fence, rules
 from wattmesh.telemetry.actuator.rules.clock import moment
-from wattmesh.telemetry.actuator.rules.facts import Act, Cause, GpuFacts, Held
+from wattmesh.telemetry.actuator.rules.facts import Act, Cause, GpuFacts, LockAndCap
 from wattmesh.telemetry.actuator.rules.fence import Anchor, handed
-from wattmesh.telemetry.actuator.rules.leases import Heard, Moment
+from wattmesh.telemetry.actuator.rules.leases import BootTime, Heard
 from wattmesh.telemetry.actuator.rules.refusals import Gpu, floor_w
-from wattmesh.telemetry.actuator.rules.rules import Decision
+from wattmesh.telemetry.actuator.rules.rules import ActuatorDecision
 from wattmesh.telemetry.actuator.rules.watching import look
 from wattmesh.telemetry.actuator.settings import DAY_S, ActuatorMode, ActuatorSettings
-from wattmesh.telemetry.actuator.wire import Claim
+from wattmesh.telemetry.actuator.wire import ProcessClaim
 from wattmesh.telemetry.actuator.writing import Writer, sentence
 from wattmesh.telemetry.desired import Applied, Desired, GpuControl
 
 log = logging.getLogger(__name__)
 
-_IDLE = Decision(acts=(), troubles={}, settable=frozenset())
+_IDLE = ActuatorDecision(acts=(), troubles={}, settable=frozenset())
 _NO_HAND = {
     ActuatorMode.OBSERVE: "this node's actuator only observes: nothing is set (actuator.mode)",
     ActuatorMode.DRY_RUN: "this node's actuator only says what it would do (actuator.mode)",
@@ -62,8 +62,8 @@ class Returned:
     """
 
     gpu_uuid: str
-    before: Held
-    after: Held
+    before: LockAndCap
+    after: LockAndCap
     limit_w: float | None
     trouble: str = ""
     obligation: str = ""
@@ -78,7 +78,7 @@ class Engine:
         journal: Journal,
         device: Device,
         settings: ActuatorSettings,
-        clock: Callable[[], Moment] = moment,
+        clock: Callable[[], BootTime] = moment,
     ) -> None:
         """Prepare; call `start` before anything else."""
         self._journal = journal
@@ -88,7 +88,7 @@ class Engine:
         self._lock = threading.RLock()
         self._heard = Heard()
         self._anchor = Anchor()
-        self._claims: Mapping[str, Claim] = {}
+        self._claims: Mapping[str, ProcessClaim] = {}
         self._decision = _IDLE
         self._paused = Paused.NOTHING
         self._said: set[str] = set()
@@ -161,7 +161,7 @@ class Engine:
             self._writer.watches.clear()
             self.beat()
 
-    def hear(self, desired: Desired, claims: Mapping[str, Claim]) -> Applied:
+    def hear(self, desired: Desired, claims: Mapping[str, ProcessClaim]) -> Applied:
         """Replace all wishes for this node; an identical wish only renews its lease.
 
         Raises:
@@ -262,7 +262,7 @@ class Engine:
         return {*self._journal.memory.held, *(uuid for uuid, _ in self._heard.leases)}
 
     def _beat(
-        self, now: Moment, facts: Mapping[str, GpuFacts | None], *, at_once: bool = False
+        self, now: BootTime, facts: Mapping[str, GpuFacts | None], *, at_once: bool = False
     ) -> None:
         self._writer.carry_out(self._allowed(self._look(facts, now)))
         gpus = {
@@ -300,7 +300,7 @@ class Engine:
         except JournalUnavailable as error:
             log.warning("%s", error)
 
-    def _look(self, facts: Mapping[str, GpuFacts | None], now: Moment) -> list[Act]:
+    def _look(self, facts: Mapping[str, GpuFacts | None], now: BootTime) -> list[Act]:
         """Check whether our writes are still in force; return the locks to repeat or reset."""
         repeats: list[Act] = []
         for uuid, seen in facts.items():
@@ -338,7 +338,7 @@ class Engine:
         return [act for act in acts if act.cause is Cause.RESTORE]
 
     def _returned(
-        self, before: Mapping[str, Held], facts: Mapping[str, GpuFacts | None]
+        self, before: Mapping[str, LockAndCap], facts: Mapping[str, GpuFacts | None]
     ) -> tuple[Returned, ...]:
         """Compare every GPU of the machine with `before`."""
         duties = {
@@ -353,7 +353,7 @@ class Engine:
             told.append(
                 Returned(
                     gpu_uuid=uuid,
-                    before=before.get(uuid) or Held(gpu_uuid=uuid),
+                    before=before.get(uuid) or LockAndCap(gpu_uuid=uuid),
                     after=after,
                     limit_w=self._limit_w(uuid),
                     trouble=trouble,

@@ -22,8 +22,8 @@ from zlib import crc32
 
 from wattmesh import durable
 from wattmesh.errors import InputInvalid, JournalUnavailable, Refused, WattmeshError
-from wattmesh.telemetry.actuator.rules.facts import Held
-from wattmesh.telemetry.actuator.rules.leases import Heard, Lease
+from wattmesh.telemetry.actuator.rules.facts import LockAndCap
+from wattmesh.telemetry.actuator.rules.leases import Heard, WishLease
 from wattmesh.telemetry.actuator.wire import parse
 from wattmesh.telemetry.desired import LeaseKind, Wish, read_identity
 
@@ -53,11 +53,11 @@ class Memory:
 
     boot_id: str = ""
     found_w: Mapping[str, float] = field(default_factory=dict)
-    held: Mapping[str, Held] = field(default_factory=dict)
+    held: Mapping[str, LockAndCap] = field(default_factory=dict)
     heard: Heard = field(default_factory=Heard)
     damaged: bool = False
 
-    def with_held(self, held: Held) -> "Memory":
+    def with_held(self, held: LockAndCap) -> "Memory":
         """Replace the record of one GPU."""
         rest = {uuid: each for uuid, each in self.held.items() if uuid != held.gpu_uuid}
         return replace(self, held=rest if held.nothing else {**rest, held.gpu_uuid: held})
@@ -122,7 +122,7 @@ def heard_record(heard: Heard) -> dict[str, Any]:
     }
 
 
-def held_record(held: Held) -> dict[str, Any]:
+def held_record(held: LockAndCap) -> dict[str, Any]:
     """Record our lock and cap on one GPU."""
     return {
         "kind": "held",
@@ -190,7 +190,7 @@ class Journal:
         """Use `memory` although the disk refuses it; the file is unchanged."""
         self.memory = memory
 
-    def hold(self, *held: Held) -> None:
+    def hold(self, *held: LockAndCap) -> None:
         """Record what is, or is about to be, our lock or cap; durable when it returns.
 
         Raises:
@@ -213,9 +213,9 @@ class Journal:
             return
         self._append([heard_record(kept)], replace(self.memory, heard=kept))
 
-    def held(self, gpu_uuid: str) -> Held:
+    def held(self, gpu_uuid: str) -> LockAndCap:
         """Return our lock and cap on a GPU."""
-        return self.memory.held.get(gpu_uuid) or Held(gpu_uuid=gpu_uuid)
+        return self.memory.held.get(gpu_uuid) or LockAndCap(gpu_uuid=gpu_uuid)
 
     def _append(self, records: list[dict[str, Any]], memory: Memory) -> None:
         """Write records and fsync; a failed write leaves no partial line."""
@@ -296,9 +296,9 @@ def _take(memory: Memory, record: dict[str, Any]) -> Memory:
     raise ValueError(f"unknown record {kind!r}")
 
 
-def _held(record: Mapping[str, Any]) -> Held:
+def _held(record: Mapping[str, Any]) -> LockAndCap:
     lock = record["lock_mhz"]
-    held = Held(
+    held = LockAndCap(
         gpu_uuid=str(record["gpu_uuid"]),
         found_w=_watts(record["found_w"]),
         set_w=_watts(record["set_w"]),
@@ -310,11 +310,11 @@ def _held(record: Mapping[str, Any]) -> Held:
     return held
 
 
-def _lease(data: Mapping[str, Any]) -> Lease:
+def _lease(data: Mapping[str, Any]) -> WishLease:
     wish = Wish.from_json(data["wish"])
     if wish.kind is not LeaseKind.OBLIGATION:
         raise ValueError("only obligations are kept")
-    return Lease(
+    return WishLease(
         wish=wish,
         ends_s=float(data["ends_s"]),
         boot_id=str(data["boot_id"]),

@@ -7,13 +7,13 @@ read belongs to nobody.
 from collections.abc import Iterable
 from pathlib import Path
 
-from wattmesh.telemetry.actuator.rules.facts import Process
+from wattmesh.telemetry.actuator.rules.facts import GpuProcess
 
 PROC = Path("/proc")
 _DEAD = {"Z", "X", "x"}
 
 
-def living(pids: Iterable[int], proc: Path = PROC) -> tuple[Process, ...]:
+def living(pids: Iterable[int], proc: Path = PROC) -> tuple[GpuProcess, ...]:
     """Leave out processes that have ended or are zombies.
 
     Args:
@@ -24,7 +24,7 @@ def living(pids: Iterable[int], proc: Path = PROC) -> tuple[Process, ...]:
     return tuple(each for each in found if each is not None)
 
 
-def _process(pid: int, proc: Path) -> Process | None:
+def _process(pid: int, proc: Path) -> GpuProcess | None:
     folder = proc / str(pid)
     status = _status(folder)
     if status is None:
@@ -32,7 +32,7 @@ def _process(pid: int, proc: Path) -> Process | None:
     if status.get("State", "")[:1] in _DEAD and not _thread_lives(folder):
         return None
     uid = status.get("Uid", "").split()[:1]
-    return Process(pid=pid, uid=int(uid[0]) if uid and uid[0].isdigit() else None)
+    return GpuProcess(pid=pid, uid=int(uid[0]) if uid and uid[0].isdigit() else None)
 
 
 def _thread_lives(folder: Path) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from wattmesh.telemetry.actuator.journal import Memory
-from wattmesh.telemetry.actuator.rules.facts import GpuFacts, Held
-from wattmesh.telemetry.actuator.rules.leases import Moment
+from wattmesh.telemetry.actuator.rules.facts import GpuFacts, LockAndCap
+from wattmesh.telemetry.actuator.rules.leases import BootTime
 from wattmesh.telemetry.actuator.rules.watching import is_ours, same
 
 
@@ -22,7 +22,7 @@ class Recovered:
 
 
 def recovered(
-    memory: Memory, facts: Mapping[str, GpuFacts | None], now: Moment, *, obligations: bool
+    memory: Memory, facts: Mapping[str, GpuFacts | None], now: BootTime, *, obligations: bool
 ) -> Recovered:
     """Find out what is ours now, and which obligations still hold.
 
@@ -33,7 +33,7 @@ def recovered(
         obligations: whether obligations that have not ended are kept.
     """
     notes: list[str] = []
-    held: dict[str, Held] = {}
+    held: dict[str, LockAndCap] = {}
     if memory.boot_id in ("", now.boot_id) or memory.damaged:
         held = dict(memory.held)
     elif memory.held:
@@ -64,7 +64,7 @@ def recovered(
     )
 
 
-def settled(held: Held, seen: GpuFacts) -> tuple[Held, str]:
+def settled(held: LockAndCap, seen: GpuFacts) -> tuple[LockAndCap, str]:
     """Resolve an interrupted write by reading what the board has now.
 
     Returns:
@@ -83,13 +83,13 @@ def settled(held: Held, seen: GpuFacts) -> tuple[Held, str]:
     )
 
 
-def suspected(held: Held | None, seen: GpuFacts, found_w: float | None) -> Held:
+def suspected(held: LockAndCap | None, seen: GpuFacts, found_w: float | None) -> LockAndCap:
     """Assume what may be ours on a GPU whose record may be lost.
 
     A lock cannot be read back, so one is assumed; a limit below the one that was found when the
     actuator started is assumed to be ours.
     """
-    known = held or Held(gpu_uuid=seen.gpu_uuid)
+    known = held or LockAndCap(gpu_uuid=seen.gpu_uuid)
     if known.lock_mhz is None:
         known = replace(known, lock_mhz=seen.lowest_mhz or 1)
     lowered = (
@@ -103,7 +103,7 @@ def suspected(held: Held | None, seen: GpuFacts, found_w: float | None) -> Held:
 
 
 def _found(
-    memory: Memory, facts: Mapping[str, GpuFacts | None], held: Mapping[str, Held]
+    memory: Memory, facts: Mapping[str, GpuFacts | None], held: Mapping[str, LockAndCap]
 ) -> dict[str, float]:
     """The limit to which each GPU goes back."""
     found = dict(memory.found_w)

@@ -11,10 +11,10 @@ from typing import Any
 
 from wattmesh.errors import Refused, RetryLater
 from wattmesh.telemetry.actuator.client import ActuatorClient
-from wattmesh.telemetry.actuator.device import NvmlDevice
+from wattmesh.telemetry.actuator.device import NvmlGpus
 from wattmesh.telemetry.actuator.engine import Engine, Returned
 from wattmesh.telemetry.actuator.journal import InUse, Journal
-from wattmesh.telemetry.actuator.rules.facts import Held
+from wattmesh.telemetry.actuator.rules.facts import LockAndCap
 from wattmesh.telemetry.actuator.settings import ActuatorSettings
 
 TRIES = 3
@@ -40,7 +40,7 @@ def restore_all(settings: ActuatorSettings, *, obligations: bool = False) -> lis
         journal = Journal.open(settings.journal)
     except InUse as busy:
         return _by_the_running_one(settings, obligations, busy)
-    with closing(journal), closing(NvmlDevice(settings.library)) as device:
+    with closing(journal), closing(NvmlGpus(settings.library)) as device:
         engine = Engine(journal=journal, device=device, settings=settings)
         returned = engine.start(obligations=not obligations)
         for _ in range(TRIES):
@@ -80,5 +80,5 @@ def returned_json(returned: Returned) -> dict[str, Any]:
     }
 
 
-def _levers(held: Held) -> dict[str, Any]:
+def _levers(held: LockAndCap) -> dict[str, Any]:
     return {"clock_mhz": held.lock_mhz, "cap_w": held.set_w, "found_w": held.found_w}

@@ -37,7 +37,7 @@ class Op(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class ProcessClaim:
     """Which compute processes belong to a holder.
 
     Attributes:
@@ -57,7 +57,7 @@ class Claim:
         return {"uids": sorted(self.uids), "pids": sorted(self.pids)}
 
     @classmethod
-    def from_json(cls, data: object) -> "Claim":
+    def from_json(cls, data: object) -> "ProcessClaim":
         """Decode a JSON object.
 
         Raises:
@@ -80,7 +80,7 @@ class Request:
 
     op: Op
     desired: Desired | None = None
-    claims: Mapping[str, Claim] | None = None
+    claims: Mapping[str, ProcessClaim] | None = None
     obligations: bool = False
     journal: str = ""
     epoch: int = 0
@@ -127,7 +127,7 @@ def read_request(data: bytes) -> Request:
     return Request(
         op=Op.APPLY,
         desired=Desired.from_json(fields.get("desired")),
-        claims={name: Claim.from_json(each) for name, each in claims.items()},
+        claims={name: ProcessClaim.from_json(each) for name, each in claims.items()},
     )
 
 

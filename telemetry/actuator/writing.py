@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from wattmesh.errors import JournalUnavailable, SourceUnavailable, WattmeshError
 from wattmesh.telemetry.actuator.device import Device
 from wattmesh.telemetry.actuator.journal import Journal
-from wattmesh.telemetry.actuator.rules.facts import Act, Cause, Held, Watch
+from wattmesh.telemetry.actuator.rules.facts import Act, Cause, GpuWatch, LockAndCap
 from wattmesh.telemetry.actuator.rules.watching import same
 from wattmesh.telemetry.sources.nvml_library import NvmlFailed
 
@@ -46,11 +46,11 @@ class Writer:
         self._baseline_lock_mhz = baseline_lock_mhz
         self._boot_s = boot_s
         self._failures: dict[str, Failure] = {}
-        self.watches: dict[str, Watch] = {}
+        self.watches: dict[str, GpuWatch] = {}
 
-    def watch(self, gpu_uuid: str) -> Watch:
+    def watch(self, gpu_uuid: str) -> GpuWatch:
         """Return what is remembered of a GPU between heartbeats."""
-        return self.watches.get(gpu_uuid) or Watch()
+        return self.watches.get(gpu_uuid) or GpuWatch()
 
     def failed(self, gpu_uuid: str) -> str:
         """Say why the last write to a GPU failed, while its pause lasts; else ""."""
@@ -136,7 +136,7 @@ class Writer:
             log.warning("%s: failed: %s", sentence(failed), error)
 
     def _take_back(
-        self, done: Sequence[Act], failed: Act, held: dict[str, Held], error: WattmeshError
+        self, done: Sequence[Act], failed: Act, held: dict[str, LockAndCap], error: WattmeshError
     ) -> None:
         """Undo the acts of a group that were done, and the failed one as far as it went.
 
@@ -183,7 +183,7 @@ def sentence(act: Act) -> str:
     return f"{act.gpu_uuid}: {', '.join(what)} ({act.cause}{whose})"
 
 
-def _inverse(act: Act, held: Held, baseline_lock_mhz: int | None) -> Act:
+def _inverse(act: Act, held: LockAndCap, baseline_lock_mhz: int | None) -> Act:
     """Build the act that leads back to `held`."""
     lock = baseline_lock_mhz if held.lock_mhz is None else held.lock_mhz
     return replace(

@@ -38,7 +38,7 @@ NOTES = {
     "implausible counter": Correction.IMPLAUSIBLE,
     "stale counter": Correction.STALE,
 }
-"""From `Piece.note` to a correction."""
+"""From `EnergyPiece.note` to a correction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ ADOPT_US = 600 * 1_000_000
 """A source that stood in for so long replaces the first one, whose counter is dropped."""
 
 STALE = "stale counter"
-"""`Piece.note` of a counter that stood still."""
+"""`EnergyPiece.note` of a counter that stood still."""
 
 HOLD_PERIODS = 2.5
 """A power reading of a source with long periods is used for so many of them."""
@@ -57,7 +57,7 @@ def micros(monotonic_s: float) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class EnergyPiece:
     """The energy of one GPU since the piece before.
 
     Attributes:
@@ -151,7 +151,9 @@ class Meter:
             counter_source=baseline.source if counted else "",
         )
 
-    def advanced(self, reading: PowerReading, *, hold_us: int) -> "tuple[Meter, Piece] | None":
+    def advanced(
+        self, reading: PowerReading, *, hold_us: int
+    ) -> "tuple[Meter, EnergyPiece] | None":
         """Return the meter at a newer reading and the energy up to it; None if not newer.
 
         Args:
@@ -196,7 +198,7 @@ class Meter:
 
     def _spoke(
         self, after: "Meter", reading: PowerReading, length_us: int, hold_us: int
-    ) -> tuple["Meter", Piece]:
+    ) -> tuple["Meter", EnergyPiece]:
         """Book a reading of the counter's own source."""
         silent_us = length_us + self.dark_us + self.guessed_us
         counter_mj, note = self._shown_mj(reading), ""
@@ -220,7 +222,7 @@ class Meter:
 
     def _stood_in(
         self, after: "Meter", reading: PowerReading, length_us: int, hold_us: int
-    ) -> tuple["Meter", Piece]:
+    ) -> tuple["Meter", EnergyPiece]:
         """Book a reading of a stand-in source, as an extrapolation of the counter."""
         told_mj = _counter(reading)
         after = replace(after, standin_source=reading.source, standin_mj=told_mj)
@@ -239,7 +241,7 @@ class Meter:
 
     def _by_standin(
         self, after: "Meter", moved_mj: int, length_us: int
-    ) -> "tuple[Meter, Piece] | None":
+    ) -> "tuple[Meter, EnergyPiece] | None":
         """Rule (a) for the counter of a stand-in; None when its rise is not plausible."""
         if not 0 <= moved_mj <= after._most_mj(length_us + self.dark_us):
             return None
@@ -248,7 +250,7 @@ class Meter:
 
     def _by_power(
         self, after: "Meter", length_us: int, hold_us: int, *, silent: bool, note: str
-    ) -> "tuple[Meter, Piece] | None":
+    ) -> "tuple[Meter, EnergyPiece] | None":
         """Rule (c): book the mean power; None without a power, or after too long a gap.
 
         A `silent` counter is extrapolated by the same energy.
@@ -279,7 +281,7 @@ class Meter:
             return False  # an exporter may update less often than it is scraped
         return counter_mj == (self.counter_mj or 0) - self.guessed_mj
 
-    def unseen(self, monotonic_us: int) -> "tuple[Meter, Piece]":
+    def unseen(self, monotonic_us: int) -> "tuple[Meter, EnergyPiece]":
         """Advance to a moment at which the device did not answer; the time is unobserved.
 
         When its counter answers again, the next piece has `recovers` set and covers this time.
@@ -336,7 +338,9 @@ class Meter:
         """The largest plausible rise of a counter in a time."""
         return IMPLAUSIBLE_FACTOR * self._upper_mj(silent_us) + IMPLAUSIBLE_MJ
 
-    def _counted(self, counter_mj: int, length_us: int, *, recovers: bool) -> tuple["Meter", Piece]:
+    def _counted(
+        self, counter_mj: int, length_us: int, *, recovers: bool
+    ) -> tuple["Meter", EnergyPiece]:
         """Rule (a): book the counter's rise beyond what is booked already."""
         booked_mj = self.counter_mj or 0
         moved = counter_mj != booked_mj - self.guessed_mj
@@ -360,8 +364,8 @@ class Meter:
         *,
         recovers: bool = False,
         note: str = "",
-    ) -> Piece:
-        return Piece(
+    ) -> EnergyPiece:
+        return EnergyPiece(
             length_us=length_us,
             energy_mj=energy_mj,
             unobserved_ms=0,
@@ -372,10 +376,10 @@ class Meter:
             note=note,
         )
 
-    def _unobserved(self, length_us: int, note: str) -> Piece:
+    def _unobserved(self, length_us: int, note: str) -> EnergyPiece:
         """Rule (d), for the time up to this meter's moment."""
         ends_us = self.monotonic_us
-        return Piece(
+        return EnergyPiece(
             length_us=length_us,
             energy_mj=None,
             # Difference of rounded moments, not a rounded length, so that short times sum up

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from wattmesh.telemetry.energy.attribution import Claim
 from wattmesh.telemetry.energy.ledger import EnergyRow, SlotGrid, share
-from wattmesh.telemetry.energy.meter import Piece
+from wattmesh.telemetry.energy.meter import EnergyPiece
 from wattmesh.telemetry.readings import SPREAD, merged_quality
 
 MICROSECOND = timedelta(microseconds=1)
@@ -23,7 +23,7 @@ Key = tuple[str, str, datetime, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class SlotPart:
     """A part of one GPU's time in one slot under one claim, `length_us` long."""
 
     key: Key
@@ -38,7 +38,7 @@ class Cell:
         """Tell whether it covers more than half of its slot."""
         return 2 * self.length_us > (self.slot_end - self.key[2]) // MICROSECOND
 
-    def joined(self, other: "Cell") -> "Cell | None":
+    def joined(self, other: "SlotPart") -> "SlotPart | None":
         """Merge with another cell of the same row; None when the rows differ."""
         if (self.key, self.claim) != (other.key, other.claim):
             return None
@@ -50,7 +50,9 @@ class Cell:
         )
 
 
-def cells(piece: Piece, end: datetime, *, gpu: str, claim: Claim, grid: SlotGrid) -> list[Cell]:
+def cells(
+    piece: EnergyPiece, end: datetime, *, gpu: str, claim: Claim, grid: SlotGrid
+) -> list[SlotPart]:
     """Split a piece that ended at `end` over its slots, with its unobserved time."""
     parts = list(grid.parts(end - piece.length_us * MICROSECOND, end))
     weights = [(until - at) // MICROSECOND for at, until in parts]
@@ -65,7 +67,7 @@ def cells(piece: Piece, end: datetime, *, gpu: str, claim: Claim, grid: SlotGrid
     for (at, _), length_us, unobserved_ms, upper_mj in each:
         slot_start, slot_end = grid.slot(at)
         made.append(
-            Cell(
+            SlotPart(
                 key=(gpu, claim.run, slot_start, claim.line),
                 slot_end=slot_end,
                 claim=claim,
@@ -101,7 +103,7 @@ class Pending:
     def __len__(self) -> int:
         return len(self._amounts)
 
-    def add(self, where: Iterable[Cell], piece: Piece, *, retract: int = 0) -> None:
+    def add(self, where: Iterable[SlotPart], piece: EnergyPiece, *, retract: int = 0) -> None:
         """Distribute a piece over its cells.
 
         Args:

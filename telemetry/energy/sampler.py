@@ -23,8 +23,8 @@ from wattmesh.telemetry.energy.ledger import (
     EnergyRow,
     SlotGrid,
 )
-from wattmesh.telemetry.energy.meter import Meter, Piece, micros
-from wattmesh.telemetry.energy.pending import MICROSECOND, Cell, Pending, cells
+from wattmesh.telemetry.energy.meter import EnergyPiece, Meter, micros
+from wattmesh.telemetry.energy.pending import MICROSECOND, Pending, SlotPart, cells
 from wattmesh.telemetry.readings import Closes, Component, Explains, PowerReading, PowerSource
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Sample:
         missing: known devices that did not answer, or gave neither power nor energy.
         clock_step_s: how far the wall clock was stepped since the last step; 0 when it was not.
         trouble: why nothing was read; "" when something was.
-        notes: (device, `Piece.note`) of every counter that was not used in this step.
+        notes: (device, `EnergyPiece.note`) of every counter that was not used in this step.
         troubles: (device or source, why) of what was not read, as far as the reason is known.
     """
 
@@ -152,7 +152,7 @@ class Sampler:
         self._deadline_s = deadline_s
         self._reader = Worker("power-source")
         self._meters: dict[str, Meter] = {}
-        self._dark: dict[str, list[Cell]] = {}
+        self._dark: dict[str, list[SlotPart]] = {}
         self._gone: set[str] = set()
         self._claims: Mapping[str, Claim] | None = None
         self._clocks: _Clocks | None = None
@@ -315,7 +315,7 @@ class Sampler:
             self._missed(clocks, gpu, held)
 
     def _add(
-        self, clocks: _Clocks, gpu: str, after: Meter, piece: Piece, held: Mapping[str, Claim]
+        self, clocks: _Clocks, gpu: str, after: Meter, piece: EnergyPiece, held: Mapping[str, Claim]
     ) -> None:
         """Add a piece that ends at the moment of `after`."""
         if piece.note:
@@ -356,7 +356,7 @@ class Sampler:
             after = after.uncounted()
         self._meters[gpu] = after
 
-    def _count(self, gpu: str, piece: Piece, recovered_ms: int = 0) -> None:
+    def _count(self, gpu: str, piece: EnergyPiece, recovered_ms: int = 0) -> None:
         self._totals[gpu] = self._totals.get(gpu, DeviceTotal()).plus(
             energy_mj=piece.energy_mj,
             unobserved_ms=piece.unobserved_ms,
@@ -364,8 +364,8 @@ class Sampler:
         )
 
     def _cells(
-        self, clocks: _Clocks, gpu: str, after: Meter, piece: Piece, held: Mapping[str, Claim]
-    ) -> list[Cell]:
+        self, clocks: _Clocks, gpu: str, after: Meter, piece: EnergyPiece, held: Mapping[str, Claim]
+    ) -> list[SlotPart]:
         end = clocks.at(after.monotonic_us)
         return cells(piece, end, gpu=gpu, claim=held.get(gpu, IDLE), grid=self._grid)
 

@@ -73,7 +73,7 @@ def unread(holding: Span, covered: Sequence[Span], now: datetime) -> list[Span]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ceiling:
+class PowerBound:
     """A bound from `start` until the run's next one, in watts per GPU; 0: unknown."""
 
     start: datetime
@@ -90,7 +90,7 @@ class Limits:
     """
 
     by_gpu: Mapping[str, float]
-    by_run: Mapping[str, Sequence[Ceiling]] = field(default_factory=dict)
+    by_run: Mapping[str, Sequence[PowerBound]] = field(default_factory=dict)
 
     def of(self, gpu: str, run: str, slot: Span) -> float:
         """Return a bound of a GPU's power in watts.

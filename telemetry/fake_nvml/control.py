@@ -21,7 +21,7 @@ from wattmesh.telemetry.fake_nvml.native import (
     MIG_INSTANCES,
     UUID_BYTES,
     Knob,
-    Session,
+    StateFile,
     create_state,
 )
 
@@ -38,7 +38,7 @@ class FakeNvml:
     def __init__(self, folder: Path) -> None:
         """Open what `create` made (see `open`)."""
         self.folder = folder.resolve()
-        self._session = Session(self.folder / STATE)
+        self._session = StateFile(self.folder / STATE)
         self._gpus = tuple(FakeGpu(self._session, index) for index in range(self._session.gpus))
 
     @classmethod

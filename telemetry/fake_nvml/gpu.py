@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from wattmesh.errors import InputInvalid
-from wattmesh.telemetry.fake_nvml.native import Flag, Knob, Session
+from wattmesh.telemetry.fake_nvml.native import Flag, Knob, StateFile
 
 _PJ_PER_MJ = 10**9
 
@@ -61,7 +61,7 @@ class Work:
 class FakeGpu:
     """One GPU of a `FakeNvml`. Every method is seen at once by every process that looks."""
 
-    def __init__(self, session: Session, index: int) -> None:
+    def __init__(self, session: StateFile, index: int) -> None:
         """Name GPU `index` of an open state file; `FakeNvml.gpu` does."""
         self._session = session
         self.index = index

@@ -201,7 +201,7 @@ def create_state(
     _check(code, str(path))
 
 
-class Session:
+class StateFile:
     """One opened state file; `close` it, or lose the last reference."""
 
     def __init__(self, path: Path) -> None:

@@ -29,7 +29,7 @@ class SeesProcesses(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class LastReading:
     """Which source gave a device's last reading (index in the chain), and when (monotonic)."""
 
     rank: int
@@ -38,12 +38,12 @@ class Told:
 
 def best(
     offered: Sequence[Iterable[PowerReading]],
-    told: Mapping[str, Told],
+    told: Mapping[str, LastReading],
     now_s: float,
     *,
     began_s: float,
     patience_s: float = PATIENCE_S,
-) -> tuple[dict[str, PowerReading], dict[str, Told]]:
+) -> tuple[dict[str, PowerReading], dict[str, LastReading]]:
     """Choose a reading for every device. Pure.
 
     Args:
@@ -59,7 +59,7 @@ def best(
         is returned only when no source has more.
     """
     chosen: dict[str, PowerReading] = {}
-    by: dict[str, Told] = dict(told)
+    by: dict[str, LastReading] = dict(told)
     for rank, readings in enumerate(offered):
         for reading in readings:
             uuid = reading.gpu_uuid
@@ -75,7 +75,7 @@ def best(
                 continue
             chosen[uuid] = reading
             if reading.tells:
-                by[uuid] = Told(rank=rank, at_s=now_s)
+                by[uuid] = LastReading(rank=rank, at_s=now_s)
     return chosen, by
 
 
@@ -104,7 +104,7 @@ class Chain:
         self._patience_s = patience_s
         self._monotonic = monotonic
         self._began_s = monotonic()
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, LastReading] = {}
         self._troubles: dict[str, str] = {}
 
     @property

@@ -25,7 +25,7 @@ from wattmesh.telemetry.sources.nvml import (
     Nvml,
     NvmlFailed,
 )
-from wattmesh.telemetry.sources.stale import Watch
+from wattmesh.telemetry.sources.stale import SensorWatch
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class NvmlDevice:
     counter: int | None = None
     counts: bool = True
     slow: Slow = field(default_factory=Slow)
-    watch: Watch = field(default_factory=Watch)
+    watch: SensorWatch = field(default_factory=SensorWatch)
 
     def read(self) -> PowerReading:
         """Read the device: one call for all its fields, and a few cheap calls.

@@ -63,7 +63,7 @@ _KINDS: dict[int, type[NvmlFailed]] = {
 
 
 @dataclass(slots=True)
-class _Held:
+class _Library:
     """The library of this process.
 
     Attributes:
@@ -81,7 +81,7 @@ class _Held:
 
 _lock = threading.Lock()
 _gate = threading.Condition()
-_held = _Held()
+_held = _Library()
 
 
 def acquire(path: Path | None) -> None:

@@ -31,7 +31,7 @@ takes a second on some machines, in which no GPU can be read."""
 
 
 @dataclass(slots=True)
-class _Patience:
+class _Backoff:
     """Back-off of the searches for a lost GPU."""
 
     wait_s: float = RETRY_S
@@ -74,7 +74,7 @@ class NvmlSource:
         self._nvml: Nvml | None = None
         self._driver = Worker("nvml-driver")
         self._gpus: dict[str, _Gpu] = {}
-        self._patience = _Patience()
+        self._patience = _Backoff()
         self._trouble = ""
         self._looking: Future[tuple[Nvml, Quality, tuple[str, ...]]] | None = None
         self._since_s = 0.0

@@ -17,7 +17,7 @@ STOPPED = "its sensor has stopped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class SensorWatch:
     """The newest distinct values of one device.
 
     Attributes:
@@ -28,11 +28,11 @@ class Watch:
     bits: tuple[int | None, float | None, float | None] | None = None
     since_s: float = 0.0
 
-    def seen(self, reading: PowerReading) -> "tuple[Watch, PowerReading]":
+    def seen(self, reading: PowerReading) -> "tuple[SensorWatch, PowerReading]":
         """Return the next watch, and the reading without values of a stopped sensor."""
         bits = (reading.energy_mj, reading.power_w, reading.average_power_w)
         if bits != self.bits or reading.energy_mj is None or not reading.power_w:
-            return Watch(bits=bits, since_s=reading.monotonic_s), reading
+            return SensorWatch(bits=bits, since_s=reading.monotonic_s), reading
         still_s = reading.monotonic_s - self.since_s
         if still_s <= STALE_S:
             return self, reading

@@ -19,11 +19,11 @@ from wattmesh.errors import JournalUnavailable, Refused
 from wattmesh.telemetry.actuator import journal as journal_file
 from wattmesh.telemetry.actuator.journal import Journal, Memory, decode, encode
 from wattmesh.telemetry.actuator.recovery import recovered
-from wattmesh.telemetry.actuator.rules.facts import Held
+from wattmesh.telemetry.actuator.rules.facts import LockAndCap
 from wattmesh.telemetry.actuator.rules.leases import Heard
 
-CAPPED = Held(gpu_uuid="GPU-0", found_w=500.0, set_w=400.0, prior_w=500.0)
-LOCKED = Held(gpu_uuid="GPU-1", lock_mhz=1200)
+CAPPED = LockAndCap(gpu_uuid="GPU-0", found_w=500.0, set_w=400.0, prior_w=500.0)
+LOCKED = LockAndCap(gpu_uuid="GPU-1", lock_mhz=1200)
 HEARD = heard(duty("GPU-0", cap=400), thrift("GPU-1", clock=1200), epoch=7)
 MEMORY = Memory(
     boot_id=NOW.boot_id,

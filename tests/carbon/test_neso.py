@@ -14,13 +14,13 @@ from wattmesh.errors import InputInvalid, NoData, SourceUnavailable
 from wattmesh.integrations.carbon.grid_server import Fault, Grid, GridServer, Ripening
 from wattmesh.integrations.carbon.neso import FORM, HALF_HOUR, Neso
 from wattmesh.integrations.carbon.reading.breaker import Breaker
-from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
+from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
 from wattmesh.telemetry.carbon import CarbonPoint, Provider, Signal
 from wattmesh.telemetry.readings import Quality
 
 NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
 NOON = NOW.replace(minute=0)
-SHORT = Patience(connect_s=0.5, read_s=0.3, try_s=0.5, pause_s=0.01)
+SHORT = RetryPolicy(connect_s=0.5, read_s=0.3, try_s=0.5, pause_s=0.01)
 
 
 @pytest.fixture

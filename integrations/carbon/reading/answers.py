@@ -33,7 +33,7 @@ SourceError = SourceUnavailable | SourceRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ErrorAnswer:
     """One answer with a status other than 200.
 
     Attributes:
@@ -60,14 +60,14 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ErrorClass:
     """The class of a provider's answer. `advice`: what to do next, appended to the message."""
 
     error: type[SourceError]
     advice: str = ""
 
 
-Classify = Callable[[Answer], Verdict | None]
+Classify = Callable[[ErrorAnswer], ErrorClass | None]
 """Returns None for answers that the general rule classifies correctly."""
 
 
@@ -87,7 +87,7 @@ def waits(error: SourceUnavailable) -> float | None:
 
 
 def classified(
-    answer: Answer, url: str, classify: Classify | None, credentials: Credentials
+    answer: ErrorAnswer, url: str, classify: Classify | None, credentials: Credentials
 ) -> SourceError:
     """Return the error for an answer."""
     verdict = (classify(answer) if classify else None) or _usual(answer)
@@ -104,7 +104,7 @@ def classified(
     return verdict.error(text)
 
 
-def retry_after_s(answer: Answer) -> float | None:
+def retry_after_s(answer: ErrorAnswer) -> float | None:
     """Decode a Retry-After, in seconds or as a date; None when it is neither.
 
     A date is compared with the server's `Date` header, because our clock may be wrong. RFC 9110,
@@ -121,19 +121,19 @@ def retry_after_s(answer: Answer) -> float | None:
     return max(0.0, wait_s) if math.isfinite(wait_s) else None
 
 
-def _usual(answer: Answer) -> Verdict:
+def _usual(answer: ErrorAnswer) -> ErrorClass:
     """Classify by HTTP status."""
     status = answer.status
     if status == HTTP_TOO_MANY:
-        return Verdict(error=RateLimited)
+        return ErrorClass(error=RateLimited)
     if status == HTTP_TIMEOUT or status >= HTTP_SERVER_ERROR:
-        return Verdict(error=Transient)
+        return ErrorClass(error=Transient)
     told: dict[int, type[SourceError]] = {
         HTTP_UNAUTHORIZED: AuthFailed,
         HTTP_FORBIDDEN: NotEntitled,
         HTTP_NOT_FOUND: NoData,
     }
-    return Verdict(error=told.get(status, SourceUnavailable))
+    return ErrorClass(error=told.get(status, SourceUnavailable))
 
 
 def _told(said: dict[str, object]) -> object:

@@ -45,7 +45,7 @@ def fault(value: float | None, *, kind: str = "average") -> str:
     return ""
 
 
-class Judge:
+class PlausibilityFilter:
     """Checks the measured values of one series, oldest first.
 
     An average falls slowly, so a deep fall within one interval is implausible. A marginal rate is

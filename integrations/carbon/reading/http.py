@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from wattmesh.errors import RateLimited, SourceRefused, SourceUnavailable, Transient
-from wattmesh.integrations.carbon.reading.answers import Answer, Classify, classified, waits
+from wattmesh.integrations.carbon.reading.answers import Classify, ErrorAnswer, classified, waits
 from wattmesh.integrations.carbon.reading.breaker import Breaker
 from wattmesh.integrations.carbon.reading.credentials import NONE, Credentials
 from wattmesh.telemetry.deadline import Overdue, Worker
@@ -36,7 +36,7 @@ LONGEST_WAIT_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """Deadlines and retries.
 
     Attributes:
@@ -74,7 +74,7 @@ class JsonHttp:
         self,
         base_url: str,
         *,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
         pause: Callable[[float], None] = time.sleep,
         clock_s: Callable[[], float] = time.monotonic,
         breaker: Breaker | None = None,
@@ -89,7 +89,7 @@ class JsonHttp:
             breaker: the initial breaker.
         """
         self._base_url = base_url.rstrip("/")
-        self._patience = patience or Patience()
+        self._patience = patience or RetryPolicy()
         self._pause = pause
         self._clock_s = clock_s
         self._breaker = breaker or Breaker()
@@ -273,10 +273,10 @@ def _refuse_redirect(response: "Response", ask: _Ask) -> None:
         )
 
 
-def _answer(response: "Response", body: bytes) -> Answer:
+def _answer(response: "Response", body: bytes) -> ErrorAnswer:
     """Copy the parts of a response that classify it."""
     headers = response.headers
-    return Answer(
+    return ErrorAnswer(
         status=response.status_code,
         content_type=headers.get("Content-Type", "").partition(";")[0].strip().lower(),
         body=body,
@@ -300,7 +300,7 @@ def _body(response: "Response", ask: _Ask, deadline_s: float) -> bytes:
     return bytes(body)
 
 
-def _read(answer: Answer, ask: _Ask) -> Any:
+def _read(answer: ErrorAnswer, ask: _Ask) -> Any:
     """Decode the document; return an error that is worth a retry, raise any other."""
     if answer.status != HTTP_OK:
         error = classified(answer, ask.url, ask.classify, ask.credentials)

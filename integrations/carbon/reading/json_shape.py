@@ -33,7 +33,7 @@ MILLISECONDS_FROM = 1e11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class JsonShape:
     """The form of a service's requests and answers.
 
     Attributes:
@@ -152,7 +152,9 @@ def number(value: Any) -> float | None:
         return None
 
 
-def placed(rows: list[Any], shape: Shape, interval_s: float, refused: list[str]) -> dict[int, Any]:
+def placed(
+    rows: list[Any], shape: JsonShape, interval_s: float, refused: list[str]
+) -> dict[int, Any]:
     """Return rows by the index of their interval; of several the last one counts.
 
     A row without a usable time, or that is not one whole interval, adds a sentence to `refused`.
@@ -167,7 +169,7 @@ def placed(rows: list[Any], shape: Shape, interval_s: float, refused: list[str])
     return found
 
 
-def _begin(row: Any, shape: Shape, interval_s: float) -> tuple[datetime | None, str]:
+def _begin(row: Any, shape: JsonShape, interval_s: float) -> tuple[datetime | None, str]:
     """The start of a row's interval, or None and the reason where it is not a whole one."""
     length = timedelta(seconds=interval_s)
     start = moment(at_path(row, shape.start)) if shape.start else None

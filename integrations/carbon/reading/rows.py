@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from wattmesh.integrations.carbon.reading.believed import Judge, refusal
+from wattmesh.integrations.carbon.reading.believed import PlausibilityFilter, refusal
 from wattmesh.telemetry.carbon import CarbonBatch, CarbonPoint, Signal
 from wattmesh.telemetry.readings import Quality
 
@@ -22,7 +22,7 @@ CENTURY = range(2000, 2100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CarbonRow:
     """One interval from the provider, in g/kWh, not checked yet."""
 
     start: datetime
@@ -33,24 +33,24 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class DecodedRows:
     """The decoded rows, and sentences about malformed ones."""
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[CarbonRow, ...] = ()
     refused: tuple[str, ...] = ()
 
 
-def joined(readings: Iterable[Reading]) -> Reading:
+def joined(readings: Iterable[DecodedRows]) -> DecodedRows:
     """Concatenate the answers to several requests."""
     several = tuple(readings)
-    return Reading(
+    return DecodedRows(
         rows=tuple(row for each in several for row in each.rows),
         refused=tuple(dict.fromkeys(why for each in several for why in each.refused)),
     )
 
 
 def batch(
-    reading: Reading, *, signal: Signal, step: timedelta, now: datetime, judged: bool = True
+    reading: DecodedRows, *, signal: Signal, step: timedelta, now: datetime, judged: bool = True
 ) -> CarbonBatch:
     """Convert rows to points.
 
@@ -62,20 +62,20 @@ def batch(
         signal: identity of the series.
         step: length of its intervals.
         now: when they were fetched; no point is issued later.
-        judged: compare values with earlier ones (`believed.Judge`); the values of a forecast are
-            checked one by one, because it may rightly predict a fall.
+        judged: compare values with earlier ones (`PlausibilityFilter`); the values of a forecast
+            are checked one by one, because it may rightly predict a fall.
     """
-    told: dict[datetime, Row] = {}
+    told: dict[datetime, CarbonRow] = {}
     refused = list(reading.refused)
     for row in reading.rows:
         if (row.start - ORIGIN) % step:
             refused.append(refusal(row.start, f"does not begin an interval of {step}"))
         else:
             told[row.start] = row
-    judge, points = Judge(signal.kind), []
+    judge, points = PlausibilityFilter(signal.kind), []
     for start in sorted(told):
         row = told[start]
-        judge = judge if judged else Judge(signal.kind)
+        judge = judge if judged else PlausibilityFilter(signal.kind)
         why = judge.fault(start, row.g_per_kwh)
         if why or row.g_per_kwh is None:
             refused.append(refusal(start, why))

@@ -84,7 +84,7 @@ class _Record:
     crc: int
 
 
-class Archive:
+class ArchiveWriter:
     """One torch archive: add tensors, then write a value that contains the returned markers."""
 
     def __init__(self, *, zip64_from: int = ZIP64_FROM) -> None:

@@ -25,7 +25,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Global:
+class GlobalName:
     """A class or function that the pickle names. It is never looked up."""
 
     module: str
@@ -46,7 +46,7 @@ class Record:
         items: items that would be added: values, or (key, value) pairs.
     """
 
-    kind: Global
+    kind: GlobalName
     args: Arguments
     state: Any = None
     items: list[Any] = field(default_factory=list)
@@ -89,7 +89,7 @@ def _parameter(args: Arguments) -> StoredTensor:
 def _from_type(args: Arguments) -> Any:
     """torch._tensor._rebuild_from_type_v2(function, type, arguments, state)."""
     function, _, arguments, _ = args
-    if type(function) is not Global or type(arguments) is not tuple:
+    if type(function) is not GlobalName or type(arguments) is not tuple:
         raise Refused("a tensor rebuilt by what is no function")
     known = _TENSORS.get((function.module, function.name))
     return known(arguments) if known else Record(function, arguments)

@@ -15,7 +15,7 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.allowance import CONTAINER, Allowance
-from wattmesh.reconfig.universal.archives.rebuild import KNOWN, Global, Record, Refused
+from wattmesh.reconfig.universal.archives.rebuild import KNOWN, GlobalName, Record, Refused
 from wattmesh.reconfig.universal.archives.tensors import Storage, StoredTensor, storage_type
 
 MAX_NBYTES = 1 << 30
@@ -98,7 +98,7 @@ class _Machine:
         self.stack: list[Any] = []
         self.below: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
-        self.globals: dict[tuple[str, str], Global] = {}
+        self.globals: dict[tuple[str, str], GlobalName] = {}
         self.extents = extents
         self.copied = 0
 
@@ -144,11 +144,11 @@ class _Machine:
         self.stack = self.below.pop()
         return items
 
-    def known(self, module: str, name: str) -> Global:
+    def known(self, module: str, name: str) -> GlobalName:
         """One object per name, so that equal globals are identical."""
         found = self.globals.get((module, name))
         if found is None:
-            found = self.globals[module, name] = Global(module, name)
+            found = self.globals[module, name] = GlobalName(module, name)
         return found
 
 
@@ -288,7 +288,7 @@ def _frame(to: _Machine) -> None:
         raise IndexError
 
 
-def _stack_global(to: _Machine) -> Global:
+def _stack_global(to: _Machine) -> GlobalName:
     name, module = to.stack.pop(), to.stack.pop()
     if not (type(name) is str and type(module) is str):
         raise Refused("a global whose name is no text")
@@ -351,7 +351,7 @@ def _check_key(key: Any) -> None:
     raise Refused(f"a {kind.__name__} as the key of a dict")
 
 
-_EASY_KEYS = frozenset({str, bytes, bool, float, type(None), Global, Record})
+_EASY_KEYS = frozenset({str, bytes, bool, float, type(None), GlobalName, Record})
 
 
 def _reduce(to: _Machine) -> None:
@@ -383,7 +383,7 @@ def _arguments(args: Any) -> tuple[Any, ...]:
 
 def _called(to: _Machine, kind: Any, args: Any) -> Any:
     """The result of a call: data for known functions, a record for all others."""
-    if type(kind) is not Global:
+    if type(kind) is not GlobalName:
         raise Refused(f"a {type(kind).__name__} is called")
     args = _arguments(args)
     known = KNOWN.get((kind.module, kind.name))
@@ -416,7 +416,7 @@ def _persistent(to: _Machine) -> Storage:
     if to.extents is None or type(pid) is not tuple or len(pid) != 5 or pid[0] != "storage":
         raise Refused("an object kept outside the pickle that is no storage of this archive")
     _, kind, key, _, count = pid
-    if type(kind) is not Global or type(key) is not str or type(count) is not int or count < 0:
+    if type(kind) is not GlobalName or type(key) is not str or type(count) is not int or count < 0:
         raise Refused("a storage whose description is malformed")
     offset, nbytes = to.extents(key)
     try:

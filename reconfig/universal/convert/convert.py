@@ -14,7 +14,7 @@ from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.universal.convert.physical import write_physical
 from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.files.staging import Fence, Progress, silent, unfenced
-from wattmesh.reconfig.universal.folder import Kind
+from wattmesh.reconfig.universal.folder import CheckpointKind
 from wattmesh.reconfig.universal.sources.source import Source
 from wattmesh.reconfig.universal.verify import verify
 
@@ -32,7 +32,7 @@ class Converted:
 
     source: Source
     target: Path
-    kind: Kind
+    kind: CheckpointKind
     states: Mapping[str, int]
     nbytes: int
     wall_s: float
@@ -42,7 +42,7 @@ class Converted:
 def convert(
     source: Source,
     target: Path,
-    kind: Kind,
+    kind: CheckpointKind,
     *,
     jobs: int = 0,
     gentle: bool = False,
@@ -68,7 +68,7 @@ def convert(
     begin = time.monotonic()
     if source.kind == "universal":
         _refuse_damaged(source, jobs)
-    if kind is Kind.VIRTUAL:
+    if kind is CheckpointKind.VIRTUAL:
         write_virtual(source, target, fence=fence)
     else:
         write_physical(source, target, jobs=jobs, gentle=gentle, progress=progress, fence=fence)
@@ -79,7 +79,7 @@ def convert(
         states=Counter(entry.state for entry in source.index.entries),
         nbytes=source.index.nbytes,
         wall_s=time.monotonic() - begin,
-        verified=kind is Kind.PHYSICAL,
+        verified=kind is CheckpointKind.PHYSICAL,
     )
 
 

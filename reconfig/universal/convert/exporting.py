@@ -19,7 +19,7 @@ from wattmesh.reconfig.universal.index.names import HOOK, TORCHTITAN
 from wattmesh.reconfig.universal.verify import verify
 
 
-class Format(StrEnum):
+class ExportFormat(StrEnum):
     """The formats that a checkpoint can be exported to."""
 
     HF = "hf"
@@ -27,24 +27,24 @@ class Format(StrEnum):
     DEEPSPEED = "deepspeed"
 
 
-class Trainer(StrEnum):
+class TrainerNames(StrEnum):
     """The trainer whose tensor names a DCP folder uses."""
 
     WATTMESH = "wattmesh"
     TORCHTITAN = "torchtitan"
 
 
-_NAMES = {Trainer.WATTMESH: HOOK, Trainer.TORCHTITAN: TORCHTITAN}
+_NAMES = {TrainerNames.WATTMESH: HOOK, TrainerNames.TORCHTITAN: TORCHTITAN}
 
 
 def export(
     checkpoint: Checkpoint,
     target: Path,
-    to: Format,
+    to: ExportFormat,
     *,
     dtype: str = "float32",
     renames: Sequence[Rename] = (),
-    trainer: Trainer = Trainer.WATTMESH,
+    trainer: TrainerNames = TrainerNames.WATTMESH,
     progress: Progress = silent,
 ) -> None:
     """Write a checkpoint in another format.
@@ -65,11 +65,11 @@ def export(
     _refuse_damaged(checkpoint)
     index, values = checkpoint.index, from_trainer(checkpoint.trainer)
     with Files(checkpoint.folder) as files:
-        if to is Format.HF:
+        if to is ExportFormat.HF:
             huggingface.export(
                 index, files, target, dtype=dtype, renames=renames, progress=progress
             )
-        elif to is Format.DCP:
+        elif to is ExportFormat.DCP:
             names = _NAMES[trainer]
             dcp.export(index, files, target, values=values, names=names, progress=progress)
         else:

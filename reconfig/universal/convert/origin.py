@@ -11,7 +11,7 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal import folder
-from wattmesh.reconfig.universal.folder import Checkpoint, DataFile, Kind, Manifest
+from wattmesh.reconfig.universal.folder import Checkpoint, CheckpointKind, DataFile, Manifest
 from wattmesh.reconfig.universal.sources.source import Fingerprint, Source
 
 
@@ -31,7 +31,7 @@ class Origin:
     attempt: int = 0
     logical_digest: str = ""
 
-    def manifest(self, kind: Kind, data: dict[str, DataFile]) -> Manifest:
+    def manifest(self, kind: CheckpointKind, data: dict[str, DataFile]) -> Manifest:
         """Build the manifest of a checkpoint converted from it."""
         return Manifest(
             kind=kind,

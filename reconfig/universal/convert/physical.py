@@ -28,7 +28,7 @@ from wattmesh.reconfig.universal.convert.origin import check_unchanged, origin_o
 from wattmesh.reconfig.universal.files.hashing import default_jobs
 from wattmesh.reconfig.universal.files.reader import Files
 from wattmesh.reconfig.universal.files.staging import Fence, Progress, silent, staged, unfenced
-from wattmesh.reconfig.universal.folder import DataFile, Kind
+from wattmesh.reconfig.universal.folder import CheckpointKind, DataFile
 from wattmesh.reconfig.universal.index import cover
 from wattmesh.reconfig.universal.index.arranging import (
     MAX_FILE_BYTES,
@@ -86,7 +86,7 @@ def write_physical(
         _sync(staging, plan)
         index = replace(plan.index, segments=replace(plan.index.segments, digest=digest))
         data = {each.name: _data_file(each) for each in plan.files}
-        folder.seal(staging, origin.manifest(Kind.PHYSICAL, data), index, origin.trainer)
+        folder.seal(staging, origin.manifest(CheckpointKind.PHYSICAL, data), index, origin.trainer)
         check_unchanged(source)
     return target
 

@@ -19,7 +19,7 @@ from wattmesh.reconfig.universal import folder
 from wattmesh.reconfig.universal.convert.origin import check_unchanged, look, origin_of
 from wattmesh.reconfig.universal.files.regular_files import check_relative
 from wattmesh.reconfig.universal.files.staging import Fence, staged, unfenced
-from wattmesh.reconfig.universal.folder import DataFile, Kind
+from wattmesh.reconfig.universal.folder import CheckpointKind, DataFile
 from wattmesh.reconfig.universal.sources.source import Fingerprint, Source
 
 FILES = "files"
@@ -48,7 +48,9 @@ def write_virtual(source: Source, target: Path, *, fence: Fence = unfenced) -> P
         # Both mostly wait for the disk, so they run concurrently.
         with ThreadPoolExecutor(1) as pool:
             synced = pool.submit(_sync, folders)
-            folder.seal(staging, origin.manifest(Kind.VIRTUAL, data), index, origin.trainer)
+            folder.seal(
+                staging, origin.manifest(CheckpointKind.VIRTUAL, data), index, origin.trainer
+            )
             synced.result()
         check_unchanged(source)
     return target

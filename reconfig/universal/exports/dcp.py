@@ -18,11 +18,11 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.archives import pickled
-from wattmesh.reconfig.universal.archives.archive_writer import Archive
+from wattmesh.reconfig.universal.archives.archive_writer import ArchiveWriter
 from wattmesh.reconfig.universal.archives.pickled import Build, Global, New, Pairs, Reduce
 from wattmesh.reconfig.universal.exports.stream import blocks, pieces
 from wattmesh.reconfig.universal.exports.target import Sink, exported
-from wattmesh.reconfig.universal.exports.values import NOTHING, Values
+from wattmesh.reconfig.universal.exports.values import NOTHING, OptimizerValues
 from wattmesh.reconfig.universal.files.reader import Files, Reader
 from wattmesh.reconfig.universal.files.staging import Progress, silent
 from wattmesh.reconfig.universal.index import dtypes
@@ -75,7 +75,7 @@ def export(
     files: Files,
     target: Path,
     *,
-    values: Values = NOTHING,
+    values: OptimizerValues = NOTHING,
     names: Names = HOOK,
     chunk_bytes: int = CHUNK_BYTES,
     progress: Progress = silent,
@@ -108,7 +108,7 @@ def export(
         folder.write(".metadata", pickled.dumps(_metadata(index, places, names)))
 
 
-def _values(values: Values, names: Names) -> Iterator[_Item]:
+def _values(values: OptimizerValues, names: Names) -> Iterator[_Item]:
     for head, told in (("param_groups", values.settings), ("state", values.numbers)):
         for name, each in told.items():
             for last, value in each.items():
@@ -161,7 +161,7 @@ def _grouped(items: Iterable[_Item]) -> Iterator[list[_Item]]:
 
 
 def _write(out: Sink, name: str, item: _Item, reader: Reader) -> _Place:
-    archive, value = Archive(), item.value
+    archive, value = ArchiveWriter(), item.value
     offset = out.tell()
     if item.row is None:
         return _Place(item, name, offset, archive.write(out, value))

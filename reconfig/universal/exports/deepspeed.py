@@ -22,10 +22,10 @@ from typing import Any
 
 from wattmesh import durable
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal.archives.archive_writer import Archive
+from wattmesh.reconfig.universal.archives.archive_writer import ArchiveWriter
 from wattmesh.reconfig.universal.archives.pickled import Build, Global, New, Reduce
 from wattmesh.reconfig.universal.exports.casts import cast_of
-from wattmesh.reconfig.universal.exports.engine import Engine, engine_of
+from wattmesh.reconfig.universal.exports.engine import EngineState, engine_of
 from wattmesh.reconfig.universal.exports.stream import pieces
 from wattmesh.reconfig.universal.exports.target import Target, exported
 from wattmesh.reconfig.universal.exports.values import ByParameter
@@ -41,7 +41,7 @@ DEEPSPEED = "0.19.8"
 
 LATEST = "latest_universal"
 
-__all__ = ["DEEPSPEED", "LATEST", "Engine", "engine_of", "export"]
+__all__ = ["DEEPSPEED", "LATEST", "EngineState", "engine_of", "export"]
 
 _NO_SLOTS = (PARAM, EXTRA, BYTES)
 _STEP = "step"
@@ -55,7 +55,7 @@ def export(
     files: Files,
     target: Path,
     *,
-    engine: Engine,
+    engine: EngineState,
     numbers: ByParameter = MappingProxyType({}),
     progress: Progress = silent,
 ) -> None:
@@ -80,7 +80,7 @@ def export(
         _write_states(folder, reader, plan.trained)
         for name, slots in numbers.items():
             with folder.file(f"zero/{name}/{_STEP}.pt") as out:
-                Archive().write(out, slots[_STEP])
+                ArchiveWriter().write(out, slots[_STEP])
         _write_optimizer(folder, reader, engine, step)
         for name in _MODEL_STATES:
             _write_model(folder, name, reader, plan, engine)
@@ -110,7 +110,7 @@ class _Plan:
     extra: list[int] = field(default_factory=list)
 
 
-def _planned(index: Index, engine: Engine) -> _Plan:
+def _planned(index: Index, engine: EngineState) -> _Plan:
     """Sort the entries by destination; refuse what does not fit."""
     if not engine.groups:
         raise InputInvalid(
@@ -168,7 +168,7 @@ class _Step:
     row: int | None = None
     number: Any = None
 
-    def value(self, archive: Archive, reader: Reader) -> Any:
+    def value(self, archive: ArchiveWriter, reader: Reader) -> Any:
         """Return it as an archive holds it."""
         return self.number if self.row is None else _tensor(archive, reader, self.row)
 
@@ -203,7 +203,7 @@ def _write_states(folder: Target, reader: Reader, rows: Sequence[int]) -> None:
     """Write the tensors below zero/, except the optimizer's own file."""
     for row in rows:
         entry = reader.index.entries[row]
-        archive = Archive()
+        archive = ArchiveWriter()
         value: Any = _tensor(archive, reader, row)
         if entry.state != _STEP:
             value = {"param": value, **_marks(entry)}
@@ -212,7 +212,7 @@ def _write_states(folder: Target, reader: Reader, rows: Sequence[int]) -> None:
             archive.write(out, value)
 
 
-def _tensor(archive: Archive, reader: Reader, row: int) -> Reduce:
+def _tensor(archive: ArchiveWriter, reader: Reader, row: int) -> Reduce:
     """A parameter, widened exactly to float32, or a slot as stored."""
     entry = reader.index.entries[row]
     wanted = "float32" if entry.state == PARAM else entry.dtype
@@ -238,9 +238,11 @@ def _marks(entry: Entry) -> dict[str, Any]:
     return marks
 
 
-def _write_optimizer(folder: Target, reader: Reader, engine: Engine, step: _Step | None) -> None:
+def _write_optimizer(
+    folder: Target, reader: Reader, engine: EngineState, step: _Step | None
+) -> None:
     """Write the groups' settings: at the top for ZeRO-1 and 2, in `optimizer_state_dict` for 3."""
-    archive = Archive()
+    archive = ArchiveWriter()
     groups = [{**settings, "params": []} for settings in engine.groups]
     state = {} if step is None else {0: {_STEP: step.value(archive, reader)}}
     value = {
@@ -252,9 +254,11 @@ def _write_optimizer(folder: Target, reader: Reader, engine: Engine, step: _Step
         archive.write(out, value)
 
 
-def _write_model(folder: Target, name: str, reader: Reader, plan: _Plan, engine: Engine) -> None:
+def _write_model(
+    folder: Target, name: str, reader: Reader, plan: _Plan, engine: EngineState
+) -> None:
     """Write the engine's counters, and the tensors that DeepSpeed does not train."""
-    archive = Archive()
+    archive = ArchiveWriter()
     entries = reader.index.entries
     value = {
         "module": {entries[row].name: _as_stored(archive, reader, row) for row in plan.kept},
@@ -275,6 +279,6 @@ def _write_model(folder: Target, name: str, reader: Reader, plan: _Plan, engine:
         archive.write(out, value)
 
 
-def _as_stored(archive: Archive, reader: Reader, row: int) -> Reduce:
+def _as_stored(archive: ArchiveWriter, reader: Reader, row: int) -> Reduce:
     entry = reader.index.entries[row]
     return archive.tensor(entry.dtype, entry.shape, partial(pieces, reader, row))

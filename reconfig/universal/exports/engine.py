@@ -11,7 +11,7 @@ from wattmesh.reconfig.universal.index.index import PARAM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class EngineState:
     """Counters, settings and plain data of the engine.
 
     Attributes:
@@ -31,7 +31,7 @@ class Engine:
     client: Mapping[str, Any] = field(default_factory=dict)
 
 
-def engine_of(checkpoint: Checkpoint, groups: int = 0) -> Engine:
+def engine_of(checkpoint: Checkpoint, groups: int = 0) -> EngineState:
     """Derive it from a checkpoint's trainer.json.
 
     Args:
@@ -59,7 +59,7 @@ def engine_of(checkpoint: Checkpoint, groups: int = 0) -> Engine:
     # State of DeepSpeed's engine and its caller is returned to them; another trainer's is not.
     own = checkpoint.manifest.source.get("kind") == "deepspeed"
     client = dict(values.other) if own else {}
-    return Engine(
+    return EngineState(
         global_steps=header["step"],
         global_samples=header.get("samples"),
         # Further groups keep the loading optimizer's own settings.

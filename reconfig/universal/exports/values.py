@@ -19,7 +19,7 @@ ByParameter = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Values:
+class OptimizerValues:
     """Optimizer state per parameter that is not tensors.
 
     Attributes:
@@ -42,10 +42,10 @@ class Values:
         return found
 
 
-NOTHING = Values()
+NOTHING = OptimizerValues()
 
 
-def from_trainer(trainer: Mapping[str, Any], names: Names = HOOK) -> Values:
+def from_trainer(trainer: Mapping[str, Any], names: Names = HOOK) -> OptimizerValues:
     """Read the values of a trainer.json, without tensors, which are entries of the index.
 
     Args:
@@ -64,16 +64,16 @@ def from_trainer(trainer: Mapping[str, Any], names: Names = HOOK) -> Values:
         ) from error
 
 
-def _values(told: Mapping[str, Any], names: Names) -> Values:
+def _values(told: Mapping[str, Any], names: Names) -> OptimizerValues:
     if isinstance(told.get("param_groups"), Mapping):
-        return Values(
+        return OptimizerValues(
             settings=_decoded(told["param_groups"]),
             numbers=_decoded(told.get("slots", {})),
             other=_without_tensors(told.get("other", {})),
         )
     heads = (f"{names.optim}param_groups.", f"{names.optim}state.")
     rest = {key: value for key, value in told.items() if not key.startswith(heads)}
-    return Values(
+    return OptimizerValues(
         settings=_decoded(_nested(told, heads[0])),
         numbers=_decoded(_nested(told, heads[1])),
         other=_without_tensors(rest),

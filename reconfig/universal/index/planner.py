@@ -20,7 +20,7 @@ FEW = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StoredPiece:
     """The location of a part of a requested box.
 
     Attributes:
@@ -39,7 +39,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SegmentTable:
     """An entry's segments as boxes of its own dims, sorted by `dim`, without replicas.
 
     Attributes:
@@ -61,9 +61,9 @@ class Planner:
     def __init__(self, index: Index) -> None:
         """Prepare; an entry is sorted when it is first requested."""
         self.index = index
-        self._tables: dict[int, Table] = {}
+        self._tables: dict[int, SegmentTable] = {}
 
-    def pieces(self, row: int, box: Box) -> list[Piece]:
+    def pieces(self, row: int, box: Box) -> list[StoredPiece]:
         """Find the stored parts of `box` of entry `row`, in the order of their start.
 
         Raises:
@@ -79,13 +79,13 @@ class Planner:
             )
         return found
 
-    def table(self, row: int) -> Table:
+    def table(self, row: int) -> SegmentTable:
         """Return the sorted segments of an entry."""
         if row not in self._tables:
             self._tables[row] = _table(self.index, row)
         return self._tables[row]
 
-    def _pieces_of(self, table: Table, row: int, box: Box) -> list[Piece]:
+    def _pieces_of(self, table: SegmentTable, row: int, box: Box) -> list[StoredPiece]:
         if box.shape:
             low, high = box.start[table.dim], box.stop[table.dim]
             first = int(np.searchsorted(table.reach, low, side="right"))
@@ -102,7 +102,7 @@ class Planner:
         offset = table.offset[rows] + skipped
         segments = self.index.segments
         return [
-            Piece(
+            StoredPiece(
                 box=Box(tuple(start[at].tolist()), tuple((stop[at] - start[at]).tolist())),
                 file=int(segments.file[table.segment[first + at]]),
                 offset=int(offset[at]),
@@ -113,7 +113,7 @@ class Planner:
         ]
 
 
-def _table(index: Index, row: int) -> Table:
+def _table(index: Index, row: int) -> SegmentTable:
     """Sort an entry's segments, with flat ranges split into boxes."""
     entry = index.entries[row]
     dims = len(entry.shape)
@@ -130,7 +130,7 @@ def _table(index: Index, row: int) -> Table:
     dim, order = (0, slice(0, 1)) if dims == 0 else _sorted(start, shape)
     start, stop = start[order], (start + shape)[order]
     reach = np.maximum.accumulate(stop[:, dim]) if dims else np.zeros(0, dtype=np.int64)
-    return Table(dim, start, stop, strides[order], offset[order], number[order], reach)
+    return SegmentTable(dim, start, stop, strides[order], offset[order], number[order], reach)
 
 
 def _sorted(start: Column, shape: Column) -> tuple[int, Column]:

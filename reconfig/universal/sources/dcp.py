@@ -25,12 +25,17 @@ from wattmesh.reconfig.universal.index.index import PARAM, Entry, Index, Segment
 from wattmesh.reconfig.universal.index.names import Names
 from wattmesh.reconfig.universal.index.rules import Replicate, Rule
 from wattmesh.reconfig.universal.sources import dcp_metadata, dcp_names, slots, ties
-from wattmesh.reconfig.universal.sources.dcp_metadata import METADATA, Contents, Place, Tensor
+from wattmesh.reconfig.universal.sources.dcp_metadata import (
+    METADATA,
+    ArchivePlace,
+    Contents,
+    Tensor,
+)
 from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json, characters
 from wattmesh.reconfig.universal.sources.source import (
     BYTES,
     Source,
-    Watched,
+    WatchedFiles,
     check_amount,
     fingerprints,
 )
@@ -68,7 +73,7 @@ def open_dcp(
         names = dcp_names.find(shapes, contents.values.keys(), folder.name, allowance)
     else:
         dcp_names.prove(names, shapes, contents.values.keys(), folder.name)
-    with Watched(folder, allowance) as files:
+    with WatchedFiles(folder, allowance) as files:
         rows = _Rows(files, contents, names, declared)
         values = _Values.read(rows, contents.values)
         rows.tensors()
@@ -158,7 +163,7 @@ class _Rows:
         segments = [each for each in self.segments if each.entry[0] not in tied]
         return build(kept, segments, tied)
 
-    def opaque(self, fqn: str, place: Place) -> None:
+    def opaque(self, fqn: str, place: ArchivePlace) -> None:
         """Add a value that is not plain data, as its bytes."""
         entry = Entry(name=fqn, state=BYTES, dtype="uint8", shape=(place.length,))
         self.entries.append(entry)
@@ -167,7 +172,7 @@ class _Rows:
             Segment(entry=entry.key, file=place.file, offset=place.offset, box=box)
         )
 
-    def _chunk(self, place: Place, dtype: str, shape: Shape) -> StoredTensor:
+    def _chunk(self, place: ArchivePlace, dtype: str, shape: Shape) -> StoredTensor:
         """Locate the elements of a chunk.
 
         Archives of equal chunks begin with the same bytes, which determine the elements' location;
@@ -197,19 +202,19 @@ class _Rows:
             known.append(_Header(head, stored.offset - begin, stored.strides))
         return stored
 
-    def _starts_with(self, place: Place, head: bytes) -> bool:
+    def _starts_with(self, place: ArchivePlace, head: bytes) -> bool:
         return self._read(place, len(head)) == head
 
-    def _read(self, place: Place, count: int) -> bytes:
+    def _read(self, place: ArchivePlace, count: int) -> bytes:
         self.files.allowance.read(count, f"{self.files.folder.name}/{place.file}")
         data = bytearray(count)
         self.files.read_into(place.file, place.offset, memoryview(data))
         return bytes(data)
 
-    def values(self, places: Mapping[str, Place]) -> Iterator[tuple[str, Place, Any]]:
+    def values(self, places: Mapping[str, ArchivePlace]) -> Iterator[tuple[str, ArchivePlace, Any]]:
         """Yield every value as JSON; the class NotPlain for one that is not plain data."""
         allowance = self.files.allowance
-        known: dict[bytes | Place, tuple[Any, int]] = {}
+        known: dict[bytes | ArchivePlace, tuple[Any, int]] = {}
         for fqn, place in places.items():
             # Small archives are cached by their bytes, which are equal for equal settings; larger
             # ones
@@ -226,7 +231,7 @@ class _Rows:
                 allowance.written(known[key][1], self.files.folder.name)
             yield fqn, place, known[key][0]
 
-    def _bytes(self, place: Place) -> bytes:
+    def _bytes(self, place: ArchivePlace) -> bytes:
         """Read the archive at a place; b"" where the file ends before."""
         if place.offset + place.length > self.files.opened(place.file)[1]:
             return b""
@@ -251,7 +256,7 @@ class _Values:
     other: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, rows: _Rows, places: Mapping[str, Place]) -> "_Values":
+    def read(cls, rows: _Rows, places: Mapping[str, ArchivePlace]) -> "_Values":
         """Read all values; those that are not plain data become entries of bytes."""
         values = cls()
         groups: dict[str, dict[str, Any]] = {}

@@ -15,7 +15,7 @@ from typing import Any
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.allowance import CONTAINER, Allowance
 from wattmesh.reconfig.universal.archives import unpickle
-from wattmesh.reconfig.universal.archives.rebuild import Global, Record, brief
+from wattmesh.reconfig.universal.archives.rebuild import GlobalName, Record, brief
 from wattmesh.reconfig.universal.archives.tensors import LARGEST, MAX_COUNT, MAX_DIMS, element_type
 from wattmesh.reconfig.universal.files.regular_files import RegularFiles
 from wattmesh.reconfig.universal.index.box import Box, Shape
@@ -25,7 +25,7 @@ METADATA = ".metadata"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ArchivePlace:
     """The location of an archive."""
 
     file: str
@@ -39,7 +39,7 @@ class Tensor:
 
     dtype: str
     shape: Shape
-    chunks: tuple[tuple[Box, Place], ...]
+    chunks: tuple[tuple[Box, ArchivePlace], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Contents:
     """Everything in a folder, by FQN."""
 
     tensors: Mapping[str, Tensor]
-    values: Mapping[str, Place]
+    values: Mapping[str, ArchivePlace]
 
 
 def read(folder: Path, allowance: Allowance) -> Contents:
@@ -106,11 +106,11 @@ class _Parser:
                 tensors[fqn] = self.tensor(places, fqn, record)
         return Contents(tensors, values)
 
-    def places(self, stored: Any) -> dict[tuple[str, Shape | None], Place]:
+    def places(self, stored: Any) -> dict[tuple[str, Shape | None], ArchivePlace]:
         """Places by (FQN, start of the chunk)."""
         if type(stored) is not dict:
             raise self.bad("it does not say where things are stored; another storage wrote it")
-        places: dict[tuple[str, Shape | None], Place] = {}
+        places: dict[tuple[str, Shape | None], ArchivePlace] = {}
         for index, info in stored.items():
             key = self.fields(index, "MetadataIndex")
             offset = key.get("offset")
@@ -122,26 +122,26 @@ class _Parser:
             places[name, start] = self.info(self.fields(info, "_StorageInfo"), name)
         return places
 
-    def info(self, told: Mapping[str, Any], name: str) -> Place:
+    def info(self, told: Mapping[str, Any], name: str) -> ArchivePlace:
         file: Any = told.get("relative_path")
         offset: Any = told.get("offset")
         length: Any = told.get("length")
         if told.get("transform_descriptors"):
             raise self.bad(f"{brief(name)} was compressed or encrypted, which is not supported")
         if type(file) is str and _whole(offset) and _whole(length):
-            return Place(file, offset, length)
+            return ArchivePlace(file, offset, length)
         raise self.bad(f"the place of {brief(name)} is malformed")
 
     def place(
-        self, places: Mapping[tuple[str, Shape | None], Place], fqn: str, start: Shape | None
-    ) -> Place:
+        self, places: Mapping[tuple[str, Shape | None], ArchivePlace], fqn: str, start: Shape | None
+    ) -> ArchivePlace:
         found = places.get((fqn, start))
         if found is None:
             raise self.bad(f"it does not say where {fqn!r:.80} (chunk at {start}) is stored")
         return found
 
     def tensor(
-        self, places: Mapping[tuple[str, Shape | None], Place], fqn: str, record: Record
+        self, places: Mapping[tuple[str, Shape | None], ArchivePlace], fqn: str, record: Record
     ) -> Tensor:
         told = self.fields(record, "TensorStorageMetadata")
         shape, chunks = self.size(told.get("size")), told.get("chunks")
@@ -168,7 +168,7 @@ class _Parser:
         if type(state) is dict:
             dtype = state.get("dtype")
         try:
-            if type(dtype) is Global:
+            if type(dtype) is GlobalName:
                 return element_type(dtype.module, dtype.name)
         except LookupError as error:
             raise self.bad(f"{fqn!r:.80} is {dtype}, which is not supported") from error

@@ -29,7 +29,12 @@ from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.index.names import is_name
 from wattmesh.reconfig.universal.sources import zero
 from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json, characters
-from wattmesh.reconfig.universal.sources.source import Source, Watched, check_amount, fingerprints
+from wattmesh.reconfig.universal.sources.source import (
+    Source,
+    WatchedFiles,
+    check_amount,
+    fingerprints,
+)
 from wattmesh.reconfig.universal.sources.zero import Flat, Shapes
 from wattmesh.reconfig.universal.sources.zero_index import Model, Optimizer, make_index
 
@@ -64,7 +69,7 @@ def open_deepspeed(folder: Path, declared: Declared, allowance: Allowance | None
     """
     names = _rank_files(folder)
     allowance = allowance or Allowance()
-    with Watched(folder, allowance) as files:
+    with WatchedFiles(folder, allowance) as files:
         parts = [_read(files, name) for name in names]
         stage = _stage(folder, parts)
         model_files = _model_files(folder, stage, len(names))

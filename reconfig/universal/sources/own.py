@@ -9,7 +9,12 @@ from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.universal import folder as own_folder
 from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.files.documents import LARGEST
-from wattmesh.reconfig.universal.sources.source import Source, Watched, check_amount, fingerprints
+from wattmesh.reconfig.universal.sources.source import (
+    Source,
+    WatchedFiles,
+    check_amount,
+    fingerprints,
+)
 
 _POSITION = ("step", "samples", "tokens")
 
@@ -36,7 +41,7 @@ def open_own(folder: Path, allowance: Allowance | None = None) -> Source:
                 f"checkpoint {folder.name}: {own_folder.TRAINER} says {key} is out of range; use "
                 "another checkpoint."
             )
-    with Watched(folder, allowance) as files:
+    with WatchedFiles(folder, allowance) as files:
         seen = fingerprints(files, checkpoint.index.files)
     check_amount(folder, checkpoint.index, seen)
     return Source(

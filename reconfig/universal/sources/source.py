@@ -89,7 +89,7 @@ def check_amount(folder: Path, index: Index, files: Mapping[str, Fingerprint]) -
         )
 
 
-class Watched(Files):
+class WatchedFiles(Files):
     """Files of a source that must not change between two opens."""
 
     def __init__(self, folder: Path, allowance: Allowance | None = None) -> None:

@@ -27,7 +27,7 @@ TROUBLED = Reasons.HW_SLOWDOWN | Reasons.SW_THERMAL | Reasons.HW_THERMAL | Reaso
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class GpuProcess:
     """A compute process that the driver lists. `uid` None: it could not be read."""
 
     pid: int
@@ -67,11 +67,11 @@ class GpuFacts:
     persistence: bool | None
     profile: bool | None
     shared: str
-    processes: tuple[Process, ...] | None
+    processes: tuple[GpuProcess, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class LockAndCap:
     """Our lock and cap on one GPU, as the journal keeps it.
 
     Attributes:
@@ -95,7 +95,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class GpuWatch:
     """What is remembered of one GPU between heartbeats, in memory only.
 
     Attributes:
@@ -149,7 +149,7 @@ class Act:
     found_w: float | None = None
     seen_w: float | None = None
 
-    def before(self, held: Held) -> Held:
+    def before(self, held: LockAndCap) -> LockAndCap:
         """Return what may be ours once this act begins; the journal records it first.
 
         A lock that is being reset is still ours; a cap may be the old or the new one.
@@ -163,7 +163,7 @@ class Act:
             held, lock_mhz=lock, found_w=self.found_w, set_w=self.cap_w, prior_w=self.seen_w
         )
 
-    def after(self, held: Held, *, baseline_lock_mhz: int | None) -> Held:
+    def after(self, held: LockAndCap, *, baseline_lock_mhz: int | None) -> LockAndCap:
         """Return what is ours once this act is done."""
         now = held
         if self.clock:

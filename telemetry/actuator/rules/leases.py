@@ -17,7 +17,7 @@ from wattmesh.telemetry.desired import Desired, LeaseKind, Wish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class BootTime:
     """Now, on both clocks. `boot_id` names the boot that `boot_s` (seconds) counts from."""
 
     wall: datetime
@@ -26,7 +26,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class WishLease:
     """A wish and its end.
 
     Attributes:
@@ -41,11 +41,11 @@ class Lease:
     left_s: float
     journal: str = ""
 
-    def live(self, now: Moment) -> bool:
+    def live(self, now: BootTime) -> bool:
         """Tell whether it has not ended."""
         return now.boot_s < self.ends_s
 
-    def after_boot(self, now: Moment) -> "Lease":
+    def after_boot(self, now: BootTime) -> "WishLease":
         """Convert it to this boot's clock."""
         if self.boot_id == now.boot_id or self.wish.until is None:
             return self
@@ -53,7 +53,7 @@ class Lease:
         return replace(self, ends_s=now.boot_s + left_s, boot_id=now.boot_id, left_s=left_s)
 
 
-Leases = Mapping[tuple[str, LeaseKind], Lease]
+Leases = Mapping[tuple[str, LeaseKind], WishLease]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Heard:
     leases: Leases = field(default_factory=dict)
     journal: str = ""
 
-    def hear(self, desired: Desired, now: Moment) -> "Heard":
+    def hear(self, desired: Desired, now: BootTime) -> "Heard":
         """Replace all wishes: what `desired` leaves out is no longer wished.
 
         Check `fence` first.
@@ -78,7 +78,7 @@ class Heard:
         Only obligations from the journal that was obeyed before stay until their own end: the
         controller that replaced it may not know of them.
         """
-        leases: dict[tuple[str, LeaseKind], Lease] = {}
+        leases: dict[tuple[str, LeaseKind], WishLease] = {}
         for wish in desired.wishes:
             key = (wish.gpu_uuid, wish.kind)
             known = self.leases.get(key)
@@ -92,7 +92,7 @@ class Heard:
                 leases.setdefault(key, each)
         return Heard(epoch=desired.epoch, leases=leases, journal=desired.journal)
 
-    def live(self, now: Moment) -> "Heard":
+    def live(self, now: BootTime) -> "Heard":
         """Leave out leases that have ended."""
         live = {key: each for key, each in self.leases.items() if each.live(now)}
         return self if len(live) == len(self.leases) else replace(self, leases=live)
@@ -102,7 +102,7 @@ class Heard:
         kept = {k: each for k, each in self.leases.items() if k[1] is LeaseKind.OBLIGATION}
         return replace(self, leases=kept)
 
-    def within(self, longest_s: float, now: Moment) -> "Heard":
+    def within(self, longest_s: float, now: BootTime) -> "Heard":
         """Shorten every lease to end within `longest_s` from now."""
         cut = {
             key: replace(
@@ -114,7 +114,7 @@ class Heard:
         }
         return replace(self, leases=cut)
 
-    def after_boot(self, now: Moment) -> "Heard":
+    def after_boot(self, now: BootTime) -> "Heard":
         """Convert every lease to this boot's clock."""
         moved = {key: each.after_boot(now) for key, each in self.leases.items()}
         return replace(self, leases=moved)
@@ -125,10 +125,10 @@ class Heard:
         return lease.wish if lease else None
 
 
-def _begin(wish: Wish, now: Moment) -> Lease:
+def _begin(wish: Wish, now: BootTime) -> WishLease:
     """Fix the end of a wish that is received now."""
     if wish.until is not None:
         left_s = (wish.until - now.wall).total_seconds()
     else:
         left_s = wish.lease_s or 0.0
-    return Lease(wish=wish, ends_s=now.boot_s + left_s, boot_id=now.boot_id, left_s=left_s)
+    return WishLease(wish=wish, ends_s=now.boot_s + left_s, boot_id=now.boot_id, left_s=left_s)

@@ -8,10 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from wattmesh.telemetry.actuator.rules.facts import TROUBLED, GpuFacts, Held, Reasons, Watch
+from wattmesh.telemetry.actuator.rules.facts import (
+    TROUBLED,
+    GpuFacts,
+    GpuWatch,
+    LockAndCap,
+    Reasons,
+)
 from wattmesh.telemetry.actuator.rules.watching import SAME_W
 from wattmesh.telemetry.actuator.settings import ActuatorSettings
-from wattmesh.telemetry.actuator.wire import Claim
+from wattmesh.telemetry.actuator.wire import ProcessClaim
 from wattmesh.telemetry.desired import Wish
 
 KNOWN_BOARDS = {"V100", "A30", "A40", "A100", "A800", "L4", "L40", "L40S"}
@@ -46,13 +52,13 @@ class Gpu:
 
     gpu_uuid: str
     facts: GpuFacts | None
-    held: Held
-    watch: Watch
+    held: LockAndCap
+    watch: GpuWatch
     failed: str = ""
 
 
 def economy(
-    wishes: Sequence[tuple[Wish, Gpu]], claim: Claim | None, settings: ActuatorSettings
+    wishes: Sequence[tuple[Wish, Gpu]], claim: ProcessClaim | None, settings: ActuatorSettings
 ) -> Refusal | None:
     """Judge all wishes of one holder together.
 
@@ -192,7 +198,7 @@ def _never(sentence: str) -> Refusal:
     return Refusal(sentence=sentence, then=Then.STEP_BACK)
 
 
-def _strangers(wish: Wish, gpu: Gpu, claim: Claim | None) -> Iterator[Refusal]:
+def _strangers(wish: Wish, gpu: Gpu, claim: ProcessClaim | None) -> Iterator[Refusal]:
     """Processes on the GPU that are not the holder's."""
     if gpu.facts is None:
         return
@@ -211,7 +217,7 @@ def _strangers(wish: Wish, gpu: Gpu, claim: Claim | None) -> Iterator[Refusal]:
             )
 
 
-def _absent(wishes: Sequence[tuple[Wish, Gpu]], claim: Claim | None) -> Iterator[Refusal]:
+def _absent(wishes: Sequence[tuple[Wish, Gpu]], claim: ProcessClaim | None) -> Iterator[Refusal]:
     """Refuse a holder without a known claim or without a live process."""
     holder = wishes[0][0].holder
     if claim is None:
@@ -237,7 +243,7 @@ def known_board(name: str, more: Sequence[str]) -> bool:
     return not KNOWN_BOARDS.isdisjoint(words)
 
 
-def claims_of(claims: Mapping[str, Claim], holder: str) -> Claim | None:
+def claims_of(claims: Mapping[str, ProcessClaim], holder: str) -> ProcessClaim | None:
     """Return a holder's claim; one without users counts as none."""
     claim = claims.get(holder)
     return claim if claim is not None and claim.uids else None

@@ -15,7 +15,7 @@ from wattmesh.telemetry.actuator.rules.facts import Act, Cause, GpuFacts
 from wattmesh.telemetry.actuator.rules.leases import Heard
 from wattmesh.telemetry.actuator.rules.refusals import Gpu, Refusal, Then
 from wattmesh.telemetry.actuator.settings import ActuatorSettings
-from wattmesh.telemetry.actuator.wire import Claim
+from wattmesh.telemetry.actuator.wire import ProcessClaim
 from wattmesh.telemetry.desired import LeaseKind, Wish
 
 STEP_UP_EVERY_S = 5.0
@@ -26,7 +26,7 @@ _LEAST = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class ActuatorDecision:
     """The acts of one heartbeat, and the wishes that are refused.
 
     Attributes:
@@ -41,7 +41,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ceiling:
+class LeaseCeiling:
     """The highest clock and cap that a lease allows; None: any."""
 
     clock_mhz: float | None = None
@@ -54,8 +54,8 @@ class _Case:
 
     gpu: Gpu
     facts: GpuFacts
-    economy: Ceiling = field(default_factory=Ceiling)
-    obligation: Ceiling = field(default_factory=Ceiling)
+    economy: LeaseCeiling = field(default_factory=LeaseCeiling)
+    obligation: LeaseCeiling = field(default_factory=LeaseCeiling)
     holder: str = ""
     clock_untouched: bool = False
     at_once: bool = False
@@ -79,12 +79,12 @@ class _Lever:
 def decide(
     gpus: Mapping[str, Gpu],
     heard: Heard,
-    claims: Mapping[str, Claim],
+    claims: Mapping[str, ProcessClaim],
     settings: ActuatorSettings,
     now_s: float,
     *,
     at_once: bool = False,
-) -> Decision:
+) -> ActuatorDecision:
     """Decide the acts of one heartbeat.
 
     Args:
@@ -106,7 +106,7 @@ def decide(
             cases.append(replace(case, at_once=True) if at_once else case)
     acts = [act for case in cases for act in _acts(case, settings, now_s)]
     late = {a.group for a in acts if a.group and not _due(gpus[a.gpu_uuid], settings, now_s)}
-    return Decision(
+    return ActuatorDecision(
         acts=tuple(act for act in acts if act.group not in late),
         troubles=troubles,
         settable=frozenset(
@@ -118,7 +118,7 @@ def decide(
 def _refused_holders(
     gpus: Mapping[str, Gpu],
     heard: Heard,
-    claims: Mapping[str, Claim],
+    claims: Mapping[str, ProcessClaim],
     settings: ActuatorSettings,
 ) -> dict[str, Refusal]:
     """Judge all economy wishes of each holder together."""
@@ -169,19 +169,19 @@ def _ceiling(
     gpu: Gpu,
     facts: GpuFacts,
     settings: ActuatorSettings,
-) -> Ceiling:
+) -> LeaseCeiling:
     """Return what a wish allows, given the reason against it.
 
     `Then.KEEP`: the lever is not lowered further, and raised at most to the wished value.
     """
     if wish is None or (refusal is not None and refusal.then > Then.KEEP):
-        return Ceiling()
+        return LeaseCeiling()
     clock, cap = wish.clock_mhz, None if wish.cap_w is None else round(wish.cap_w, 3)
     if refusal is None:
-        return Ceiling(clock_mhz=clock, cap_w=cap)
+        return LeaseCeiling(clock_mhz=clock, cap_w=cap)
     clock_now = gpu.held.lock_mhz or settings.baseline_lock_mhz or facts.highest_mhz
     cap_now = facts.requested_w if gpu.held.set_w is None else gpu.held.set_w
-    return Ceiling(
+    return LeaseCeiling(
         clock_mhz=max(clock, clock_now) if clock is not None and clock_now is not None else None,
         cap_w=max(cap, cap_now) if cap is not None else None,
     )

@@ -11,7 +11,13 @@ is still restored.
 
 from dataclasses import dataclass, replace
 
-from wattmesh.telemetry.actuator.rules.facts import TROUBLED, GpuFacts, Held, Reasons, Watch
+from wattmesh.telemetry.actuator.rules.facts import (
+    TROUBLED,
+    GpuFacts,
+    GpuWatch,
+    LockAndCap,
+    Reasons,
+)
 
 SETTLING_S = 0.5
 """After a write, while the SM clock may still be changing."""
@@ -26,7 +32,7 @@ _EXPLAINED = TROUBLED | Reasons.GPU_IDLE | Reasons.SW_POWER_CAP | Reasons.SYNC_B
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class WatchResult:
     """The result of one check.
 
     Attributes:
@@ -35,14 +41,14 @@ class Look:
         reset: the lock must be reset, because it is not known whether it is in force.
     """
 
-    held: Held
-    watch: Watch
+    held: LockAndCap
+    watch: GpuWatch
     note: str = ""
     repeat: bool = False
     reset: bool = False
 
 
-def look(held: Held, watch: Watch, facts: GpuFacts, now_s: float) -> Look:
+def look(held: LockAndCap, watch: GpuWatch, facts: GpuFacts, now_s: float) -> WatchResult:
     """Compare one GPU's readings with our lock and cap. `now_s`: seconds since boot."""
     reloaded = (
         facts.energy_mj is not None
@@ -59,19 +65,19 @@ def look(held: Held, watch: Watch, facts: GpuFacts, now_s: float) -> Look:
             f"(ours was {ours:g} W): left as it is; find who sets it, then `wattmesh restore-all "
             "--resume`"
         )
-        return Look(
+        return WatchResult(
             held=replace(held, found_w=None, set_w=None, prior_w=None),
             watch=replace(seen, blocked=blocked),
             note=blocked,
         )
     if watch.unsure and held.lock_mhz is not None:
-        return Look(held=held, watch=replace(seen, above=0, below=0), reset=True)
+        return WatchResult(held=held, watch=replace(seen, above=0, below=0), reset=True)
     if held.lock_mhz is None or (watch.wrote_s is not None and now_s < watch.wrote_s + SETTLING_S):
-        return Look(held=held, watch=replace(seen, above=0, below=0))
+        return WatchResult(held=held, watch=replace(seen, above=0, below=0))
     return _clock(held, seen, facts)
 
 
-def is_ours(held: Held, limit_w: float) -> bool:
+def is_ours(held: LockAndCap, limit_w: float) -> bool:
     """Tell whether a limit is one that we wrote or were about to write."""
     return any(each is not None and same(each, limit_w) for each in (held.set_w, held.prior_w))
 
@@ -81,17 +87,17 @@ def same(one_w: float, other_w: float) -> bool:
     return abs(one_w - other_w) <= SAME_W
 
 
-def _reloaded(held: Held, watch: Watch, facts: GpuFacts) -> Look:
+def _reloaded(held: LockAndCap, watch: GpuWatch, facts: GpuFacts) -> WatchResult:
     """Handle a driver reload, which may have cleared our lock and cap."""
     now = held
     if held.found_w is not None and not is_ours(held, facts.requested_w):
         now = replace(held, found_w=None, set_w=None, prior_w=None)
     note = "" if held.nothing else f"the driver of {facts.gpu_uuid} was reloaded; set again"
     repeat = held.lock_mhz is not None
-    return Look(held=now, watch=replace(watch, above=0, below=0), note=note, repeat=repeat)
+    return WatchResult(held=now, watch=replace(watch, above=0, below=0), note=note, repeat=repeat)
 
 
-def _clock(held: Held, watch: Watch, facts: GpuFacts) -> Look:
+def _clock(held: LockAndCap, watch: GpuWatch, facts: GpuFacts) -> WatchResult:
     lock = held.lock_mhz or 0
     margin = max(30.0, 0.03 * lock)
     above = below = 0
@@ -101,7 +107,7 @@ def _clock(held: Held, watch: Watch, facts: GpuFacts) -> Look:
         below = watch.below + 1
     now = replace(watch, above=above, below=below)
     if above < LOOKS and below < LOOKS:
-        return Look(held=held, watch=replace(now, hands_off=watch.hands_off and below > 0))
+        return WatchResult(held=held, watch=replace(now, hands_off=watch.hands_off and below > 0))
     blocked = watch.blocked or (
         f"the SM clock of {facts.gpu_uuid} is {facts.sm_mhz} MHz under our lock of {lock} MHz"
         f"{'' if above else ' for no reason that the driver gives'}: someone else locks it; "
@@ -109,10 +115,10 @@ def _clock(held: Held, watch: Watch, facts: GpuFacts) -> Look:
     )
     note = blocked if not watch.blocked else ""
     if above:  # our lock is not in force, so there is nothing to reset
-        return Look(
+        return WatchResult(
             held=replace(held, lock_mhz=None), watch=replace(now, blocked=blocked), note=note
         )
-    return Look(held=held, watch=replace(now, blocked=blocked, hands_off=True), note=note)
+    return WatchResult(held=held, watch=replace(now, blocked=blocked, hands_off=True), note=note)
 
 
 def _unexplained(facts: GpuFacts) -> bool:
