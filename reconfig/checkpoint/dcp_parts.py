@@ -126,7 +126,7 @@ class PlanReader:
             raise InputInvalid(f"checkpoint: {fqn!r} has no plain memory ({local.layout}, meta).")
         if dtype_name(local.dtype) not in dtypes.CODES:
             raise InputInvalid(
-                f"checkpoint: {fqn!r} is {local.dtype}, which a checkpoint does not carry; it "
+                f"checkpoint: {fqn!r} is {local.dtype}, which a checkpoint does not store; it "
                 f"carries {', '.join(dtypes.CODES)}."
             )
         if tuple(local.shape) != box.shape:

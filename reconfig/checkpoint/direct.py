@@ -169,7 +169,7 @@ def _pieces(box: boxes.LocalBox) -> Iterable[TensorPiece]:
     local = box.local
     if dtype_name(local.dtype) not in dtypes.CODES:
         raise InputInvalid(
-            f"checkpoint: {box.key!r} is {local.dtype}, which a checkpoint does not carry; it "
+            f"checkpoint: {box.key!r} is {local.dtype}, which a checkpoint does not store; it "
             f"carries {', '.join(dtypes.CODES)}."
         )
     for cut in boxes_within(tuple(local.shape), local.element_size(), FILE_BYTES):

@@ -275,7 +275,7 @@ def test_asked_too_often_says_how_long_to_wait(fault: Fault) -> None:
         with pytest.raises(RateLimited) as caught:
             em.latest(now)
         assert caught.value.retry_after_s == pytest.approx(3000, abs=30)
-        with pytest.raises(RateLimited, match="asked not to be asked"):
+        with pytest.raises(RateLimited, match="asked for a pause"):
             em.latest(now)
         assert len(grid.asked) == 1
 

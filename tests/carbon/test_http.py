@@ -133,7 +133,7 @@ def test_the_breaker_opens_after_failed_polls_and_closes_after_a_probe(grid: Gri
                 http.get(PATH)
         assert http.breaker_state == "open"
         clock.s = 59.0
-        with pytest.raises(Transient, match="failed 2 times in a row and is left alone for 1 s"):
+        with pytest.raises(Transient, match="failed 2 times in a row; the next request is in 1 s"):
             http.get(PATH)
         assert len(grid.asked) == 6
         clock.s = 60.0

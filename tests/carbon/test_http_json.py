@@ -155,7 +155,7 @@ def test_rows_off_the_grid_are_refused(grid: GridServer) -> None:
     batch = json.history(*SPAN, now=NOW)
     assert batch.points == ()
     assert "is not one interval of 1800 s" in batch.refused[0]
-    with pytest.raises(Transient, match="told nothing that can be used"):
+    with pytest.raises(Transient, match="returned nothing usable"):
         json.capabilities(NOW)
 
 

@@ -311,7 +311,7 @@ def test_a_long_retry_after_ends_the_poll_and_holds_the_next(neso: Neso, grid: G
     suffer(grid, Fault.RATE_LIMITED, retry_after_s=3600)
     with pytest.raises(SourceUnavailable, match="asks to wait 3600 s"):
         asked(neso, NOW)
-    with pytest.raises(SourceUnavailable, match="asked not to be asked"):
+    with pytest.raises(SourceUnavailable, match="asked for a pause"):
         asked(neso, NOW)
     assert len(grid.asked) == 1
 
