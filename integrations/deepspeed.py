@@ -46,19 +46,19 @@ from wattmesh.reconfig.universal.verify import hash_in_background, verify
 log = logging.getLogger(__name__)
 
 WRITING = ".deepspeed"
-"""Folder of what DeepSpeed is writing: links into it keep the bytes, it does not stay."""
+"""Folder that DeepSpeed writes into; hard links keep the bytes when it is deleted."""
 
 LOADING = ".universal"
-"""Folder of the export that an engine loads; gone afterwards."""
+"""Folder of the export that an engine loads; deleted afterwards."""
 
 CLIENT = "wattmesh"
-"""Key of what the caller keeps: DeepSpeed mixes a client's keys with its own."""
+"""Key of the caller's state: DeepSpeed mixes a client's keys with its own."""
 
 _ZERO = {"DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3"}
 
 
 def refusal(engine: Any) -> str:
-    """Say in one sentence why an engine's state cannot be moved; empty when it can."""
+    """Return in one sentence why an engine's state cannot be moved; "" when it can."""
     stage = engine.zero_optimization_stage()
     groups = len(engine.optimizer.param_groups)
     offloads = [engine.zero_offload_optimizer(), engine.zero_offload_param()]
@@ -108,7 +108,7 @@ class DeepSpeedRun:
         return int(self._engine.global_steps)
 
     def resume(self) -> Mapping[str, Any] | None:
-        """Load the newest good checkpoint; give what its `boundary` was given, None without one.
+        """Load the newest good checkpoint; return its `boundary`'s client state, None without one.
 
         Raises:
             CheckpointDamaged: on every rank; there are checkpoints and none of them is good.
@@ -150,7 +150,7 @@ class DeepSpeedRun:
         return True
 
     def finish(self, sentence: str) -> None:
-        """Say that the run is done: no launch follows."""
+        """Report that the run is done: no launch follows."""
         self._on_first(lambda: self._leave("done", sentence))
 
     def _save(self, target: Path, client: Mapping[str, Any]) -> None:
@@ -238,14 +238,14 @@ class DeepSpeedRun:
             self._claim.close()
 
     def _tell(self, outcome: str, sentence: str) -> None:
-        """Tell a supervisor how this launch goes, where it asked to be told."""
+        """Write the outcome of this launch where a supervisor asked for it."""
         if path := os.environ.get(OUTCOME_VARIABLE, ""):
             with suppress(OSError):
                 told = {"outcome": outcome, "sentence": sentence, "step": self.step}
                 write_json(Path(path), told)
 
     def _on_first(self, act: Callable[[], Any]) -> Any:
-        """Let the first rank act; the JSON value it gives, or its error, comes to every rank."""
+        """Run `act` on the first rank; every rank gets its JSON value or its error."""
         value, error = None, ["", ""]
         if dist.get_rank() == 0:
             try:
@@ -260,5 +260,5 @@ class DeepSpeedRun:
         return value
 
     def _gather(self, fact: Any) -> list[Any]:
-        """Every rank's JSON value; a group on the hosts, for DeepSpeed's may be NCCL's alone."""
+        """Gather every rank's JSON value over a gloo group, as DeepSpeed's may be NCCL only."""
         return group.gather(fact, self._hosts)
